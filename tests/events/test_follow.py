@@ -16,6 +16,7 @@ from dragoman.events import (
     RecordedAssembler,
     make_intent,
 )
+from dragoman.validate import Expectation, build_request
 
 ISSUER = d.Issuer("openai", "acme", "m1")
 STATE = d.Continuity("sig", {"o": 1}, ISSUER)
@@ -159,3 +160,26 @@ def test_rebuilt_message_of_a_paused_turn_is_marked_as_paused() -> None:
         out.block(d.Text("Searching."))
         out.end("stop", d.Usage(), (), None, paused=paused)
         assert d.fold(out.take()).is_paused is paused
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "expected"),
+    [
+        ("{}", None, d.StructuredOutputError),
+        ("{}", d.InvalidResponseError("cut"), d.StructuredOutputError),
+        ('{"n": 1}', d.StructuredOutputError("the type rejects it"), type(None)),
+        ('{"n": 1}', d.InvalidResponseError("cut"), d.InvalidResponseError),
+        ('{"n": 1}', None, type(None)),
+    ],
+)
+def test_recorded_structured_answer_is_checked_again(
+    text: str, error: d.ProviderError | None, expected: type
+) -> None:
+    schema = {"type": "object", "properties": {"n": {}}, "required": ["n"]}
+    request = build_request("x", response_schema=schema)
+    out = RecordedAssembler(request_id="req", model="m1", expected=Expectation(request))
+    out.begin(None)
+    out.block(d.Text(text))
+    out.end("stop", d.Usage(), (), error)
+    assert type(out.error) is expected
+    assert d.fold(out.take()).parsed == ({"n": 1} if "n" in text else None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import Struct
 
 import dragoman as d
 from dragoman.cli import main
@@ -135,9 +136,11 @@ async def test_recorded_tool_finds_an_edited_call_by_its_proposed_or_edited_inpu
     await d.Session(
         provider, TOOLS, asking, log, session_id="first", approve=lambda p, v: edited
     ).run("Go.")
-    again = {each.name: each for each in d.recorded_tools(log, "first")}
-    assert (await again["write"].execute({"word": "a"})).content == "written 1"
-    assert (await again["write"].execute({"word": "b"})).content == "written 1"
+    for word, other in (("a", "b"), ("b", "a")):
+        again = {each.name: each for each in d.recorded_tools(log, "first")}
+        assert (await again["write"].execute({"word": word})).content == "written 1"
+        with pytest.raises(ToolFailure, match="never ran"):  # it was one run
+            await again["write"].execute({"word": other})
 
 
 async def test_recorded_tools_accept_any_input_if_no_definitions_were_recorded() -> None:
@@ -255,3 +258,54 @@ def test_closed_call_is_described_as_started_or_as_not_run() -> None:
     assert describe(alone) == "closed bash: killed"
     told = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash", True))
     assert "begun to run" in describe(told)
+
+
+class City(Struct):
+    name: str
+
+
+def propose_writes(*words: str) -> list[Any]:
+    return [propose(call("write", word=word)) for word in words]
+
+
+async def change(proposal: Any, verdict: Any) -> Decision:
+    """Deny "no", run the first "edit" with another input, and allow everything else."""
+    if proposal.input["word"] == "no":
+        return Decision(False, "ann", "not now")
+    is_changed = proposal.input["word"] == "edit" and "edited" not in ran
+    changed = {"word": "edited"} if is_changed else None
+    return Decision(True, "ann", input=changed)
+
+
+@pytest.mark.parametrize(
+    ("answers", "policy", "output"),
+    [
+        ([*propose_writes("edit", "edit", "a"), "Done."], d.Policy([]), None),
+        ([*propose_writes("no", "a"), "Done."], d.Policy([]), None),
+        ([*propose_writes("a", "b"), "Done."], d.Policy([d.Rule("deny", reason="no")]), None),
+        (
+            [*propose_writes("a"), "Bern.", '{"x": 1}', '{"name": "Bern"}'],
+            d.Policy([d.Rule("allow")]),
+            City,
+        ),
+    ],
+    ids=["edited", "denied by a person", "denied by a rule", "corrected"],
+)
+async def test_recipe_repeats_a_run_and_executes_nothing(
+    answers: list[Any], policy: d.Policy, output: Any
+) -> None:
+    log = MemoryLog()
+    ran.clear()
+    first = d.Session(Listed(*answers), TOOLS, policy, log, approve=change, output=output)
+    outcome = await first.run("Go.")
+    before = list(ran)
+    provider = d.ReplayProvider(log, first.id)
+    second = d.Session(provider, d.recorded_tools(log, first.id), None, MemoryLog(), output=output)
+    again = await second.run("Go.")
+    assert (again.text, again.parsed, again.outcome) == (
+        outcome.text, outcome.parsed, outcome.outcome
+    )  # fmt: skip
+    assert [each.message for each in second.state.messages] == [
+        each.message for each in first.state.messages
+    ]
+    assert (provider.remaining, ran) == (0, before)

@@ -320,10 +320,16 @@ class Assembler:
         elif unsound:
             self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
-        elif not self._tools and reason in ("stop", "length") and _is_structured(self._expected):
-            texts = [block.text for block in self._blocks.all if block.kind is Text]
-            parsed, self.error = _read_structured(self._expected, texts, reason, self.reported)
+        else:
+            parsed, self.error = self._read_answer(reason)
         self._complete(reason, raw, stop_sequence, parsed)
+
+    def _read_answer(self, reason: FinishReason) -> tuple[Any, StructuredOutputError | None]:
+        """Return the value of a structured answer, if one was asked for, and its error."""
+        if self._tools or reason not in ("stop", "length") or not _is_structured(self._expected):
+            return None, None
+        texts = [block.text for block in self._blocks.all if block.kind is Text]
+        return _read_structured(self._expected, texts, reason, self.reported)
 
     def fail(self, error: ProviderError) -> None:
         """End an interrupted reply: store the error, close open blocks, emit the last event.

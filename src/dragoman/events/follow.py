@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from .. import messages as m
-from ..errors import ProviderError
+from ..errors import ProviderError, StructuredOutputError
 from . import values as ev
 from .assembler import Assembler
 from .blocks import Block
@@ -115,9 +115,15 @@ class RecordedAssembler(Assembler):
         *,
         paused: bool = False,
     ) -> None:
-        """End the message as it was recorded; ``error`` is raised after the last event."""
+        """End the message as it was recorded; ``error`` is raised after the last event.
+
+        A structured answer is read again, so that its error has all its facts.
+        """
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
-        self._complete(reason, "pause_turn" if paused else None)
+        parsed, unfit = self._read_answer(reason)
+        if unfit is not None or isinstance(error, StructuredOutputError):
+            self.error = unfit
+        self._complete(reason, "pause_turn" if paused else None, None, parsed)
 
 
 def make_intent(

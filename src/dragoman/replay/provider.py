@@ -21,6 +21,7 @@ from .. import log as logs
 from ..events import Event, RecordedAssembler, ToolIntent, Usage
 from ..messages import Assistant, Message, Request, ToolCall
 from ..provider import AssembledReply, Reply, ReplyProvider
+from ..validate import Expectation
 from .diff import Difference, find_differences
 
 _KINDS: dict[str, type[errors.ProviderError]] = {
@@ -280,6 +281,7 @@ class _RecordedReply(AssembledReply):
             self._error = recorded.error
             if recorded.reply is not None:
                 self.out = _assemble(recorded, recorded.reply, self.request)
+                self._error = self.out.error
                 return self.out.take()
         if self._error is not None:
             error, self._error = self._error, None
@@ -297,6 +299,8 @@ def _assemble(
         request_id=request.request_id,
         model=reply.model or request.model,
         provider=reply.provider or "",
+        expected=Expectation(request),
+        structured_path="native" if request.response_schema is not None else None,
     )
     out.begin(reply.message_id)
     assert isinstance(reply.message, Assistant)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..events import ToolIntent
 from ..log import (
     EventLog,
+    PermissionDenied,
+    PermissionGranted,
     SessionResumed,
     SessionStarted,
     ToolFailed,
@@ -16,6 +18,7 @@ from ..log import (
     ToolStarted,
 )
 from ..messages import Tool
+from ..permission import Decision
 
 if TYPE_CHECKING:
     from ..tools import RecordedTool
@@ -24,7 +27,7 @@ _TOOLS = "dragoman.tools"  # tools are imported on first use, because viewing a 
 _TYPES = (
     "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated",
     "tool.started",
-    "tool.observed", "tool.failed",
+    "tool.observed", "tool.failed", "permission.granted", "permission.denied",
 )  # fmt: skip
 
 
@@ -33,9 +36,10 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
 
     A call that ran several times returns its observations in order. If there are more calls than
     observations, a call without side effects repeats the last observation. A call that never ran,
-    because it was denied or not proposed, fails with ``not_recorded``. A call without a recorded
-    outcome counts as never run. Pass the tools to a ``Session`` with ``ReplayProvider`` or another
-    model.
+    because it was not proposed, fails with ``not_recorded``. A call without a recorded outcome
+    counts as never run. The session denies a call that was denied, and runs a call whose input was
+    changed with that input, if the call has the same intent id, as with ``ReplayProvider``. Pass
+    the tools to a ``Session`` with ``ReplayProvider`` or another model.
     """
     tools: Any = importlib.import_module(_TOOLS)
     described: dict[str, Tool] = {}
@@ -43,6 +47,7 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
     started: dict[str, ToolStarted] = {}
     harmless: set[str] = set()
     runs: dict[str, list[Any]] = {}
+    decisions: dict[str, Decision] = {}
     for record in log.find(*_TYPES, session=session):
         payload = record.payload
         if isinstance(payload, SessionStarted | SessionResumed):
@@ -57,22 +62,39 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
             started[payload.intent_id] = payload
         elif isinstance(payload, ToolObserved | ToolFailed) and payload.intent_id in started:
             run = started[payload.intent_id]
-            proposed = (
-                intents[payload.intent_id].input if payload.intent_id in intents else run.input
-            )
+            proposed = intents.get(payload.intent_id)
             # A call whose input was edited is found by the proposed and by the executed input.
-            for given in [run.input, *([proposed] if proposed != run.input else [])]:
-                made = _make_run(tools, given, payload, repeatable=payload.intent_id in harmless)
-                runs.setdefault(run.tool_name, []).append(made)
-    return [tools.RecordedTool(tool, runs.get(name, ())) for name, tool in described.items()]
+            was_edited = proposed is not None and proposed.input != run.input
+            facts = {
+                "repeatable": payload.intent_id in harmless,
+                "proposed": proposed.input if proposed is not None and was_edited else None,
+            }
+            made = _make_run(tools, run.input, payload, facts)
+            runs.setdefault(run.tool_name, []).append(made)
+        elif isinstance(payload, PermissionDenied | PermissionGranted):
+            _note_decision(decisions, payload)
+    return [
+        tools.RecordedTool(tool, runs.get(name, ()), decisions) for name, tool in described.items()
+    ]
+
+
+def _note_decision(
+    decisions: dict[str, Decision], payload: PermissionDenied | PermissionGranted
+) -> None:
+    """Add a denial or a change of the input; other permissions change nothing."""
+    changed = payload.input if isinstance(payload, PermissionGranted) else None
+    if isinstance(payload, PermissionDenied) or changed is not None:
+        decisions[payload.intent_id] = Decision(
+            changed is not None, payload.by, payload.reason, payload.rule, input=changed
+        )
 
 
 def _make_run(
-    tools: Any, given: dict[str, Any], end: ToolObserved | ToolFailed, *, repeatable: bool
+    tools: Any, given: dict[str, Any], end: ToolObserved | ToolFailed, facts: dict[str, Any]
 ) -> Any:
     if isinstance(end, ToolFailed):
-        return tools.RecordedRun(given, failure=(end.kind, end.message), repeatable=repeatable)
+        return tools.RecordedRun(given, failure=(end.kind, end.message), **facts)
     seen = tools.Observation(
         end.content, end.is_error, end.truncated, end.exit_code, end.duration_ms, end.details
     )
-    return tools.RecordedRun(given, seen, repeatable=repeatable)
+    return tools.RecordedRun(given, seen, **facts)

@@ -17,7 +17,7 @@ from .. import log as logs
 from ..events import ToolIntent
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
-from ..tools import ExecutableTool, Observation, Toolbox, ToolFailure
+from ..tools import ExecutableTool, Observation, RecordedTool, Toolbox, ToolFailure
 from .journal import Journal
 from .state import IntentState
 
@@ -61,7 +61,7 @@ class Pipeline:
         validated = logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
         record = await self._journal.write(validated, parent=parent, turn=turn)
         proposal = self._propose(intent, tool, intent.input, paths)
-        granted = await self._permit(intent, proposal, record.id, turn)
+        granted = await self._permit(intent, tool, proposal, record.id, turn)
         if granted is not None:
             await self._run(intent, tool, *granted, turn)
 
@@ -77,7 +77,12 @@ class Pipeline:
         )
 
     async def _permit(
-        self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
+        self,
+        intent: ToolIntent,
+        tool: ExecutableTool,
+        proposal: Proposal,
+        parent: str,
+        turn: str,
     ) -> tuple[Proposal, str] | None:
         """Return the permitted call and the id of the record that permits it.
 
@@ -90,6 +95,8 @@ class Pipeline:
             )
             parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
             decision = await self._gate.ask(proposal, verdict)
+        if decision.allowed is True and isinstance(tool, RecordedTool):
+            decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
             proposal, decision = self._edit(intent, proposal, decision)
         record = await self._record_decision(intent, decision, parent, turn)
