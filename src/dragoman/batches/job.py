@@ -72,9 +72,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def _connect(self) -> Provider | Embedder:
         if isinstance(self.defaults, EmbedDefaults):
-            return connect_embedder(
-                self.model, retries=0, **{"keep_raw": False, **self.connection}
-            )
+            settings: dict[str, Any] = {"keep_raw": False, **self.connection}
+            return connect_embedder(self.model, retries=0, **settings)
         return connect(self.model, retries=0, **self.connection)
 
     def identify(self) -> str:
