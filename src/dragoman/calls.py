@@ -259,14 +259,12 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
     """
     if usage == Usage():
         return {}
-    found = (
-        {"cost_usd": bill.total, "pricing_version": bill.pricing_version}
-        if bill is not None
-        else {}
-    )
+    found = {**count_usage(usage), "priced_as": priced_as}
+    if bill is not None:
+        found |= {"cost_usd": bill.total, "pricing_version": bill.pricing_version}
     if isinstance(bill, Unpriced):
         found["cost_unknown"] = bill.reason
-    return {**count_usage(usage), **found, "priced_as": priced_as}
+    return found
 
 
 # --- records of routing and availability -------------------------------------------------------

@@ -112,11 +112,7 @@ def _read_locations(value: Any) -> list[Citation]:
 def _read_location(record: Mapping[str, Any]) -> Citation:
     """Return the citation for one record; the bedrock wire nests its fields in ``location``."""
     location = record.get("location")
-    kinds = (
-        [each for each in location.values() if isinstance(each, Mapping)]
-        if isinstance(location, Mapping)
-        else []
-    )
+    kinds = _records([*location.values()]) if isinstance(location, Mapping) else []
     place = kinds[0] if kinds else {}
     quoted = [_text(each, "text") for each in _records(record.get("sourceContent"))]
     source = (
@@ -187,15 +183,8 @@ def _read_recitations(metadata: Any, text: str) -> list[Citation]:
 
 
 def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
-    kind = next(
-        (
-            name
-            for name in ("web", "retrievedContext", "maps")
-            if isinstance(chunk.get(name), Mapping)
-        ),
-        None,
-    )
-    inner = chunk[kind] if kind is not None else {}
+    kinds = _records([chunk.get(name) for name in ("web", "retrievedContext", "maps")])
+    inner = kinds[0] if kinds else {}
     source = (
         _text(inner, "fileSearchStore") or _text(inner, "documentName") or _text(inner, "placeId")
     )

@@ -171,11 +171,7 @@ def _explain(registry: Registry, name: str) -> dict[str, Any]:
     if name.partition(":")[0] in SCHEMES and name not in registry.aliases():
         return found
     entry = registry.find(name)
-    candidates = (
-        [candidate.model for candidate in entry.group.candidates]
-        if entry.group is not None
-        else [name]
-    )
+    candidates = [each.model for each in entry.group.candidates] if entry.group else [name]
     for model in candidates:
         if model.partition(":")[0] not in SCHEMES:
             found["models"].append(_explain_model(registry, registry.find(model), entry.group))
@@ -184,12 +180,12 @@ def _explain(registry: Registry, name: str) -> dict[str, Any]:
 
 def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
     adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
-    candidate = (
-        next((each for each in group.candidates if registry.find(each.model).id == entry.id), None)
-        if group
-        else None
-    )
-    timeouts = adapter.deadlines(candidate.timeouts if candidate else None)
+    own = [
+        each
+        for each in (group.candidates if group else ())
+        if registry.find(each.model).id == entry.id
+    ]
+    timeouts = adapter.deadlines(own[0].timeouts if own else None)
     keys = [
         f"{each} ({'set' if adapter.find_key(each) else 'not set'})" for each in adapter.key_envs
     ]

@@ -90,11 +90,9 @@ def command(
         raise click.UsageError("counts need a --model")
     with report_errors():
         moment = _read_time(at, "--at") if at is not None else None
-        uses = (
-            _read_uses(file)
-            if file is not None
-            else iter([_Use(msgspec.convert(given, Usage), "", None)])
-        )
+        uses = iter([_Use(msgspec.convert(given, Usage), "", None)])
+        if file is not None:
+            uses = _read_uses(file)
         table = load_prices(prices)
         whole, models = _Sum(), dict[str, _Sum]()
         registry = load_registry()

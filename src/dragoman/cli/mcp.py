@@ -126,11 +126,7 @@ def _make_accept(lines: InputLines | None, *, always: bool) -> AcceptChange | No
         return None
 
     async def ask(change: ToolChange) -> bool:
-        what = (
-            "is new"
-            if change.pinned is None
-            else "has another definition than when you first used it"
-        )
+        what = "has another definition than when you first used it" if change.pinned else "is new"
         click.echo(
             f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:",
             err=True,

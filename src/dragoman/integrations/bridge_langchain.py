@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -53,13 +53,12 @@ async def read_reply(chat_model: BaseChatModel, request: m.Request) -> AsyncGene
     if request.tools and request.tool_choice != "none":
         model = _offer_tools(model, request)
     reply = _LangchainReply()
-    source = (
-        model.astream(messages, **settings)
-        if request.stream
-        else _once(model.ainvoke(messages, **settings))
-    )
-    async for message in source:
-        for piece in reply.read(message):
+    if request.stream:
+        async for message in model.astream(messages, **settings):
+            for piece in reply.read(message):
+                yield piece
+    else:
+        for piece in reply.read(await model.ainvoke(messages, **settings)):
             yield piece
     for piece in reply.end():
         yield piece
@@ -96,10 +95,6 @@ async def _read_structured(
         yield msgspec.json.encode(raw.tool_calls[0]["args"]).decode()
     for piece in reply.end():
         yield piece
-
-
-async def _once(call: Any) -> AsyncIterator[Any]:
-    yield await call
 
 
 # --- converting requests -----------------------------------------------------------------------

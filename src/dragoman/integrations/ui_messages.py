@@ -150,12 +150,10 @@ def _write_media(content: tuple[m.AssistantBlock, ...]) -> list[Chunk]:
     for block in content:
         if isinstance(block, m.Image | m.Audio):
             media_type = block.media_type or _MEDIA_TYPES[type(block)]
-            source = block.source
-            url = (
-                f"data:{media_type};base64,{source.base64_data}"
-                if isinstance(source, m.Inline)
-                else source.url
-            )
+            if isinstance(block.source, m.Inline):
+                url = f"data:{media_type};base64,{block.source.base64_data}"
+            else:
+                url = block.source.url
             chunks.append({"type": "file", "url": url, "mediaType": media_type})
         elif isinstance(block, m.Text):
             sources = [_write_source(citation) for citation in block.citations]

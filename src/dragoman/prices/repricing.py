@@ -45,11 +45,9 @@ def reprice(
     for record in records:
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
         # Unlike in ``cost``, a call without a time has no price: today's price would be a guess.
-        new = (
-            Unpriced("the record has no time")
-            if use.at is None
-            else cost(use.usage, use.model, use.at, table=table)
-        )
+        new: Cost | Unpriced = Unpriced("the record has no time")
+        if use.at is not None:
+            new = cost(use.usage, use.model, use.at, table=table)
         old = None if isinstance(use.old, Unpriced) else use.old
         if isinstance(old, Cost):
             old = old.total

@@ -91,15 +91,13 @@ def read_auth(section: Section) -> AuthSettings | None:
 
 
 def _read_command(section: Section) -> tuple[str, ...]:
-    given = section.data.get("command")
-    words = (
-        section.texts("command")
-        if isinstance(given, list)
-        else shlex.split(section.get("command", str, "") or "")
-    )
+    if isinstance(section.data.get("command"), list):
+        words = section.texts("command")
+    else:
+        words = tuple(shlex.split(section.get("command", str, "")))
     if not words:
         section.complain("needs the words of a command", "command")
-    return tuple(words or ())
+    return words or ()
 
 
 def _ask_entra(scope: str) -> Token:

@@ -223,11 +223,8 @@ def _holds(word: str, words: Any) -> bool | None:
 def _count(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
-    return (
-        int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value
-        else None
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and value else None
 
 
 def _convert(costs: dict[str, Any], factor: int) -> dict[str, str]:

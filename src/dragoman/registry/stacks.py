@@ -217,12 +217,10 @@ class _StackBuilder:
             settings.setdefault("timeouts", adapter.deadlines(candidate.timeouts))
         if entry.status != "configured" and not options.planning:
             return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
-        limit = candidate.rate_limit
-        limiters = (
-            [self._limit(f"group:{group.name}:{candidate.model}", limit)]
-            if limit is not None
-            else []
-        )
+        limiters = []
+        if candidate.rate_limit is not None:
+            name = f"group:{group.name}:{candidate.model}"
+            limiters = [self._limit(name, candidate.rate_limit)]
         return _retry(self._build_model(entry, settings, limiters), retries)
 
     def _build_model(

@@ -152,15 +152,11 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         error: Exception | None = None
         try:
             value = context.run(call)
-        except Exception as raised:
-            # A future rejects StopIteration, so it is replaced by another exception.
-            error = (
-                raised
-                if not isinstance(raised, StopIteration)
-                else RuntimeError("it raised StopIteration")
-            )
-        except BaseException as raised:  # sys.exit() in a tool ends the tool, not the program
+        except BaseException as raised:
+            # sys.exit() in a tool ends the tool, not the program. A future rejects StopIteration.
             error = RuntimeError(f"it raised {type(raised).__name__}")
+            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                error = raised
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:

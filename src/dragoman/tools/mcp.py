@@ -129,11 +129,9 @@ class McpServer:
         """
         if self._target == self.label:
             return self.label
-        given = (
-            self._target
-            if isinstance(self._target, str)
-            else [os.fspath(part) for part in self._target]
-        )
+        given: Any = self._target
+        if not isinstance(given, str):
+            given = [os.fspath(part) for part in given]
         whole = msgspec.json.encode(given)
         return f"{self.label} {hashlib.sha256(whole).hexdigest()[:16]}"
 

@@ -204,14 +204,10 @@ class Toolbox:
                 return await tool.execute(arguments)
         except TimeoutError as error:
             if deadline.expired():
-                left = (
-                    ""
-                    if tool.interruptible
-                    else "; it cannot be interrupted and may still be running"
-                )
-                raise ToolFailure(
-                    "timeout", f"still running after {tool.timeout:g} s{left}"
-                ) from None
+                problem = f"still running after {tool.timeout:g} s"
+                if not tool.interruptible:
+                    problem += "; it cannot be interrupted and may still be running"
+                raise ToolFailure("timeout", problem) from None
             raise ToolFailure("crashed", f"TimeoutError: {error}") from error
         except ToolFailure:
             raise

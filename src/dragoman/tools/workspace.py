@@ -119,11 +119,9 @@ class Workspace:
         with self.folder(where or ".", create=new) as above:
             # Keep only the permissions of the old mode: new content must not inherit setuid and
             # setgid.
-            mode = (
-                0o644
-                if new
-                else os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
-            )
+            mode = 0o644
+            if not new:
+                mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
             draft = f".dragoman-{new_ulid()}"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -324,10 +322,8 @@ class _Files:
         if not old:
             self._workspace.write(path, new.encode(), new=True)
             return Observation(f"made {self._workspace.locate(path)}: {len(new.encode())} bytes")
-        before, names = (
-            _decode(path, self._workspace.read(path)),
-            self._workspace.count_names(path),
-        )
+        before = _decode(path, self._workspace.read(path))
+        names = self._workspace.count_names(path)
         count = before.count(old)
         if count != 1:
             return Observation(
