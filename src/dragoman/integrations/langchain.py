@@ -148,24 +148,20 @@ class ChatDragoman(BaseChatModel):
     def _arguments(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of ``Provider.complete`` for one call."""
         known = {
+            "check_calls": False,
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "stop_sequences": stop or self.stop,
             **self.model_kwargs,
         }
-        given = {**given}
-        given.pop("ls_structured_output_format", None)
-        arguments: dict[str, Any] = {"check_calls": False}
-        for name in ("tools", "tool_choice", "response_schema"):
-            if (value := given.pop(name, None)) is not None:
-                arguments[name] = value
-        if arguments.get("tools"):
-            arguments["tools"] = [_read_tool(tool) for tool in arguments["tools"]]
-            arguments["tool_choice"] = _read_choice(
-                arguments.get("tool_choice"), arguments["tools"]
-            )
         known |= {name: value for name, value in given.items() if value is not None}
-        return {**arguments, **{name: value for name, value in known.items() if value is not None}}
+        known.pop("ls_structured_output_format", None)
+        arguments = {name: value for name, value in known.items() if value is not None}
+        if arguments.get("tools"):
+            tools = [_read_tool(tool) for tool in arguments["tools"]]
+            choice = _read_choice(arguments.get("tool_choice"), tools)
+            arguments |= {"tools": tools, "tool_choice": choice}
+        return arguments
 
     # --- opening providers ----------------------------------------------------------------------
 

@@ -84,21 +84,14 @@ async def _bound(
             yield part
         else:
             kept += part
-    wrong = _find_excess(kept)
-    if wrong is not None:
-        raise error(wrong)
+    try:
+        msgspec.json.decode(kept, type=_McpReply)
+    except msgspec.ValidationError as excess:
+        raise error(str(excess)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # the library reports what is not JSON
     if kept:
         yield bytes(kept)
-
-
-def _find_excess(body: bytearray) -> str | None:
-    try:
-        msgspec.json.decode(body, type=_McpReply)
-    except msgspec.ValidationError as error:
-        return str(error)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # the library reports what is not JSON
-    return None
 
 
 def _find_origin(url: str) -> tuple[str, str, int | None]:
