@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from dragoman import plugins
+from dragoman import Registry, connect, plugins
+from dragoman.config import ConfigError
 from dragoman.tools import plugin_tools
+from dragoman.wire import _codecs
 
 from .cli.test_models import Background
 from .server import Connection
@@ -119,6 +121,41 @@ def test_plugin_cannot_replace_a_builtin_wire(
     offer(monkeypatch, openai="nowhere:Codec")
     plugins.load_wires.__wrapped__()
     assert "the wire openai is built in" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise type('Odd', (BaseException,), {})('gone')", "Odd: gone"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("", "AttributeError"),
+    ],
+)
+def test_wire_plugin_that_ends_when_it_is_imported_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, raised: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaving", raising=False)
+    (tmp_path / "leaving.py").write_text(text)
+    monkeypatch.setitem(_codecs._places, "leaving", "leaving:Codec")  # noqa: SLF001 - undone after
+    said = rf"the wire 'leaving' \(leaving:Codec\) cannot be loaded: {raised}"
+    with pytest.raises(ValueError, match=said):
+        connect("m", base_url="http://127.0.0.1:9/v1", wire="leaving")
+    file = tmp_path / "models.yaml"
+    file.write_text("adapters: {one: {type: leaving, base_url: 'http://127.0.0.1:9'}}\n")
+    with pytest.raises(ConfigError, match=rf"models.yaml:1: adapters.one.type: {said}"):
+        Registry.load(file)
+
+
+def test_user_can_interrupt_the_import_of_a_plugin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.setitem(_codecs._places, "slow", "slow:Codec")  # noqa: SLF001 - undone after
+    with pytest.raises(KeyboardInterrupt):
+        connect("m", base_url="http://127.0.0.1:9/v1", wire="slow")
 
 
 def test_missing_plugin_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .wire import CODECS, add_codec
+from .wire import CODECS, add_codec, loading
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,12 +49,8 @@ def load_plugin(group: PluginGroup, name: str) -> Any:
     point = find_plugins(group).get(name)
     if point is None:
         raise ValueError(f"no package offers {name!r} as an entry point of {group}")
-    try:
+    with loading(f"the plugin {name!r} ({point.value})"):
         return point.load()
-    except (Exception, SystemExit) as error:  # a module may end the program when it is imported
-        raise ValueError(
-            f"the plugin {name!r} ({point.value}) cannot be loaded: {error}"
-        ) from error
 
 
 def read_plugin_file(group: PluginGroup, name: str) -> bytes:

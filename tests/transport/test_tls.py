@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import HttpTransport, NetworkError, StreamInterruptedError
+from dragoman import HttpTransport, NetworkError, Registry, StreamInterruptedError
+from dragoman.config import ConfigError
 from dragoman.transport.connect import make_context
 
 from ..waiting import arrival, settle, until
@@ -121,6 +122,28 @@ async def test_missing_revocation_list_rejects_the_certificate(
         with pytest.raises(NetworkError, match="unable to get certificate CRL"):
             await call(transport, server.url)
         await transport.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["junk", "-----BEGIN X509 CRL-----\njunk\n-----END X509 CRL-----\n"]
+)
+def test_unreadable_certificates_and_revocation_lists_are_reported(
+    tmp_path: Path, authority: Authority, text: str
+) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text(Path(authority.path).read_text() + text if "CRL" in text else text)
+    with pytest.raises(ConfigError, match=r"junk\.pem: ca: cannot be used: "):
+        HttpTransport(ca=str(junk))
+    with pytest.raises(ConfigError, match=r"junk\.pem: cert: cannot be used: "):
+        HttpTransport(cert=str(junk))
+    with pytest.raises(ConfigError, match=r"missing\.pem: ca: cannot be used: No such file"):
+        HttpTransport(ca=str(tmp_path / "missing.pem"))
+    file = tmp_path / "models.yaml"
+    file.write_text("adapters: {openai: {ca: junk.pem}}\n")
+    with pytest.raises(
+        ConfigError, match=r"models\.yaml:1: adapters\.openai\.ca: cannot be used: "
+    ):
+        Registry.load(file)
 
 
 async def test_server_without_tls_is_reported(authority: Authority) -> None:

@@ -369,8 +369,13 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 def _check_dialect(adapter: Adapter, section: Section) -> None:
     """Report an address or quirk that the wire would otherwise reject at the first call."""
     try:
+        codec = CODECS[adapter.wire]
+    except ValueError as error:  # the package of the wire is broken
+        section.complain(str(error), "wire" if "wire" in section.data else "type")
+        return
+    try:
         base_url, quirks = adapter.base_url or _NOWHERE, adapter.all_quirks or None
-        CODECS[adapter.wire].connect("m", base_url, quirks, Capabilities())
+        codec.connect("m", base_url, quirks, Capabilities())
     except ValueError as error:
         is_address = "base_url" in str(error) and "base_url" in section.data
         section.complain(str(error), "base_url" if is_address else "quirks")

@@ -14,13 +14,15 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 
+from ..config import ConfigError
 from ..errors import InvalidResponseError, NetworkError, without_frames
 from ..wire.urls import is_loopback
 from .connection import Connection, FramingError
@@ -157,14 +159,27 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
             ) from error
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:
-        context = ssl.create_default_context(cafile=ca)
+        with _reading("ca", ca):
+            context = ssl.create_default_context(cafile=ca)
         if ca is not None and context.cert_store_stats()["crl"]:
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     if cert is not None:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+        files = (cert,) if isinstance(cert, str) else cert
+        with _reading("cert", files[0]):
+            context.load_cert_chain(*files)
     return context
+
+
+@contextmanager
+def _reading(setting: str, path: str | None) -> Iterator[None]:
+    """Raise ``ConfigError`` with the path if OpenSSL cannot read a file of certificates."""
+    try:
+        yield
+    except OSError as error:  # ``ssl.SSLError`` is one
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        raise ConfigError(str(path), None, f"{setting}: cannot be used: {reason}") from error
 
 
 @lru_cache(maxsize=1)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from .codec import Codec, Decoder, Encoded, HttpReply, HttpRequest, Note
@@ -49,6 +50,7 @@ __all__ = [
     "ServerCodec",
     "SwapPlan",
     "add_codec",
+    "loading",
     "make_plan",
 ]
 
@@ -61,6 +63,21 @@ def add_codec(wire: str, place: str) -> None:
     The module is imported on first use.
     """
     _codecs.add(wire, place)
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Raise ``ValueError`` if a module that is imported in this context cannot be loaded.
+
+    A module of another package may end the program when it is imported (``SystemExit``), or raise
+    a ``BaseException`` of its own. Only an interruption by the user is passed on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 class ByWire(Mapping[str, _T], Generic[_T]):
@@ -76,10 +93,11 @@ class ByWire(Mapping[str, _T], Generic[_T]):
 
     def __getitem__(self, wire: str) -> _T:
         if wire not in self._made:
-            module, _, name = self._places[wire].partition(":")
-            self._made[wire] = self._make(
-                getattr(importlib.import_module(module, self._package), name)
-            )
+            place = self._places[wire]
+            module, _, name = place.partition(":")
+            with loading(f"the wire {wire!r} ({place})"):
+                found = getattr(importlib.import_module(module, self._package), name)
+            self._made[wire] = self._make(found)
         return self._made[wire]
 
     def __iter__(self) -> Iterator[str]:
