@@ -204,9 +204,19 @@ async def test_full_disk_costs_stored_responses_but_no_reply(
         # if a database reaches its page limit, SQLite reports the same error as on a full disk
         run(f"pragma max_page_count = {pages}")
         text = "x" * 50_000
-        made = await client.responses.create(model="fast", input=text)
+        raw = await client.responses.with_raw_response.create(model="fast", input=text)
+        made = raw.parse()
         assert made.output_text == "One."
+        assert made.store is False
+        assert raw.headers["x-dragoman-warnings"] == "response_not_stored store"
         assert "a response was not kept" in caplog.text
+        *_, last = [
+            event
+            async for event in await client.responses.create(model="fast", input=text, stream=True)
+        ]
+        assert last.type == "response.completed"
+        assert last.response.output_text == "One."
+        assert last.response.store is False
         items: Any = [{"type": "message", "role": "user", "content": text}]
         for refused, status in (
             (client.responses.retrieve(made.id), 404),
@@ -218,6 +228,7 @@ async def test_full_disk_costs_stored_responses_but_no_reply(
             assert caught.value.status_code == status
         run("pragma max_page_count = 100000")
         made = await client.responses.create(model="fast", input=text)
+        assert made.store is True
         assert (await client.responses.retrieve(made.id)).id == made.id
 
 

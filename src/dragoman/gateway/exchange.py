@@ -155,7 +155,8 @@ class ChatHandler:
         last = await write_events(call, encoder, translated.stops, client, writer)
         await account.charge()
         if memory is not None:
-            await memory.keep()
+            last, lost = await memory.keep(last)
+            account.warnings += lost
         await writer.finish(encoder, last)
 
     async def _start_background(

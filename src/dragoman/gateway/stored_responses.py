@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
 from ..events import Event, MessageComplete
-from ..messages import new_ulid
+from ..messages import LossWarning, new_ulid
 from ..wire import ReplyEncoder
 from ..wire.responses.echo import show_tools, write_echo
 from ..wire.responses.server_request import as_items
@@ -118,15 +118,18 @@ class Memory:
         self._encoder = _KeepingEncoder(encoder)
         return self._encoder
 
-    async def keep(self) -> None:
+    async def keep(self, last: bytes) -> tuple[bytes, tuple[LossWarning, ...]]:
         """Store the response and its items; add the items to the conversation.
 
-        If that fails, log a warning, so that the client still gets its reply.
+        Return the end of the reply. If storing fails, the client still gets its reply, but the
+        response in it has ``store: false``, and a warning is returned.
         """
         try:
             await self._keep(None if self._encoder is None else self._encoder.response)
         except ProviderError as error:
             log.warning("a response was not kept: %s", error)
+            return _deny_storage(last), (_NOT_STORED,)
+        return last, ()
 
     async def _keep(self, response: Any) -> None:
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
@@ -149,6 +152,7 @@ def _is_reference(item: Any) -> bool:
     return isinstance(item, dict) and item.get("type") == "item_reference"
 
 
+_NOT_STORED = LossWarning("response_not_stored", "store", "the store cannot be used at the moment")
 _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
@@ -179,16 +183,31 @@ class _KeepingEncoder(ReplyEncoder):
         return self._inner.write_error(error)
 
     def _read(self, data: bytes) -> bytes:
-        if self.content_type == "application/json":
-            self.response = msgspec.json.decode(data)
-            return data
-        for line in reversed(data.splitlines()):
-            if line.startswith(b"data: ") and b'"response"' in line:
-                found = msgspec.json.decode(line.removeprefix(b"data: "))
-                if isinstance(found.get("response"), dict):
-                    self.response = found["response"]
-                    break
+        _, _, self.response = _find_response(data)
         return data
+
+
+def _find_response(data: bytes) -> tuple[bytes, Any, Any]:
+    """Return the JSON in the end of a reply that contains the response: as bytes and as a value.
+
+    The third value is the response, which is the JSON itself unless the reply is a stream.
+    """
+    if data.startswith(b"{"):
+        value = msgspec.json.decode(data)
+        return data, value, value
+    for line in reversed(data.splitlines()):
+        if line.startswith(b"data: ") and b'"response"' in line:
+            event = msgspec.json.decode(line.removeprefix(b"data: "))
+            if isinstance(event.get("response"), dict):
+                return line.removeprefix(b"data: "), event, event["response"]
+    return b"", None, None
+
+
+def _deny_storage(data: bytes) -> bytes:
+    """Return the end of a reply with ``store: false`` in its response."""
+    text, value, response = _find_response(data)
+    response["store"] = False
+    return data.replace(text, msgspec.json.encode(value))
 
 
 def new_response(
