@@ -19,6 +19,7 @@ from tests.attacks.gateway_app import post
 from tests.attacks.hold import run_watched
 from tests.attacks.mutations import mutate_json
 
+from .test_app import call
 from .translations import bodies
 from .upstream import EXHAUSTIVE, PATHS
 
@@ -84,6 +85,27 @@ def test_every_route_has_an_openapi_description() -> None:
         assert route.path == "/openapi.json" or any(
             method.lower() in each for each in fitting for method in methods
         )
+
+
+KEYED = (b"authorization", f"Bearer {KEY}".encode())
+FOREIGN = (b"origin", b"https://evil.test")
+
+
+@pytest.mark.parametrize(
+    ("app", "headers", "status"),
+    [(LOCKED, [KEYED, KEYED], 400), (LOCKED, [], 401), (PLAIN, [FOREIGN], 403)],
+    ids=["two keys", "no key", "another web page"],
+)
+async def test_rejections_of_every_page_are_described(
+    app: Any, headers: list[tuple[bytes, bytes]], status: int
+) -> None:
+    for path, operations in SCHEMA.raw_schema["paths"].items():
+        # these gateways have no store of responses and conversations
+        if "get" not in operations or re.match("/(health|openapi|v1/responses|v1/conv)", path):
+            continue
+        found, _ = await call(app, "GET", path.replace("{name}", "fast"), *headers)
+        assert found == status, path
+        assert str(status) in operations["get"]["responses"], path
 
 
 @pytest.mark.parametrize("path", SEEDS)
