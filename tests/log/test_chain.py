@@ -190,6 +190,13 @@ def test_replaced_record_with_a_valid_hash_breaks_the_next_link(
     assert f"does not follow from record {CHANGED}" in found.detail
 
 
+def test_session_whose_name_is_not_text_is_detected(path: Path) -> None:
+    run(path, "UPDATE records SET session = CAST(session AS BLOB) WHERE session = 'b'")
+    [found] = verify(path).breaks
+    assert (found.session, found.problem) == ("", "unreadable")
+    assert "60 records are stored and only 40" in found.detail
+
+
 def test_record_that_is_missing_from_the_index_is_detected(path: Path) -> None:
     """Verify the log as if one of its three sessions were missing from the index."""
     with (
