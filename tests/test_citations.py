@@ -180,18 +180,6 @@ def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_images_next_to_the_text_of_a_reply_are_read(stream: bool) -> None:
-    part = {"content": "Here.", "images": [PICTURE]}
-    ended = {"index": 0, "finish_reason": "stop"}
-    body: Any = {"choices": [{**ended, "message": part}]}
-    reply = reply_of(
-        "openai", [{"choices": [{**ended, "delta": part}]}] if stream else body, stream
-    )
-    assert reply.text == "Here."
-    assert reply.images == (d.Image(d.Inline("aGk="), "image/png"),)
-
-
 # --- citations sent to clients of the gateway --------------------------------------------------
 
 

@@ -136,18 +136,6 @@ async def test_arguments_of_a_call_are_not_mutated() -> None:
     assert json.loads(transport.requests[0].body)["stop"] == ["x", "y"]
 
 
-async def test_equal_requests_are_encoded_as_identical_bytes() -> None:
-    model, transport = fixed(completion("ok"), completion("ok"))
-    for _ in range(2):
-        tool = d.Tool(
-            "f",
-            "F",
-            {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}},
-        )
-        await model.complete("Hi", [tool], d.RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
-    assert transport.requests[0].body == transport.requests[1].body
-
-
 # --- invalid tool calls ------------------------------------------------------------------------
 
 
@@ -222,23 +210,6 @@ async def test_structured_output_can_be_of_a_recursive_type() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["not json", '{"km": 1}', ""])
-async def test_invalid_structured_output_raises(text: str) -> None:
-    model, _ = fixed(completion(text))
-    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-    with pytest.raises(d.StructuredOutputError) as caught:
-        await model.complete("Hi", response_schema=schema)
-    error = caught.value
-    assert (error.response_schema, error.output_content, error.finish_reason) == (
-        schema,
-        text,
-        "stop",
-    )
-    assert error.error_message
-    assert error.usage.input_tokens == 3
-    assert error.response.text == text
-
-
 async def test_structured_value_that_matches_the_schema_but_not_the_type_raises() -> None:
     class Even(pydantic.BaseModel):
         n: int
@@ -262,36 +233,6 @@ async def test_structured_value_that_matches_the_schema_but_not_the_type_raises(
     assert (stream.response.text, stream.response.parsed) == ('{"n": 3}', None)
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
-
-
-async def test_response_format_is_not_sent_again_after_one_rejection() -> None:
-    refusal = b'{"error": {"message": "response_format is not supported"}}'
-    transport = FixtureTransport(
-        (400, {}, [refusal]),
-        (200, {}, [completion('{"a": 1}')]),
-        (200, {}, [completion('{"a": 2}')]),
-    )
-    model = d.connect("m", base_url="http://test", transport=transport)
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    messages = [d.System("Be brief."), d.User("Hi")]
-    for expected in (1, 2):
-        response = await model.complete(messages, response_schema=schema)
-        assert (response.parsed, response.structured_path) == ({"a": expected}, "prompt")
-    bodies = [json.loads(request.body) for request in transport.requests]
-    assert [("response_format" in body) for body in bodies] == [True, False, False]
-    assert bodies[1]["messages"][0]["content"].startswith(
-        "Be brief.\n\nReply with nothing but one JSON value"
-    )
-    assert messages == [d.System("Be brief."), d.User("Hi")]
-
-
-async def test_schema_is_put_in_the_prompt_if_structured_output_is_unsupported() -> None:
-    model, transport = fixed(
-        completion('{"a": 1}'), capabilities={"supports_structured_output": False}
-    )
-    response = await model.complete("Hi", response_schema={"type": "object"})
-    assert response.structured_path == "prompt"
-    assert "response_format" not in json.loads(transport.requests[0].body)
 
 
 async def test_rejected_stream_options_are_omitted_from_later_requests() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import tokens
@@ -475,22 +475,6 @@ def test_error_names_the_position_of_an_invalid_message() -> None:
         estimate_request([User([Text("hello"), 5])])  # type: ignore[list-item]
 
 
-@given(st.lists(_ANY_TEXT, max_size=4), st.sampled_from(FAMILIES))
-def test_any_conversation_has_a_token_estimate(texts: list[str], family: str) -> None:
-    messages: list[Message] = [
-        message
-        for text in texts
-        for message in (
-            User(text),
-            Assistant([Thinking(text), ToolCall(text, text, {text: [text]})]),
-            ToolResult(text, text),
-        )
-    ]
-    estimate = estimate_request(messages, [Tool("f", text) for text in texts], family=family)
-    assert estimate.tokens >= 3 * len(texts) - 2
-    assert 0 <= estimate.error_band <= 1
-
-
 # --- token estimates of images and documents ---------------------------------------------------
 
 
@@ -688,14 +672,3 @@ def test_corrected_estimate_cannot_be_used_for_calibration() -> None:
         ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"
     ):
         Calibration().calibrate(corrected, 1300)
-
-
-@given(st.lists(st.integers(0, 10**7)), st.integers(1, 10**6))
-@settings(max_examples=50)
-def test_estimate_correction_stays_within_its_bounds(reports: list[int], guess: int) -> None:
-    calibration = Calibration()
-    for reported in reports:
-        calibration = calibration.calibrate(Estimate(guess, "heuristic", "glm", 0.1), reported)
-    assert 0.25 <= calibration.factor <= 4
-    corrected = calibration.correct(Estimate(guess, "heuristic", "glm", 0.1))
-    assert guess // 4 <= corrected.tokens <= 4 * guess

@@ -121,11 +121,6 @@ def test_third_party_codec_passes_the_conformance_rules(case: CodecCase | CodecR
     case.run()
 
 
-@pytest.mark.parametrize("case", suite(wire="anthropic", skip=["encode.*"])[:20], ids=str)
-def test_bundled_wire_passes_the_conformance_suite(case: CodecCase | CodecRule) -> None:
-    case.run()
-
-
 def test_third_party_codec_can_be_tested_with_its_own_cases(tmp_path: Path) -> None:
     folder = tmp_path / "parrot"
     folder.mkdir()

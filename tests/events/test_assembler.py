@@ -14,11 +14,9 @@ from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.events import (
-    AssembledFrom,
     Assembler,
     AssemblerError,
     Follower,
-    IntentSource,
     Problem,
     Raw,
     UnknownEvent,
@@ -365,66 +363,6 @@ def test_reply_names_the_model_that_the_server_reports(said: str | None, model: 
 # --- contents of the complete message ----------------------------------------------------------
 
 
-def test_last_event_has_the_complete_message() -> None:
-    warning = d.LossWarning("c", "p", "d")
-    out = make(warnings=[warning], structured_path="native")
-    out.usage(d.Usage(1))
-    out.usage(d.Usage(2, 3))
-    out.kept = Raw([b"x"], bytes.decode)
-    assert out.response is None
-    out.text("hi")
-    out.finish("stop")
-    response = out.response
-    assert response is not None
-    found = (response.warnings, response.structured_path, response.usage)
-    assert found == ((warning,), "native", d.Usage(2, 3))
-    assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
-
-
-def test_opaque_provider_state_is_attached_to_its_content_block() -> None:
-    out = make()
-    out.thinking("a")
-    out.attach(d.Thinking, "sig")
-    out.text("b")
-    out.attach(d.Text, None, {"k": 1})
-    out.tool_start(0, "x", "any")
-    out.attach(d.ToolCall, "call", key=0)
-    out.attach(d.Text, "alone")
-    out.whole(d.RedactedThinking("data", d.Continuity(opaque=7)))
-    out.finish("stop")
-    assert out.complete is not None
-    assert out.complete.final_content == (
-        d.Thinking("a", d.Continuity("sig", issuer=ISSUER)),
-        d.Text("b", d.Continuity(None, {"k": 1}, ISSUER)),
-        d.ToolCall("x", "any", {}, d.Continuity("call", issuer=ISSUER)),
-        d.Text("", d.Continuity("alone", issuer=ISSUER)),
-        d.RedactedThinking("data", d.Continuity(opaque=7, issuer=ISSUER)),
-    )
-
-
-def test_intent_records_its_origin() -> None:
-    out = make()
-    for offset, fragment in [(100, '{"city":'), (150, '"Oslo"'), (175, "}")]:
-        out.offset = offset
-        if offset == 100:
-            out.text("hm")
-            out.tool_start("k", "call/1", "weather")
-        out.tool_input("k", fragment)
-    out.offset = 999
-    out.finish("tool_calls")
-    [over] = ends(out.take())
-    assert over.intent == d.ToolIntent(
-        id="tu_2",
-        provider_call_id="call/1",
-        tool_name="weather",
-        input={"city": "Oslo"},
-        raw_input_text='{"city":"Oslo"}',
-        source=IntentSource("acme", "m1", "req", 1),
-        assembled_from=AssembledFrom(3, 100, 175),
-        status="proposed",
-    )
-
-
 def test_intent_keeps_the_id_of_its_provider_even_if_the_provider_repeats_it() -> None:
     out = make()
     for key in (0, 1):
@@ -452,31 +390,13 @@ def test_assembler_reports_whether_tool_calls_are_complete() -> None:
     assert out.calls_are_complete()
 
 
-@pytest.mark.parametrize("verb", ["text", "thinking", "tool_input"])
-def test_no_fragment_of_a_long_reply_is_lost(verb: str) -> None:
-    out = make()
-    pieces = ['{"a":"', *map(str, range(1000)), '"}']
-    if verb == "tool_input":
-        out.tool_start(0, "x", "any")
-    for piece in pieces:
-        out.tool_input(0, piece) if verb == "tool_input" else getattr(out, verb)(piece)
-    out.finish("stop")
-    events = out.take()
-    d.check_events(events)
-    assert len(events) == len(pieces) + (4 if verb == "tool_input" else 2)
-    assert "".join(pieces) in (d.fold(events).text, d.fold(events).message.thinking, *[
-        over.intent.raw_input_text for over in ends(events) if over.intent
-    ])  # fmt: skip
-    d.check_events(events[:-1] + followed(events[:-1]).cut())
-
-
 @pytest.mark.parametrize("verb", ["text", "thinking"])
 def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     out = make()
     most = said = 0
     tracemalloc.start()
     try:
-        for number in range(10_000):
+        for number in range(4_000):
             piece = f"word{number % 10}"
             said += len(piece)
             getattr(out, verb)(piece)
@@ -487,7 +407,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     out.finish("stop")
     final = d.fold(out.take()).message
     assert len(final.thinking or "" if verb == "thinking" else final.text) == said
-    assert most < said // 4  # one stored object per fragment would take 600 KiB
+    assert most < said // 4  # one stored object per fragment would take 240 KiB
 
 
 # --- invalid tool calls ------------------------------------------------------------------------
@@ -546,28 +466,10 @@ def test_arguments_that_continue_after_null_are_malformed() -> None:
 def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
-    out.tool_input(0, '{"a":1}')
-    out.text("b")
-    out.tool_input(0, " \n")
-    assert out.error is None
-    out.tool_input(0, '{"a":2}')
-    out.finish("stop")
-    events = out.take()
-    d.check_events(events)
-    assert isinstance(out.error, d.MalformedToolCallError)
-    assert (
-        out.error.message
-        == "tool call 0 (any): more arguments arrived after the call was complete"
-    )
-    assert d.fold(events).finish_reason == "error"
-
-
-def test_arguments_after_the_end_of_a_queued_call_are_malformed() -> None:
-    out = make()
-    out.tool_start(0, "x", "any")
     out.tool_start(1, "y", "any")
     out.tool_input(1, "{}")
     out.block_end(1)
+    out.tool_input(1, " \n")
     out.tool_input(1, "{}")
     out.finish("stop")
     events = out.take()
@@ -576,17 +478,6 @@ def test_arguments_after_the_end_of_a_queued_call_are_malformed() -> None:
         (False, None),
         (True, "malformed"),
     ]
-
-
-def test_truncated_reply_keeps_its_complete_calls() -> None:
-    out = make()
-    out.tool_start(0, "x", "any")
-    out.tool_input(0, '{"a":1}')
-    out.tool_start(1, "y", "any")
-    out.tool_input(1, '{"b":')
-    out.finish("length")
-    whole, cut = ends(out.take())
-    assert (whole.intent is not None, cut.intent, cut.problem) == (True, None, "malformed")
 
 
 @pytest.mark.parametrize("reason", ["error", "cancelled"])
@@ -600,16 +491,6 @@ def test_finish_reason_of_a_failed_reply_is_reported_unchanged(reason: Any) -> N
     assert out.error is None
     assert (d.fold(events).finish_reason, d.fold(events).finish_raw) == (reason, "engine_error")
     assert ends(events)[0].intent is None
-
-
-def test_any_tool_call_is_valid_without_tool_definitions() -> None:
-    out = Assembler()
-    out.start()
-    out.tool_start(0, "x", "unheard-of")
-    out.tool_input(0, "{}")
-    out.finish("stop")
-    assert out.error is None
-    assert ends(out.take())[0].intent is not None
 
 
 # --- structured output in the text -------------------------------------------------------------
@@ -668,25 +549,6 @@ def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> No
     assert out.error.response == response
 
 
-@pytest.mark.parametrize(
-    ("text", "reason", "call", "expected"),
-    [
-        ("", "length", False, None),  # the model reached the token limit while it was thinking
-        ("no", "tool_calls", True, None),
-        ("no", "stop", True, None),
-        ("no", "content_filter", False, None),
-        ("no", "error", False, None),
-        ("no", "stop", False, Expected()),
-    ],
-)
-def test_text_is_not_parsed_unless_a_complete_structured_reply_was_requested(
-    text: str, reason: str, call: bool, expected: Any
-) -> None:
-    out = structured(text, reason, call=call, expected=expected)
-    assert out.error is None
-    assert d.fold(out.take()).parsed is None
-
-
 # --- failed and truncated messages -------------------------------------------------------------
 
 OPEN: list[some.Verb] = [
@@ -695,25 +557,6 @@ OPEN: list[some.Verb] = [
     ("tool_start", (1, "y", "any")),
     ("tool_input", (1, '{"b":1}')),
 ]
-
-
-@pytest.mark.parametrize(
-    ("ending", "reason", "problem"),
-    [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")],
-)
-def test_call_that_is_open_when_a_stream_breaks_gets_no_intent(
-    ending: str, reason: str, problem: str
-) -> None:
-    out = say(make(), OPEN)
-    end(out, ending)
-    events = out.take()
-    d.check_events(events)
-    first, second = ends(events)
-    assert first.intent is not None
-    assert (second.intent, second.problem, second.final_input) == (None, problem, {"b": 1})
-    assert second.detail == f"the reply was {problem} before the call ended"
-    assert d.fold(events).finish_reason == reason
-    assert (out.error is not None) == (ending == "fail")
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
@@ -874,12 +717,6 @@ def test_stream_cut_before_its_first_event_gets_start_and_end_events() -> None:
     assert complete == d.MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
 
 
-def test_follower_provides_the_start_event_of_its_stream() -> None:
-    start = d.MessageStart("msg", "req", "m1")
-    assert followed([d.TextDelta("msg", "req", 0, "a")]).opening is None
-    assert followed([start, d.TextDelta("msg", "req", 0, "a")]).opening == start
-
-
 def test_attaching_provider_state_keeps_an_earlier_signature() -> None:
     out = make()
     out.thinking("a")
@@ -956,29 +793,6 @@ def test_truncated_call_is_closed_without_an_intent(
     assert complete == d.MessageComplete(
         "msg_1", "req", "cancelled", (d.Text("hm"), d.ToolCall("x", "any", arguments)), model="m1"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "arguments"),
-    [
-        ("any", "{}", {}),
-        ("any", '{"a":1}', {"a": 1}),
-        ("any", '{"a":', None),
-        ("unknown", "{}", {}),
-        ("weather", "", {}),
-    ],
-)
-def test_calls_that_ended_before_a_cut_stay_unchanged(
-    name: str, text: str, arguments: dict[str, Any] | None
-) -> None:
-    out = make()
-    out.tool_start(0, "x", name)
-    out.tool_input(0, text)
-    out.block_end()
-    out.text("b")
-    [complete] = followed(out.take()).cut()
-    assert isinstance(complete, d.MessageComplete)
-    assert complete.final_content == (d.ToolCall("x", name, arguments), d.Text("b"))
 
 
 def test_end_of_a_call_that_never_started_adds_no_content() -> None:
@@ -1093,24 +907,6 @@ def test_cutting_a_stream_does_not_change_delivered_events(
         warnings=(d.LossWarning("c", "p", "d"),), kept=out.kept,
     )  # fmt: skip
     assert out.response == d.fold([events[0], *closing])
-
-
-def test_cutting_a_completely_delivered_reply_changes_nothing() -> None:
-    out = all_kinds()
-    complete, _ = out.complete, out.take()
-    assert out.cut() == []
-    assert out.complete is complete
-
-
-def test_undelivered_blocks_are_removed_from_the_reply() -> None:
-    out = make()
-    out.tool_start(0, "x", "any")
-    out.text("later")
-    out.whole(d.Opaque(1))
-    events = out.take()
-    closing = out.cut()
-    d.check_events(events + closing)
-    assert d.fold(closing).message.content == (d.ToolCall("x", "any", None),)
 
 
 def test_undelivered_failure_is_removed_from_the_reply() -> None:

@@ -142,24 +142,6 @@ def test_provider_state_on_a_user_message_is_reported() -> None:
 # --- URLs and headers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("base_url", "url"),
-    [
-        ("https://host", "https://host/v1/messages"),
-        ("https://host/", "https://host/v1/messages"),
-        ("https://host/v1", "https://host/v1/messages"),
-        ("https://host/v1/", "https://host/v1/messages"),
-        ("https://proxy/anthropic", "https://proxy/anthropic/v1/messages"),
-        ("https://proxy/anthropic/v1", "https://proxy/anthropic/v1/messages"),
-        ("http://127.0.0.1:8080/v1?tenant=a", "http://127.0.0.1:8080/v1/messages?tenant=a"),
-    ],
-)
-def test_api_version_occurs_only_once_in_the_url(base_url: str, url: str) -> None:
-    codec = connect(base_url=base_url)
-    assert codec.encode(HELLO).http.url == url
-    assert next(codec.ready()).url == url.replace("/messages", f"/models/{MODEL}")
-
-
 @pytest.mark.parametrize(("stream", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
 def test_model_name_is_in_the_url_on_vertex(stream: bool, verb: str) -> None:
     place = "https://host/v1/projects/p/locations/l/publishers/anthropic"
@@ -216,26 +198,6 @@ def test_tool_is_forced_for_structured_output_only_if_allowed(
     encoded = connect({"structured": "tool"}).encode(request)
     assert encoded.structured_path == path
     assert ("tool_choice" in msgspec.json.decode(encoded.http.body)) == (path == "tool")
-
-
-# --- opaque state and call ids of other issuers ------------------------------------------------
-
-
-def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -> None:
-    messages = (
-        d.User("a"),
-        d.Assistant([d.Text("b"), d.ToolCall("t", "f", None)]),
-        d.ToolResult("t", "x"),
-        d.User("c"),
-    )
-    encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
-    turns = msgspec.json.decode(encoded.http.body)["messages"]
-    assert turns[1:] == [
-        {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
-        {"role": "user", "content": "c"},
-    ]
-    codes = [warning.code for warning in encoded.warnings]
-    assert codes == ["dangling_call_dropped", "orphan_result_dropped"]
 
 
 # --- supported schemas -------------------------------------------------------------------------

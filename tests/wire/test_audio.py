@@ -159,14 +159,6 @@ def test_speech_of_the_model_is_sent_back_as_a_transcript(wire: str) -> None:
     assert codes == ["audio_dropped"]
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "openai", "responses", "ollama", "bedrock"])
-def test_unsupported_audio_in_a_tool_result_is_replaced_by_a_note(wire: str) -> None:
-    call = d.Assistant([d.ToolCall("c", "f", {})])
-    body, codes = encode(wire, d.User("x"), call, d.ToolResult("c", [WAV]))
-    assert "audio (audio/wav, about 6 bytes) left out" in json.dumps(body)
-    assert codes == ["audio_omitted"]
-
-
 # --- speech in replies -------------------------------------------------------------------------
 
 

@@ -279,45 +279,6 @@ def test_cache_setting_of_a_single_call_is_used() -> None:
 # --- cache marks of gateway clients ------------------------------------------------------------
 
 
-def test_cache_marks_of_gateway_clients_are_kept() -> None:
-    for mark in (MARK, HOUR):
-        said = {
-            "model": "m",
-            "max_tokens": 9,
-            "system": [{"type": "text", "text": "s", "cache_control": mark}],
-            "messages": [
-                {"role": "user",
-                 "content": [{"type": "text", "text": "a", "cache_control": mark}]},
-                {"role": "assistant",
-                 "content": [{"type": "text", "text": "b", "cache_control": mark},
-                             {"type": "tool_use", "id": "c", "name": "f", "input": {}},
-                             {"type": "tool_use", "id": "d", "name": "f", "input": {}}]},
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "tool_result",
-                            "tool_use_id": "c",
-                            "content": "r",
-                            "cache_control": mark,
-                        },
-                        {
-                            "type": "tool_result",
-                            "tool_use_id": "d",
-                            "content": [{"type": "text", "text": "r"}],
-                        },
-                    ],
-                },
-            ],
-        }  # fmt: skip
-        asked = SERVER_CODECS["anthropic"].decode(json.dumps(said).encode())
-        assert asked.warnings == ()
-        codec = CODECS["anthropic"].connect("m", "https://a", None, d.Capabilities())
-        body = json.loads(codec.encode(asked.request).http.body)
-        assert marks(body) == marks(said)
-        assert body["system"] == said["system"]
-
-
 def test_cache_mark_at_the_root_of_a_request_means_automatic_caching() -> None:
     asked = {
         "model": "m",

@@ -18,7 +18,7 @@ from dragoman.wire.losses import Losses
 from dragoman.wire.ollama.listings import show_model
 from dragoman.wire.responses.server_request import as_items
 from tests.gateway.translations import CONVERSATIONS, ROWS, limited
-from tests.gateway.upstream import BODIES, PATHS, TABLES
+from tests.gateway.upstream import BODIES, PATHS
 
 
 def decode(wire: str, fields: dict[str, Any]) -> Asked:
@@ -213,7 +213,7 @@ def test_text_input_is_one_item() -> None:
 
 
 def test_table_lists_the_rules_of_nested_fields() -> None:
-    assert TABLES["ollama"]["options.top_k"].concept == "top_k"
+    assert SERVER_CODECS["ollama"].table.list_rules()["options.top_k"].concept == "top_k"
 
 
 def test_codecs_answer_what_servers_ask_of_a_wire() -> None:

@@ -150,7 +150,8 @@ def places_of(wire: str) -> dict[Any, list[tuple[Case, int, Path]]]:
 
 @each_wire
 def test_values_of_the_wrong_type_anywhere_in_a_reply_are_handled(wire: str) -> None:
-    for field, places in places_of(wire).items():  # all of them would take hours
+    fields = list(places_of(wire).items())
+    for field, places in fields[:: 1 if EXHAUSTIVE else 2]:  # all places would take hours
         chance = random.Random(str(field))
         chosen = chance.sample(places, min(len(places), 3))
         shortest = min(chosen, key=lambda place: len(place[0].reply or b""))

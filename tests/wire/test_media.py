@@ -198,12 +198,6 @@ def test_model_without_vision_gets_a_note_instead_of_an_image(wire: str) -> None
     assert codes == ["image_omitted"]
 
 
-@pytest.mark.parametrize("wire", SHOWN)
-def test_images_in_tool_results_can_be_omitted_by_configuration(wire: str) -> None:
-    body, codes = sent(wire, use(IMAGE), sees=True, quirks={"result_media": "omit"})
-    assert (PNG in body, codes) == (False, ["image_omitted"])
-
-
 @pytest.mark.parametrize("wire", ["cohere", "openai"])
 def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wire: str) -> None:
     """Cohere's vision models cannot use tools, so images in tool results move into a user message
@@ -222,54 +216,6 @@ def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wir
             wire, use(d.Document(d.Inline(PNG), "text/plain")), quirks={"result_media": "after"}
         )
         assert (PNG in body, codes) == (False, ["document_omitted"])
-
-
-def test_images_of_tool_results_are_sent_after_the_results() -> None:
-    calls = [d.ToolCall(f"c{number}", "look", {}) for number in range(3)]
-    messages: list[d.Message] = [
-        d.User("Go."),
-        d.Assistant(calls),
-        d.ToolResult("c0", [d.Text("One: "), IMAGE]),
-        d.ToolResult("c1", "Nothing."),
-        d.ToolResult(
-            "c2", [IMAGE, d.Text(" and "), d.Document(d.Inline(PNG), "application/pdf", "a.pdf")]
-        ),
-        d.Assistant("I see."),
-        d.User("And?"),
-    ]
-    body = json.loads(connect_codec("openai", sees=True).encode(ask(*messages)).http.body)
-    written = [(each["role"], each.get("content")) for each in body["messages"][2:]]
-    url = f"data:image/png;base64,{PNG}"
-    assert written == [
-        ("tool", "One: [image 1: in the message after the results]"),
-        ("tool", "Nothing."),
-        (
-            "tool",
-            (
-                "[image 2: in the message after the results] and [document 3: in the message after"
-                " the results]"
-            ),
-        ),
-        (
-            "user",
-            [
-                {"type": "text", "text": "[image 1]"},
-                {"type": "image_url", "image_url": {"url": url}},
-                {"type": "text", "text": "[image 2]"},
-                {"type": "image_url", "image_url": {"url": url}},
-                {"type": "text", "text": "[document 3]"},
-                {
-                    "type": "file",
-                    "file": {
-                        "filename": "a.pdf",
-                        "file_data": f"data:application/pdf;base64,{PNG}",
-                    },
-                },
-            ],
-        ),
-        ("assistant", "I see."),
-        ("user", "And?"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ def test_tool_arguments_in_a_json_string_are_read() -> None:
 
 @pytest.mark.parametrize("word", ["", 5])
 def test_finish_reason_that_is_no_word_means_stop(word: Any) -> None:
-    assert d.fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == "stop"
+    for end in (line(done=True, done_reason=word), b'{"done": true}'):
+        assert d.fold(read(line("x") + end)[0]).finish_reason == "stop"
 
 
 @pytest.mark.parametrize(

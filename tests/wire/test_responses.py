@@ -5,14 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dragoman as d
 import dragoman.errors
 from dragoman.wire.ids import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
-from tests import strategies as some
 
 from .cases import (
     BASE_URL,
@@ -30,8 +27,6 @@ HERE = d.Issuer("responses", None, MODEL)
 CASE_LIST = find_cases("responses")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
 STREAMED = [case for case in REPLIED if case.is_stream]
-
-WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
 def make_codec(**quirks: Any) -> ResponsesCodec:
@@ -198,37 +193,6 @@ def test_system_message_after_the_first_turn_is_rejected() -> None:
 
 
 # --- encoding random requests ------------------------------------------------------------------
-
-
-@given(data=st.text(max_size=40), more=some.json_objects, text=WORDS)
-def test_reasoning_items_are_sent_back_unchanged(
-    data: str, more: dict[str, Any], text: str
-) -> None:
-    summary = [{"type": "summary_text", "text": text}] if text else []
-    item = {
-        **more,
-        "type": "reasoning",
-        "id": "rs_1",
-        "summary": summary,
-        "encrypted_content": data,
-    }
-    item = {key: value for key, value in item.items() if key not in ("status", "content")}
-    reply = {
-        "status": "completed",
-        "output": [item, {"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
-    }
-    response = decode(make_codec(), make_request(), [json.dumps(reply).encode()]).response
-    assert response is not None
-    assert response.message.thinking == text
-    back = make_codec().encode(make_request(HELLO, response.message, HELLO))
-    sent = json.loads(back.http.body)["input"]
-    if data:
-        assert sent[1] == item
-        assert not back.warnings
-    else:
-        assert [each["type"] for each in sent] == ["message", "message", "message"]
-        # Reasoning without text and provider state gives no block.
-        assert bool(back.warnings) is bool(text)
 
 
 @pytest.mark.parametrize("last", "bc")

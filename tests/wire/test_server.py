@@ -64,10 +64,15 @@ def test_errors_have_the_types_of_the_messages_api() -> None:
     ]
 
 
-def test_cached_input_tokens_are_reported_on_the_responses_wire() -> None:
-    events = make(input_tokens=9, output_tokens=1, cached_input_tokens=5)
-    usage = msgspec.json.decode(write("responses", events, stream=False))["usage"]
-    assert usage["input_tokens_details"] == {"cached_tokens": 5, "cache_write_tokens": 0}
+def test_cached_and_reasoning_tokens_are_reported() -> None:
+    events = make(input_tokens=9, output_tokens=3, cached_input_tokens=5, reasoning_tokens=2)
+    usage = {
+        wire: msgspec.json.decode(write(wire, events, stream=False))["usage"]
+        for wire in ("openai", "responses")
+    }
+    cached = {"cached_tokens": 5, "cache_write_tokens": 0}
+    assert usage["responses"]["input_tokens_details"] == cached
+    assert usage["openai"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_empty_thinking_without_a_signature_is_not_sent() -> None:

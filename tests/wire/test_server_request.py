@@ -3,11 +3,12 @@ rejected.
 """
 
 import contextlib
+import os
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dragoman as d
@@ -15,6 +16,7 @@ from dragoman.wire import SERVER_CODECS, Asked
 from dragoman.wire.responses.echo import show_tools
 from tests import strategies as some
 
+EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 HELLO = {"role": "user", "content": "Hello"}
 PLAIN: dict[str, dict[str, Any]] = {
     "openai": {"model": "m", "messages": [HELLO]},
@@ -478,7 +480,9 @@ REQUESTS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", FIELDS)
+@settings(max_examples=1000 if EXHAUSTIVE else 10)
 @given(data=st.data())
 def test_any_json_request_is_read_or_rejected_with_a_request_error(
     wire: str, data: st.DataObject

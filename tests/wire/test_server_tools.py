@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import dragoman as d
-from dragoman.events import Assembler
 from dragoman.middleware import request_key
 from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS, SERVER_CODECS
@@ -110,36 +109,6 @@ def test_cassette_key_depends_on_server_tools() -> None:
     assert request_key(plain) != request_key(
         d.Request([d.User("x")], request_id="R", server_tools=(d.ServerTool("a"),))
     )
-
-
-def test_results_of_server_tools_are_sent_back_to_their_issuer() -> None:
-    used = {
-        "type": "server_tool_use",
-        "id": "s",
-        "name": "web_search",
-        "input": {"query": "rivers"},
-    }
-    found = {
-        "type": "web_search_tool_result",
-        "tool_use_id": "s",
-        "content": [{"url": "https://a.test", "title": "A"}],
-    }
-    body = {"content": [used, found, {"type": "text", "text": "Yes."}], "stop_reason": "end_turn"}
-    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, d.Capabilities())
-    decoder = codec.decoder(
-        d.Request([d.User("x")]), Assembler(issuer=d.Issuer("anthropic", None, "m"))
-    )
-    said = d.fold([*decoder.feed(json.dumps(body).encode()), *decoder.end()]).message
-    assert [block.summary for block in said.content if isinstance(block, d.Opaque)] == [
-        "server_tool_use: web_search; rivers",
-        "web_search_tool_result: https://a.test; A",
-    ]
-    sent = json.loads(
-        codec.encode(
-            d.Request([d.User("x"), said, d.User("y")], config=d.RuntimeConfig(max_tokens=9))
-        ).http.body
-    )
-    assert sent["messages"][1]["content"] == body["content"]
 
 
 # --- extra fields of the gemini wire -----------------------------------------------------------

@@ -41,6 +41,9 @@ def test_base_urls_are_joined_with_paths(base: str, url: str) -> None:
         ("responses", "https://h/openai?version=1", "https://h/openai/responses?version=1"),
         ("ollama", "http://h:11434", "http://h:11434/api/chat"),
         ("cohere", "https://h", "https://h/v2/chat"),
+        ("anthropic", "https://h", "https://h/v1/messages"),
+        ("anthropic", "https://h/anthropic/v1/", "https://h/anthropic/v1/messages"),
+        ("anthropic", "http://h:8080/v1?tenant=a", "http://h:8080/v1/messages?tenant=a"),
     ],
 )
 def test_requests_are_sent_by_post_to_the_path_of_their_wire(
