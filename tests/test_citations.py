@@ -175,129 +175,82 @@ def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) 
     ] == ["continuity_dropped"]
 
 
-# --- images next to text -----------------------------------------------------------------------
-
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-
-
 # --- citations sent to clients of the gateway --------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
-    codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
+def serve(upstream: str, body: Any, client: str, *, stream: bool = False) -> bytes:
+    """Decode the reply of a server; return it as the gateway writes it for a client."""
     request = d.Request([d.User("x")], stream=stream)
-    out = Assembler(request_id="R", model="m", issuer=d.Issuer("openai"))
-    decoder = codec.decoder(request, out)
-    body = json.dumps(chat(annotations=[cited()], images=[PICTURE])).encode()
-    encoder = SERVER_CODECS["openai"].encoder(Asked(request))
-    written = (
-        b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]])
-        + encoder.end()
-    )
-    again = d.fold([*(second := codec.decoder(request, Assembler())).feed(written), *second.end()])
+    codec = CODECS[upstream].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=d.Issuer(upstream)))
+    encoder = SERVER_CODECS[client].encoder(Asked(request))
+    events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
+    return b"".join([encoder.feed(event) for event in events]) + encoder.end()
+
+
+def frames_of(written: bytes) -> list[Any]:
+    lines = written.decode().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_gateway_clients_receive_citations(stream: bool) -> None:
+    written = serve("openai", chat(annotations=[cited()]), "openai", stream=stream)
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(d.Request([d.User("x")], stream=stream), Assembler())
+    again = d.fold([*decoder.feed(written), *decoder.end()])
     assert again.citations == (d.Citation(URL, "A", None, 0, 5),)
-    assert len(again.images) == 1
+
+
+def source(title: str, end: int) -> dict[str, Any]:
+    """Return a citation as clients of the Responses API receive it."""
+    place = {"start_index": 0, "end_index": end}
+    return {"type": "url_citation", "url": URL, "title": title, **place}
 
 
 def test_responses_api_clients_receive_citations_from_other_wires() -> None:
-    said = reply_of("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS}))
-    request = d.Request([d.User("x")])
-    codec = CODECS["gemini"].connect("m", "https://api.example.com", None, d.Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("gemini")))
-    events = [
-        *decoder.feed(json.dumps(gemini(groundingMetadata={"groundingChunks": CHUNKS})).encode()),
-        *decoder.end(),
-    ]
-    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
-    written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
-    (item,) = json.loads(written)["output"]
-    assert item["content"][0]["annotations"] == [
-        {
-            "type": "url_citation",
-            "url": URL,
-            "title": "A",
-            "start_index": 0,
-            "end_index": len(said.text),
-        }
-    ]
+    body = gemini(groundingMetadata={"groundingChunks": CHUNKS})
+    (item,) = json.loads(serve("gemini", body, "responses"))["output"]
+    assert item["content"][0]["annotations"] == [source("A", len("Né à Paris."))]
 
 
 def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
     """A Claude model cites sources in each text, and the first text ends before its sources are
     known.
     """
+    search = {"type": "web_search_result_location", "url": URL, "cited_text": "c"}
     texts = [
-        {"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")
-    ]
-    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-    body = {
-        "content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}],
-        "stop_reason": "end_turn",
-    }
-    request = d.Request([d.User("x")], stream=True)
-    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, d.Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("anthropic")))
-    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
-    events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
-    written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
-    frames = [
-        json.loads(line[6:])
-        for line in written.decode().splitlines()
-        if line.startswith("data: {")
-    ]
-    added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
-    cited = [
-        {"type": "url_citation", "url": URL, "title": word, "start_index": 0, "end_index": 4}
+        {"type": "text", "text": word, "citations": [{**search, "title": word}]}
         for word in ("One.", "Two.")
     ]
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    content = [texts[0], call, texts[1], {"type": "text", "text": "Three."}]
+    body = {"content": content, "stop_reason": "end_turn"}
+    frames = frames_of(serve("anthropic", body, "responses", stream=True))
+    added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
+    first, second = source("One.", 4), source("Two.", 4)
     assert [(frame["output_index"], frame["annotation"]) for frame in added] == [
-        (0, cited[0]),
-        (2, cited[1]),
+        (0, first),
+        (2, second),
     ]
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
     output = frames[-1]["response"]["output"]
-    assert [item["content"][0]["annotations"] for item in output if item["type"] == "message"] == [
-        *[[c] for c in cited],
-        [],
-    ]
+    found = [item["content"][0]["annotations"] for item in output if item["type"] == "message"]
+    assert found == [[first], [second], []]
     done = [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"]
     assert done[-1] == output[-1]
-
-
-def search(title: str) -> dict[str, Any]:
-    return {
-        "type": "web_search_result_location",
-        "url": URL,
-        "title": title,
-        "cited_text": "c",
-        "encrypted_index": "e",
-    }
 
 
 def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     """The sources arrive while the last text block is still open, so its final events contain
     them.
     """
-    own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
-    part = {"type": "output_text", "text": "Yes", "annotations": [own]}
+    part = {"type": "output_text", "text": "Yes", "annotations": [source("A", 3)]}
     item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
-    request = d.Request([d.User("x")], stream=True)
-    codec = CODECS["responses"].connect("m", "https://api.example.com", None, d.Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("responses")))
-    encoder = SERVER_CODECS["responses"].encoder(Asked(request))
-    body = json.dumps({"id": "r", "status": "completed", "output": [item]}).encode()
-    written = (
-        b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]])
-        + encoder.end()
-    )
-    frames = [
-        json.loads(line[6:])
-        for line in written.decode().splitlines()
-        if line.startswith("data: {")
-    ]
+    body = {"id": "r", "status": "completed", "output": [item]}
+    frames = frames_of(serve("responses", body, "responses", stream=True))
     (done,) = [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"]
-    assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [own])
+    assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [source("A", 3)])
 
 
 # --- one-line summaries of opaque blocks -------------------------------------------------------

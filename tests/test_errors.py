@@ -112,34 +112,20 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_errors_keep_the_attributes_they_are_given(kind: type[d.ProviderError]) -> None:
+def test_errors_keep_their_attributes_also_when_pickled(kind: type[d.ProviderError]) -> None:
     response = d.Response(d.Assistant("half"), "error")
     error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
     assert {name: getattr(error, name) for name in FACTS} == FACTS
     assert (error.message, error.args, error.response) == ("no coffee", ("no coffee",), response)
     assert error.headers == {"x-request-id": "r1"}
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_attributes_of_an_error_are_empty_by_default(kind: type[d.ProviderError]) -> None:
-    error = kind()
-    assert {getattr(error, name) for name in FACTS} == {None}
-    assert (error.headers, error.response, error.message) == ({}, None, "")
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_errors_can_be_pickled(kind: type[d.ProviderError]) -> None:
-    error = kind(
-        "no coffee",
-        **FACTS,
-        headers={"retry-after": "3"},
-        response=d.Response(d.Assistant("half"), "error"),
-    )
     error.hide([], ["I cannot brew coffee"])
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert vars(copy) == vars(error)
     assert (str(copy), copy.args) == (str(error), error.args)
+    bare = kind()
+    assert {getattr(bare, name) for name in FACTS} == {None}
+    assert (bare.headers, bare.response, bare.message) == ({}, None, "")
 
 
 @pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
@@ -226,7 +212,18 @@ def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
 # --- secrets in error texts --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
+SHAPES = [
+    *KEYS,
+    "Bearer abcdefgh",
+    "Bearer   abcdefgh12345",
+    "basic dXNlcjpwYXNz",
+    "dg-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MA",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0",
+]
+
+
+@pytest.mark.parametrize("key", SHAPES)
 def test_text_that_looks_like_a_key_is_hidden_in_error_texts(key: str) -> None:
     assert scrub(f"key <{key}>!") == "key <[hidden]>!"
     error = d.AuthenticationError(
@@ -390,21 +387,6 @@ LONG = "-eyJaaaaaaaaaa" * 2_000
 def test_scrubbing_secrets_truncates_long_text() -> None:
     assert len(scrub("x" * 1_000_000)) == 64 * 1024
     assert len(scrub("x" * 1_000_000, limit=None)) == 1_000_000
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "dg-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MA",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0",
-        "sk-abcdefghijklmnop",
-        "AIzaSyA1234567890123456789",
-        "Bearer   abcdefgh12345",
-    ],
-)
-def test_text_that_looks_like_a_key_is_hidden(secret: str) -> None:
-    assert scrub(f"refused: {secret}!") == "refused: [hidden]!"
 
 
 @pytest.mark.parametrize("kept", [6, 9, 20])

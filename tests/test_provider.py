@@ -136,35 +136,6 @@ async def test_arguments_of_a_call_are_not_mutated() -> None:
     assert json.loads(transport.requests[0].body)["stop"] == ["x", "y"]
 
 
-# --- invalid tool calls ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (tool_reply('{"city": 5}'), "violate"),
-        (tool_reply('{"city": "x"}', name="other"), "no tool of this name"),
-        (tool_reply('{"city": "x"'), "not a JSON object"),
-        (tool_reply('["x"]'), "not a JSON object"),
-        (tool_reply(""), "required"),
-    ],
-)
-async def test_invalid_tool_calls_raise_an_error_with_the_response(
-    reply: bytes, words: str
-) -> None:
-    model, _ = fixed(reply)
-    with pytest.raises(d.MalformedToolCallError, match=words) as caught:
-        await model.complete("Hi", [CITY])
-    assert caught.value.response.tool_calls[0].id == "c1"
-    assert caught.value.response.finish_reason == "error"
-
-
-async def test_tool_call_that_the_request_forbids_is_reported_but_not_blocked() -> None:
-    model, _ = fixed(tool_reply('{"city": "Oslo"}'))
-    response = await model.complete("Hi", [CITY], tool_choice="none")
-    assert response.finish_reason == "tool_calls"
-
-
 # --- structured output -------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ import dragoman as d
 import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
 from dragoman.events import Assembler
-from dragoman.sse import Frame, LineDecoder, SseDecoder
+from dragoman.sse import Frame, SseDecoder
 from dragoman.wire import Decoder, Encoded, HttpReply
 from dragoman.wire.ids import IdRule
 from dragoman.wire.openai import OpenAICodec, Quirks
@@ -46,7 +46,7 @@ FAST = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-ANY = d.Tool("any", "Takes anything.", {"type": "object"})
+
 HELLO = d.User("Hello")
 
 CASE_LIST = find_cases("openai")
@@ -432,21 +432,6 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
         )
 
 
-def test_extra_messages_equal_to_the_encoded_messages_are_accepted() -> None:
-    said = (
-        HELLO,
-        turn(
-            d.Thinking("", d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai"))), d.Text("Yes.")
-        ),
-        HELLO,
-    )
-    codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))
-    sent = json.loads(codec.encode(make_request(*said)).http.body)["messages"]
-    assert sent[1]["reasoning_details"] == DETAILS
-    same = codec.encode(make_request(*said, config=d.RuntimeConfig(extras={"messages": sent})))
-    assert json.loads(same.http.body)["messages"] == sent
-
-
 # --- checking the readiness of a server --------------------------------------------------------
 
 
@@ -526,9 +511,6 @@ def event_of(value: Any) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-DEEP = 10_000
-
-
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "length"])
 def test_malformed_tool_calls_are_tolerated_only_in_a_reply_that_failed(finish: str) -> None:
     case = Case("openai", "error-finish-with-calls-of-other-types")
@@ -537,18 +519,6 @@ def test_malformed_tool_calls_are_tolerated_only_in_a_reply_that_failed(finish: 
     )
     heard = hear(case.codec(), case.request, [reply])
     assert isinstance(heard.error, d.InvalidResponseError)
-
-
-def test_deeply_nested_tool_arguments_give_no_intent() -> None:
-    arguments = '{"a":' * DEEP + "1" + "}" * DEEP
-    call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}
-    data = event_of(
-        {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
-    )
-    heard = hear(make_codec(), make_request(tools=(ANY,), stream=True), [data])
-    assert type(heard.error).__name__ == "MalformedToolCallError"
-    assert heard.response is not None
-    assert heard.response.tool_calls[0].arguments is None
 
 
 LISTS = b"data: {" + b"[" * 9
@@ -669,38 +639,6 @@ class Echo(Decoder):
 
     def at_end(self) -> None:
         self.out.finish("stop")
-
-
-class Lines(Echo):
-    framing = LineDecoder
-
-
-@pytest.mark.parametrize(
-    ("kind", "pieces", "text", "raw"),
-    [
-        (Echo, [b"data: a\n\nda", b"ta: 7"], "a7", {"chunks": ["a", 7]}),
-        (Echo, [b"data: [DONE]\n\ndata:\n\n"], "[DONE]", {"chunks": []}),
-        (Echo, [b'{"a"', b": 1}"], '{"a": 1}', {"a": 1}),
-        (Echo, [b"\n", b"\xef", b"\xbb\xbf", b" [", b"2]  "], " [2]", [2]),
-        (Echo, [b"<p>"], "<p>", "<p>"),
-        (
-            Lines,
-            [b'{"a": 1}', b"\n\n[", b"2]\r\n7"],
-            '{"a": 1}[2]7',
-            {"chunks": [{"a": 1}, [2], 7]},
-        ),
-        (Lines, [b"<p>"], "<p>", "<p>"),
-    ],
-)
-def test_decoder_of_a_new_wire_needs_only_three_methods(
-    kind: type[Decoder], pieces: list[bytes], text: str, raw: Any
-) -> None:
-    decoder = kind(make_request(), Assembler())
-    events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
-    d.check_events(events)
-    assert decoder.error is None
-    assert d.fold(events).text == text
-    assert d.fold(events).raw == raw
 
 
 def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
