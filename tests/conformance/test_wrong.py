@@ -499,7 +499,7 @@ class Always(ParrotCodec):
 
 class Billing(ParrotCodec):
     def ready(self) -> Any:
-        yield HttpRequest("POST", "http://127.0.0.1/parrot", {}, b"{}")
+        yield HttpRequest("POST", "http://127.0.0.1/parrot", {}, b'{"say": "x"}')
 
 
 class Learning(ParrotCodec):
@@ -518,7 +518,7 @@ WRONG_CODECS: list[tuple[str, type[ParrotCodec], str]] = [
     ("keys.hidden-in-errors", Quoting, "contains the rejected key"),
     ("decode.nothing-readable-is-no-success", TrustingCodec, "accepted as a complete reply"),
     ("ready.asks-for-nothing-billed", Always, "does not report that the key is wrong"),
-    ("ready.asks-for-nothing-billed", Billing, "other than a plain GET"),
+    ("ready.asks-for-nothing-billed", Billing, "a request that may be billed"),
     ("learn.only-from-refusals-it-knows", Learning, "it learned something"),
 ]
 
