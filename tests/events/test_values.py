@@ -260,6 +260,11 @@ def test_unreported_usage_is_not_zero() -> None:
     assert d.Usage() != d.Usage(0)
 
 
+def test_total_usage_of_a_response_includes_the_attempts_before_it() -> None:
+    reply = d.Response(d.Assistant("x"), "stop", d.Usage(3, 4), failed=(d.Usage(5), d.Usage(1, 1)))
+    assert reply.total_usage == d.Usage(9, 5)
+
+
 START = d.MessageStart("msg", "req", "asked-for", "acme")
 CALL = d.ToolCall("1", "search", {})
 COMPLETE = d.MessageComplete(

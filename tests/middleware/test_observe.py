@@ -269,7 +269,7 @@ async def test_each_attempt_is_reported_with_its_number() -> None:
 async def test_observer_outside_a_fallback_names_the_answering_candidate() -> None:
     a, b = Listed(d.UnavailableError("down"), name="a"), Listed("ok", name="listed")
     told, _ = await watch(d.Fallback([a, b]))
-    assert [event.provider for event in told] == ["fallback", "listed"]
+    assert [event.provider for event in told] == ["fallback", "a", "listed", "listed"]
 
 
 async def test_calls_made_by_a_worker_are_marked_in_their_events() -> None:
@@ -676,3 +676,35 @@ async def test_observer_without_subscribers_does_nothing() -> None:
     assert (await model.complete("hi")).text == "x"
     assert asyncio.all_tasks() == {asyncio.current_task()}
     await model.close()
+
+
+async def test_attempts_of_a_retry_inside_are_reported_and_in_the_response() -> None:
+    def answer(text: str, *error: d.ProviderError) -> Any:
+        return lambda request: [
+            *speak(lambda out: out.text(text), usage=d.Usage(100, 10))(request), *error
+        ]  # fmt: skip
+
+    wrong = d.StructuredOutputError("no", output_content="nope")
+    seen: list[Any] = []
+    model = d.Observe(
+        d.Retry(
+            Listed(
+                answer("nope", wrong),
+                answer('{"n": 1}'),
+                name="anthropic",
+                model="claude-sonnet-4-6",
+            ),
+            reask=lambda error: "Again.",
+        ),
+        seen.append,
+    )
+    reply = await model.complete("x", response_schema={"type": "object"})
+    await model.close()
+    assert [each.type for each in seen] == [
+        "llm.call_started", "llm.call_failed", "llm.call_started", "llm.call_completed",
+    ]  # fmt: skip
+    ends = [each for each in seen if isinstance(each, CallCompleted | CallFailed)]
+    assert [each.input_tokens for each in ends] == [100, 100]
+    assert (reply.usage.input_tokens, reply.total_usage) == (100, d.Usage(200, 20))
+    paid = [each.cost_usd for each in reply.failed] + [d.cost(reply).total]
+    assert paid == [each.cost_usd for each in ends] != [None, None]

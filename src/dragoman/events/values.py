@@ -226,7 +226,8 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     """A complete reply: the message, the finish reason, token counts, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
-    plain data for a JSON Schema.
+    plain data for a JSON Schema. ``failed`` are the records (``CallFailed``) of the attempts before
+    this reply, which ``Retry`` or ``Fallback`` made; their tokens may be billed too.
     """
 
     message: Assistant
@@ -243,6 +244,16 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     structured_path: str | None = None
     kept: Raw | None = None
     sale: Sale | None = None
+    failed: tuple[Any, ...] = ()
+
+    @property
+    def total_usage(self) -> Usage:
+        """The input and output tokens of this reply and of the attempts before it."""
+        every = [self.usage, *self.failed]
+        return Usage(
+            sum([each.input_tokens or 0 for each in every]),
+            sum([each.output_tokens or 0 for each in every]),
+        )
 
     @property
     def raw(self) -> Any:
@@ -541,6 +552,7 @@ def make_response(
     complete: MessageComplete,
     latency_ms: float | None = None,
     sale: Sale | None = None,
+    failed: tuple[Any, ...] = (),
 ) -> Response:
     """Build the response from the first and the last event of a message."""
     return Response(
@@ -558,4 +570,5 @@ def make_response(
         complete.structured_path,
         complete.kept,
         sale,
+        failed,
     )

@@ -254,22 +254,18 @@ class ChatCall(Call):
             attempt.error = None
             if self.complete.finish_reason == "error":
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
-        failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self._find_failed()]
+        failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
         return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
 
     def count_usage(self, account: Account) -> Usage:
         usage = self._find_usage(account)
         if not self.reply.history:
             return usage
-        used: list[Usage | CallFailed] = [usage, *self._find_failed()]
+        used: list[Usage | CallFailed] = [usage, *self.reply.failed]
         return Usage(
             sum([each.input_tokens or 0 for each in used]),
             sum([each.output_tokens or 0 for each in used]),
         )
-
-    def _find_failed(self) -> list[CallFailed]:
-        """Return the records of the attempts that failed before the last one."""
-        return [each for each in self.reply.history if isinstance(each, CallFailed)]
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""

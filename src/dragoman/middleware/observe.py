@@ -126,7 +126,12 @@ class Observe(Wrapper, Middleware):
             # the reply was complete, although the reader did not read to the end
             is_whole = is_left and attempt.answer is not None and not served.cancelled
             attempt.stop(None if is_whole else failure)
-            feed.put(attempt.end, context)
+            # the attempts of a ``Retry`` or a ``Fallback`` inside are attempts of this call
+            for record in attempt.reply.history if attempt.reply is not None else ():
+                if isinstance(record, CallStarted | CallFailed):
+                    feed.put(partial(_return, record), context)
+            if not attempt.is_ended:
+                feed.put(attempt.end, context)
             del attempt, failure  # the error refers to this frame
 
     async def flush(self) -> None:
@@ -151,6 +156,10 @@ class Observe(Wrapper, Middleware):
         if feed is None:
             feed = self._feeds[loop] = Feed(loop, self._subscribers, self._queue_size)
         return feed
+
+
+def _return(record: CallEvent) -> CallEvent:
+    return record
 
 
 def _start(attempt: Attempt, provider: Provider, request: Request) -> CallStarted:

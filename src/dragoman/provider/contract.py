@@ -159,7 +159,7 @@ class Provider(Model):
         sale = Sale(partial(self.find_sold, reply.provider, reply.model))
         latency = (time.perf_counter() - began) * 1000
         start = first if type(first) is MessageStart else None
-        response: Response[Any] = make_response(start, last, latency, sale)
+        response: Response[Any] = make_response(start, last, latency, sale, reply.failed)
         if request.response_type is None:
             return response
         return replace(response, parsed=to_instance(response, request))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from ..calls import CallRecord
+from ..calls import CallFailed, CallRecord
 from ..errors import MalformedToolCallError, ProviderError, TimedOutError
 from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
 from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
@@ -61,6 +61,11 @@ class Reply(ABC):
     def history(self) -> Sequence[CallRecord]:
         """Records of earlier failed attempts and of switches to another provider, in order."""
         return ()
+
+    @property
+    def failed(self) -> tuple[CallFailed, ...]:
+        """The records of earlier failed attempts alone."""
+        return tuple([each for each in self.history if isinstance(each, CallFailed)])
 
     @property
     @abstractmethod

@@ -282,7 +282,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
             if self._find_sold
             else None
         )
-        response: Response[Any] = make_response(self._start, complete, latency, sale)
+        failed = self.reply.failed
+        response: Response[Any] = make_response(self._start, complete, latency, sale, failed)
         if self.request.response_type is not None:
             try:
                 response = replace(response, parsed=to_instance(response, self.request))
