@@ -1,0 +1,90 @@
+"""The rules of the specifications, each with its test, and the table of them on the page.
+
+``specification.txt`` has a line for each rule: the rule, its tests, and the reason for a
+difference, separated by ``|``. A test is the name of a function, or ``PATH::NAME`` if several files
+have a function of that name. ``python -m tests.specified`` writes the tables into the page.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent
+PAGE = ROOT.parent / "docs/concepts/specification.md"
+START, END = "<!-- rules -->\n", "<!-- /rules -->\n"
+_FUNCTION = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+
+
+class Specified(NamedTuple):
+    """A rule of a document, with its tests."""
+
+    document: str
+    section: str
+    number: str
+    text: str
+    tests: tuple[str, ...]
+    difference: str
+
+
+def read_rules() -> Iterator[Specified]:
+    """Yield every rule of ``specification.txt``, numbered within its document."""
+    document = section = key = ""
+    count = 0
+    for line in (ROOT / "specification.txt").read_text().splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("# "):
+            document, count = line.removeprefix("# "), 0
+            key = re.split(r"[(,)]", document)[1]
+        elif line:
+            count += 1
+            text, tests, *rest = [part.strip() for part in line.split(" | ")]
+            named = tuple(tests.split(", ")) if tests else ()
+            yield Specified(document, section, f"{key}.{count}", text, named, " ".join(rest))
+
+
+def find_tests() -> dict[str, list[str]]:
+    """Return the files in which each test function is, by its name and by ``PATH::NAME``."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("test_*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        for name in _FUNCTION.findall(path.read_text()):
+            found.setdefault(name, []).append(place)
+            found[f"{place}::{name}"] = [place]
+    return found
+
+
+def write_tables() -> str:
+    """Return the tables of all rules, and their number."""
+    rules, places, lines = list(read_rules()), find_tests(), []
+    differing = sum([bool(rule.difference) for rule in rules])
+    lines.append(
+        f"{len(rules)} rules: {len(rules) - differing} hold, and {differing} differ on purpose."
+    )
+    document = section = ""
+    for rule in rules:
+        if rule.document != document:
+            document, section = rule.document, ""
+            lines += ["", f"### {document}"]
+        if rule.section != section:
+            section = rule.section
+            lines += ["", f"**{section}**", "", "| | rule | test | difference |"]
+            lines += ["|---|---|---|---|"]
+        shown = []
+        for test in rule.tests:
+            name = test.rpartition("::")[2]
+            shown.append(f"`{places[test][0]}` `{name}`")
+        cells = [rule.number, rule.text, ", ".join(shown), rule.difference]
+        lines.append(f"| {' | '.join(cells).rstrip()} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_tables(page: str) -> str:
+    """Return the text of the page with the current tables."""
+    before, _, rest = page.partition(START)
+    return f"{before}{START}\n{write_tables()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text()))
