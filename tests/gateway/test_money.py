@@ -333,7 +333,7 @@ async def test_client_that_leaves_in_a_pause_of_retries_has_one_end() -> None:
         await asyncio.Event().wait()
 
     app = create_app({"fast": Retry(model, sleep=pause)}, keys=KEYS, log=log)
-    await ask_and_leave(app, [model], stream=True)
+    await ask_and_leave(app, [model], ANN)
     await app.state.service.calls.close()
     ends: list[Any] = [each.payload for each in log.find("llm.call_failed", "llm.call_completed")]
     assert [(end.error_class, end.inbound.status) for end in ends] == [("rate_limit", 499)]
