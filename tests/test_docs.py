@@ -16,6 +16,7 @@ from dragoman.cli import main
 from dragoman.local import LocalServer
 from dragoman.registry import load_vendor, vendor_names
 
+from . import specified
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
 from .reference import MODULES, write_layers, write_pages
@@ -161,5 +162,6 @@ if __name__ == "__main__":
     design = ROOT / "docs/design.md"
     design.write_text(write_layers(design.read_text()))
     PAGE.write_text(with_table(PAGE.read_text()))
+    specified.PAGE.write_text(specified.with_tables(specified.PAGE.read_text()))
     for place in VENDOR_PAGES:
         place.write_text(write_tables(place.read_text()))
