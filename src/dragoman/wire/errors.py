@@ -148,14 +148,10 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     ):
         text = f"{text}: {upstream}" if text else upstream
     wait = metadata.get("retry_after_seconds")
-    code, kind = (
-        _word(record.get("code")),
-        _word(record.get("type")) or _word(record.get("status")),
-    )
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],
-        code,
-        kind,
+        _word(record.get("code")),
+        _word(record.get("type")) or _word(record.get("status")),
         float(wait) if wait is not None and _is_number(wait) else None,
         _word(record.get("param")),
     )

@@ -95,10 +95,9 @@ def take_cache(fields: dict[str, Any]) -> PromptCache | None:
     key = key if isinstance(key, str) else None
     if key is None and kept != "24h":
         return None
-    for name in (
-        ("prompt_cache_key",) if kept != "24h" else ("prompt_cache_key", "prompt_cache_retention")
-    ):
-        fields.pop(name, None)
+    fields.pop("prompt_cache_key", None)
+    if kept == "24h":
+        del fields["prompt_cache_retention"]
     return PromptCache(auto=False, key=key, ttl="24h" if kept == "24h" else None)
 
 

@@ -71,8 +71,9 @@ def _find_marked(body: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for holder in (body.get("tools"), body.get("system"), *body["messages"]):
         content = holder["content"] if isinstance(holder, dict) else holder
-        if isinstance(content, list):
-            found += [block for block in content if _KEY in block]
+        for block in content if isinstance(content, list) else ():
+            if _KEY in block:
+                found.append(block)
     return found
 
 

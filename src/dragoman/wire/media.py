@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from msgspec.structs import replace
@@ -85,24 +85,19 @@ def transcribe(block: m.Audio, path: str, notes: Notes) -> str | None:
     return None
 
 
-def transcript_of(block: m.Audio) -> str:
-    """Return the text that replaces audio in a reply on a wire without audio."""
-    return (
-        block.transcript
-        or f"[{describe_media(block)} left out: this wire has no audio in replies]"
-    )
-
-
-def describe_picture(block: m.Image) -> str:
-    """Return the text that replaces an image in a reply on a wire without images."""
+def describe_medium(block: m.Audio | m.Image) -> str:
+    """Return the text that replaces a medium in a reply on a wire without such media."""
+    if isinstance(block, m.Audio):
+        what = f"[{describe_media(block)} left out: this wire has no audio in replies]"
+        return block.transcript or what
     if isinstance(block.source, m.Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
-def describe_medium(block: m.Audio | m.Image) -> str:
-    """Return the text that replaces a medium in a reply on a wire without such media."""
-    return transcript_of(block) if isinstance(block, m.Audio) else describe_picture(block)
+def describe_all(blocks: Sequence[m.AssistantBlock]) -> list[str]:
+    """Return the texts that replace the audio and the images of a reply."""
+    return [describe_medium(block) for block in blocks if isinstance(block, m.Audio | m.Image)]
 
 
 def refuse_audio(block: m.Audio, path: str) -> NoReturn:

@@ -106,7 +106,7 @@ NO_TABLE = FieldTable({}, (), {})
 
 def is_empty(value: Any) -> bool:
     """Return whether a value is null or empty, as many SDKs send for a field that is not set."""
-    return is_among(value, NOTHING)
+    return value in NOTHING
 
 
 def is_among(value: Any, values: Collection[Any]) -> bool:

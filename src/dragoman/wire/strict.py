@@ -19,10 +19,8 @@ from .schema import schema_name
 _KEPT = frozenset(
     {
         "$ref", "$schema", "additionalProperties", "const", "description", "enum",
-        "exclusiveMaximum",
-        "exclusiveMinimum", "format", "maxItems", "maximum", "minItems", "minimum", "multipleOf",
-        "pattern",
-        "required", "title", "type",
+        "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maximum", "minItems",
+        "minimum", "multipleOf", "pattern", "required", "title", "type",
     }
 )  # fmt: skip
 _NAMED = ("properties", "$defs", "definitions")

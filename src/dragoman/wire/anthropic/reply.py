@@ -212,11 +212,8 @@ class AnthropicDecoder(Decoder):
                 self._note_usage(usage)
         elif kind == "message_delta":
             self.start()
-            if event.delta is not None and event.delta.stop_reason is not None:
-                self._stop_reason, self._stop_sequence = (
-                    event.delta.stop_reason,
-                    event.delta.stop_sequence,
-                )
+            if (delta := event.delta) is not None and delta.stop_reason is not None:
+                self._stop_reason, self._stop_sequence = delta.stop_reason, delta.stop_sequence
             if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
                 self._note_usage(self._zeros)
             self._note_usage(event.usage)

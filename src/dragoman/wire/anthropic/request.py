@@ -49,7 +49,7 @@ def write_request(
     writer = TurnWriter(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
-    _write_reasoning(body, request.config, home, quirks, notes)
+    body |= _reasoning_fields(request.config, home, quirks, notes, body.get("max_tokens"))
     cache = read_cache(request, default=quirks.cache == "auto")
     note_unplaced(cache, ("ttl",), notes)
     directive = _write_structure(body, request, quirks, path, notes)
@@ -112,16 +112,10 @@ def _write_config(body: dict[str, Any], config: m.RuntimeConfig, limit: int | No
     body |= settings
 
 
-def _write_reasoning(
-    body: dict[str, Any], config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
-) -> None:
-    """Write the reasoning setting: a budget in tokens, an effort, or no thinking."""
-    body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
-
-
 def _reasoning_fields(
     config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes, room: int | None
 ) -> dict[str, Any]:
+    """Return the reasoning setting: a budget in tokens, an effort, or no thinking."""
     reasoning = config.reasoning
     if quirks.effort and isinstance(reasoning, str) and reasoning not in ("off", "none"):
         if reasoning not in EFFORTS:
@@ -216,15 +210,13 @@ def _write_system(
     """Return the system prompt as a string, or as blocks if a message is marked for caching."""
     if any(isinstance(message, m.System) and message.cache for message in messages):
         blocks = [
-            _write_instructions(message) for message in messages if isinstance(message, m.System)
+            {"type": "text", "text": message.content, **mark_of(message)}
+            for message in messages
+            if isinstance(message, m.System)
         ]
         body["system"] = [*blocks, *([{"type": "text", "text": directive}] if directive else [])]
     elif texts := [text for text in (system, directive) if text]:
         body["system"] = "\n\n".join(texts)
-
-
-def _write_instructions(message: m.System) -> dict[str, Any]:
-    return {"type": "text", "text": message.content, **mark_of(message)}
 
 
 def _add_extras(body: dict[str, Any], request: m.Request) -> None:

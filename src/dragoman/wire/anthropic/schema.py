@@ -24,8 +24,8 @@ _FORMATS = frozenset(
 _KEPT = frozenset(
     {
         "$defs", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "const", "default",
-        "definitions",
-        "description", "enum", "items", "pattern", "properties", "required", "title", "type",
+        "definitions", "description", "enum", "items", "pattern", "properties", "required",
+        "title", "type",
     }
 )  # fmt: skip
 _SHAPES = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
-from ..media import transcript_of
+from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import own_fields, seal, write_opaque
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
@@ -201,7 +201,7 @@ def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
             **extras,
         }
     if isinstance(block, m.Audio):
-        return {"type": "text", "text": transcript_of(block)}
+        return {"type": "text", "text": describe_medium(block)}
     return write_opaque(block, "anthropic")
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
-from ..fields import open_body, read_body, split_results
+from ..fields import make_user, open_body, read_body, split_results
 from ..losses import Losses, OfferedTool, Record
 from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, mapped, refused
 from ..seal import read_opaque, unseal
@@ -196,17 +196,13 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
             tool = OfferedTool(str(kind), record.data, dict(record.data))
             fields.losses.leave(record.where, _SERVER_TOOL, "server_tool_dropped", tool)
             continue
-        strict = record.flag("strict")
-        name, described, schema = (
-            record.need_text("name"),
-            record.text("description"),
-            record.take("input_schema"),
-        )
+        name, described = record.need_text("name"), record.text("description") or ""
+        schema, strict = record.take("input_schema"), record.flag("strict")
         if not isinstance(schema, dict):
             record.refuse("input_schema", "must be a JSON Schema")
         record.drop_mark()
         record.done(_TOOL)
-        tools.append(m.Tool(name, described or "", schema, strict))
+        tools.append(m.Tool(name, described, schema, strict))
     return tools
 
 
@@ -259,7 +255,8 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
         if role == "user":
             messages += _read_user(blocks)
         elif role == "assistant":
-            messages.append(_read_assistant(blocks))
+            said = blocks if isinstance(blocks, str) else [_read_said(each) for each in blocks]
+            messages.append(m.Assistant(said))
         elif role == "system":
             moved = Rule("mapped", "instructions go before the conversation")
             turn.losses.leave(turn.where, moved, "system_moved")
@@ -277,15 +274,6 @@ def _read_user(content: str | Sequence[_Record]) -> list[m.Message]:
     )
 
 
-def _plain(blocks: list[m.UserBlock]) -> str | list[m.UserBlock]:
-    """Return the blocks of a message, or a string if the only block is a text.
-
-    Every wire accepts a string.
-    """
-    only = blocks[0] if len(blocks) == 1 else None
-    return only.text if isinstance(only, m.Text) else blocks
-
-
 def _read_result(record: _Record) -> m.ToolResult:
     record.take("type")
     call_id, content = record.need_text("tool_use_id"), record.take("content")
@@ -297,10 +285,8 @@ def _read_result(record: _Record) -> m.ToolResult:
         )
     if not isinstance(content, list):
         record.refuse("content", "must be a string or a list of blocks")
-    blocks = [_read_block(inner) for inner in record.inners("content")]
-    content = _plain(blocks)
-    mark = mark or (isinstance(content, str) and blocks[0].cache)
-    return m.ToolResult(call_id, content, is_error=failed, cache=mark)
+    inner = make_user([_read_block(inner) for inner in record.inners("content")])
+    return m.ToolResult(call_id, inner.content, is_error=failed, cache=mark or inner.cache)
 
 
 def _read_block(record: _Record) -> m.UserBlock:
@@ -375,12 +361,6 @@ def _read_source(source: _Record) -> tuple[m.Url | m.Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | Sequence[_Record]) -> m.Assistant:
-    if isinstance(content, str):
-        return m.Assistant(content)
-    return m.Assistant([_read_said(record) for record in content])
-
-
 def _read_said(record: _Record) -> m.AssistantBlock:
     kind = record.need_text("type")
     if kind == "text":
@@ -395,12 +375,8 @@ def _read_said(record: _Record) -> m.AssistantBlock:
         record.done()
         return m.RedactedThinking(data, m.Continuity(issuer=_ISSUER))
     if kind == "tool_use":
-        call_id, name, arguments = (
-            record.need_text("id"),
-            record.need_text("name"),
-            record.take("input"),
-        )
-        if not isinstance(arguments, dict):
+        call_id, name = record.need_text("id"), record.need_text("name")
+        if not isinstance(arguments := record.take("input"), dict):
             record.refuse("input", "must be an object")
         return m.ToolCall(call_id, name, arguments, _read_state(record))
     if kind == "opaque" and "issuer" in record:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ...errors import MalformedToolCallError, ProviderError
 from ...messages import Audio, Image, Text, Thinking
-from ..media import describe_medium
+from ..media import describe_all, describe_medium
 from ..rules import FieldTable
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
@@ -57,16 +57,9 @@ class _StreamEncoder(ReplyEncoder):
         return named_frame({"type": "tool-call-end", "index": self._calls})
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        spoken = b"".join(
-            [
-                self._add_text(block)
-                for block in complete.final_content
-                if isinstance(block, Audio | Image)
-            ]
-        )
-        cited = b"".join(
-            [_citation(at, record) for at, record in enumerate(_citations_of(complete))]
-        )
+        spoken = b"".join([self._add_text(text) for text in describe_all(complete.final_content)])
+        citations = enumerate(_citations_of(complete))
+        cited = b"".join([_citation(at, record) for at, record in citations])
         closed = self._turn("")
         usage = USAGE.write(complete.usage)
         end = _end(finish_reason=self.finish_word(complete), usage=usage)
@@ -82,10 +75,8 @@ class _StreamEncoder(ReplyEncoder):
         }
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
-    def _add_text(self, block: Audio | Image) -> bytes:
-        return self._turn("text") + _content(
-            "content-delta", self._index, text=describe_medium(block)
-        )
+    def _add_text(self, text: str) -> bytes:
+        return self._turn("text") + _content("content-delta", self._index, text=text)
 
     def _turn(self, kind: str) -> bytes:
         """Close the open content block, begin one of type ``kind``, and return the events."""

@@ -34,11 +34,9 @@ NAMES = {
 SETTINGS = frozenset(
     {
         *NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema",
-        "responseJsonSchema",
-        "responseModalities", "speechConfig", "thinkingConfig", "mediaResolution", "imageConfig",
-        "logprobs",
-        "responseLogprobs", "enableEnhancedCivicAnswers", "audioTimestamp", "routingConfig",
-        "modelSelectionConfig",
+        "responseJsonSchema", "responseModalities", "speechConfig", "thinkingConfig",
+        "mediaResolution", "imageConfig", "logprobs", "responseLogprobs",
+        "enableEnhancedCivicAnswers", "audioTimestamp", "routingConfig", "modelSelectionConfig",
     }
 )  # fmt: skip
 """The fields of ``generationConfig``. Extras with these names are added to it; all other extras
@@ -69,8 +67,7 @@ def write_request(
         body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
     body |= _write_tools(request, quirks, notes)
     if request.server_tools:
-        theirs = [_write_server_tool(tool) for tool in request.server_tools]
-        body["tools"] = [*body.get("tools", ()), *theirs]
+        _add_tools(body, [_write_server_tool(tool) for tool in request.server_tools])
     schema = request.response_schema if path == "native" else None
     if config := _write_config(request.config, home, quirks, schema, notes):
         body["generationConfig"] = config
@@ -118,7 +115,7 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
                 "config.extras['contents'] contradicts a field that this call sets by itself"
             )
         if name == "tools" and isinstance(value, list):
-            body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in value]]
+            _add_tools(body, value)
         elif path:
             for part in reversed(path):
                 value = {part: value}
@@ -214,7 +211,12 @@ _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _write_server_tool(tool: m.ServerTool) -> dict[str, Any]:
     name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
-    return {name: ordered_json({**fields, **tool.options})}
+    return {name: {**fields, **tool.options}}
+
+
+def _add_tools(body: dict[str, Any], tools: Sequence[Any]) -> None:
+    """Append tools to those of a body; each is sent as it is written."""
+    body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in tools]]
 
 
 def _declare(tools: Sequence[m.Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
@@ -244,10 +246,7 @@ def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
     """Add the fields of ``Quirks.body`` to a request; append its tools to the caller's tools."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
-            body["tools"] = [
-                *body.get("tools", ()),
-                *[ordered_json(tool) for tool in fields[name]],
-            ]
+            _add_tools(body, fields[name])
         elif name in body or name == "contents":
             raise InvalidRequestError(
                 f"quirks.body[{name!r}] contradicts a field that this call sets by itself"

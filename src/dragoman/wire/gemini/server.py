@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
-from ..media import describe_picture
+from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import is_from, seal
 from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
@@ -121,7 +121,7 @@ def _write_part(block: m.AssistantBlock) -> dict[str, Any] | None:
 
 def _write_picture(block: m.Image) -> dict[str, Any]:
     if isinstance(block.source, m.Url):
-        return {"text": describe_picture(block)}
+        return {"text": describe_medium(block)}
     state = block.continuity
     if state is None or state.issuer is None or is_from(block, "gemini"):
         return write_picture(block)

@@ -426,12 +426,9 @@ def _read_block(record: _Record) -> m.UserBlock:
     if "text" in record:
         block = m.Text(record.need_text("text"))
     elif (data := record.inner("inlineData")) is not None:
-        kind, source = (
-            data.need_text("mimeType"),
-            m.Inline(to_standard_base64(data.need_text("data"))),
-        )
+        kind, inline = data.need_text("mimeType"), to_standard_base64(data.need_text("data"))
         data.done()
-        block = _read_medium(source, kind)
+        block = _read_medium(m.Inline(inline), kind)
     elif (file := record.inner("fileData")) is not None:
         kind, place = file.text("mimeType") or "application/pdf", m.Url(file.need_text("fileUri"))
         file.done()

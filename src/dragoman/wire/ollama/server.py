@@ -10,7 +10,7 @@ from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, T
 from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ...validate.fields import Fields
 from ..fields import read_body
-from ..media import describe_medium
+from ..media import describe_all, describe_medium
 from ..rules import FieldTable
 from ..server import (
     Asked,
@@ -95,13 +95,7 @@ class LineStreamEncoder(LineEncoder):
         return self.line({"content": "", "tool_calls": [call]})
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        media = "".join(
-            [
-                describe_medium(block)
-                for block in complete.final_content
-                if isinstance(block, Audio | Image)
-            ]
-        )
+        media = "".join(describe_all(complete.final_content))
         return self.line({"content": media}, **self.ending(complete))
 
 

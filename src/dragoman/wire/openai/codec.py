@@ -195,8 +195,7 @@ def _is_named(entry: Mapping[str, Any], model: str) -> bool:
 _UNREADY = frozenset(
     {
         "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping",
-        "starting", "stopped",
-        "unavailable", "unloaded",
+        "starting", "stopped", "unavailable", "unloaded",
     }
 )  # fmt: skip
 

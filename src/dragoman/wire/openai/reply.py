@@ -94,7 +94,6 @@ class OpenAIDecoder(Decoder):
         # openai/choice-numbered-from-one, openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
-        # ``OtherParts`` is created on first use, because most replies contain only text.
         self._other_parts: OtherParts | None = None
 
     def frame(self, frame: Frame) -> None:
@@ -185,15 +184,11 @@ class OpenAIDecoder(Decoder):
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
         if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
-            self._note_sources(chunk)
+            self._others().note(
+                chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
+            )
         if error:
             self._fail(error)
-
-    def _note_sources(self, chunk: Chunk) -> None:
-        self._other_parts = self._other_parts or OtherParts(self._request)
-        self._other_parts.note(
-            chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
-        )
 
     def _read_choice(self, choice: Choice) -> None:
         part = choice.delta
@@ -239,8 +234,7 @@ class OpenAIDecoder(Decoder):
         elif part.function_call is not None:
             self._read_call(Call("function_call", None, part.function_call))
         if part.annotations or part.images or part.audio or part.executed_tools:
-            self._other_parts = self._other_parts or OtherParts(self._request)
-            self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
+            self._others().read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: Part, details: list[Any]) -> None:
         """Collect reasoning details; attach them to the thinking when the answer begins."""
@@ -283,32 +277,34 @@ class OpenAIDecoder(Decoder):
         if isinstance(part, str):
             self._text(part)
         elif isinstance(part, dict):
-            if part.get("type") == "thinking":
+            kind, text = part.get("type"), part.get("text")
+            if kind == "thinking":
                 inner = part.get("thinking")
-                for piece in inner if isinstance(inner, list) else [{"text": inner}]:
-                    if isinstance(piece, dict) and isinstance(text := piece.get("text"), str):
-                        self.out.thinking(text)
-                    elif piece:
-                        self.lose(
-                            "thinking_in_raw",
-                            "content",
-                            "thinking that is not text is only in raw",
-                        )
+                self._read_thoughts(inner if isinstance(inner, list) else [{"text": inner}])
                 return
-            if isinstance(part.get("text"), str):
-                self._text(part["text"])
-            if part.get("type") == "reference":
+            if isinstance(text, str):
+                self._text(text)
+            if kind == "reference":
                 if not read_reference(part, self.out):
-                    self.lose(
-                        "reference_in_raw",
-                        "content",
-                        "a reference without a text before it is only in raw",
-                    )
-            elif part.get("type") == "image_url":
-                self._other_parts = self._other_parts or OtherParts(self._request)
-                self._other_parts.read(None, [part], None)
-            elif not isinstance(part.get("text"), str) and part.get("type") not in (None, "text"):
+                    why = "a reference without a text before it is only in raw"
+                    self.lose("reference_in_raw", "content", why)
+            elif kind == "image_url":
+                self._others().read(None, [part], None)
+            elif not isinstance(text, str) and kind not in (None, "text"):
                 self.out.whole(Opaque(part))
+
+    def _read_thoughts(self, pieces: list[Any]) -> None:
+        for piece in pieces:
+            if isinstance(piece, dict) and isinstance(text := piece.get("text"), str):
+                self.out.thinking(text)
+            elif piece:
+                why = "thinking that is not text is only in raw"
+                self.lose("thinking_in_raw", "content", why)
+
+    def _others(self) -> OtherParts:
+        """Return the collector of other parts, which is made on first use: most replies are text."""
+        self._other_parts = self._other_parts or OtherParts(self._request)
+        return self._other_parts
 
     # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
@@ -407,7 +403,7 @@ class OpenAIDecoder(Decoder):
             if not call.started:
                 self._start_call(call)
         if self._coerced:
-            self._emit_coerced("".join(self._coerced))
+            _emit_coerced("".join(self._coerced), self.out)
         self._attach_details()
         if self._other_parts is not None:
             self._other_parts.emit(self.out)
@@ -428,23 +424,18 @@ class OpenAIDecoder(Decoder):
             return "length"
         return "tool_calls"
 
-    def _emit_coerced(self, text: str) -> None:
-        """Emit the reply to a request with ``tools="schema"``: a tool call or text.
 
-        Text that is not a JSON object with a call or an answer is emitted unchanged.
-        """
-        value = read_object(text)
-        if (
-            value is not None
-            and isinstance(value.get("tool"), str)
-            and isinstance(value.get("arguments"), dict)
-        ):
-            self.out.tool_start("coerced", None, value["tool"])
-            self.out.tool_input("coerced", json_text(value["arguments"]))
-        elif value is not None and isinstance(value.get("answer"), str):
-            self.out.text(value["answer"])
-        else:
-            self.out.text(text)
+def _emit_coerced(text: str, out: Assembler) -> None:
+    """Emit the reply to a request with ``tools="schema"``: a tool call or text.
+
+    Text that is not a JSON object with a call or an answer is emitted unchanged.
+    """
+    value = read_object(text) or {}
+    if isinstance(value.get("tool"), str) and isinstance(value.get("arguments"), dict):
+        out.tool_start("coerced", None, value["tool"])
+        out.tool_input("coerced", json_text(value["arguments"]))
+    else:
+        out.text(value["answer"] if isinstance(value.get("answer"), str) else text)
 
 
 def _join_details(fragments: list[Any]) -> list[Any]:

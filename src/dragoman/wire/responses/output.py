@@ -25,8 +25,7 @@ class Item:
 
     __slots__ = (
         "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts",
-        "phase", "received",
-        "started",
+        "phase", "received", "started",
     )  # fmt: skip
 
     def __init__(self, key: int, kind: str, item_id: str) -> None:

@@ -174,10 +174,8 @@ class ResponsesDecoder(Decoder):
         )
         item.phase = record.get("phase")
         if kind == "function_call":
-            item.name, item.call_id = (
-                string_of(record.get("name")),
-                string_of(record.get("call_id")) or item_id,
-            )
+            item.name = string_of(record.get("name"))
+            item.call_id = string_of(record.get("call_id")) or item_id
             item.given = record.get("arguments")
             self._output.start_call(item)
 

@@ -43,7 +43,9 @@ def write_request(
     writer = ItemWriter(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, writer.system, notes)
-    _write_config(body, request.config, home, quirks, notes)
+    settings = write_settings(request.config, SETTINGS)
+    _write_reasoning(body, request.config, home, quirks, notes)
+    body |= settings
     body |= write_key(read_cache(request), request, notes, auto_key=quirks.cache_key)
     if request.stream:
         body["stream"] = True
@@ -83,15 +85,6 @@ def _write_structure(
     if schema is not None and path == "native":
         form = schema_format(schema, strict=quirks.strict_schemas)
         body["text"] = {"format": {"type": "json_schema", **form}}
-
-
-def _write_config(
-    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
-) -> None:
-    """Write the caller's settings into the body, under the names of this wire."""
-    settings = write_settings(config, SETTINGS)
-    _write_reasoning(body, config, home, quirks, notes)
-    body |= settings
 
 
 def _write_reasoning(

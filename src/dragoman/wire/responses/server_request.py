@@ -370,12 +370,8 @@ def _with_state(text: str, annotations: Any, phase: Any) -> m.Text:
 
 
 def _read_call(record: Record) -> m.ToolCall:
-    call_id, name, text = (
-        record.need_text("call_id"),
-        record.need_text("name"),
-        record.need_text("arguments"),
-    )
-    namespace = record.data.get("namespace")
+    call_id, name = record.need_text("call_id"), record.need_text("name")
+    text, namespace = record.need_text("arguments"), record.data.get("namespace")
     if namespace:
         record.take("namespace")
         record.losses.leave(record.where, _JOINED, "namespace_joined")
