@@ -15,6 +15,7 @@ import aiohttp
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.rules import Rule
 from tests.server import Connection, serve
 
 from .serving import serving
@@ -38,7 +39,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "cohere": {"messages": [{"role": "user", "content": "Hi"}]},
     "bedrock": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
 }
-TABLES = {wire: SERVER_CODECS[wire].table.list_rules() for wire in WIRES}
+TABLES: dict[str, dict[str, Rule]] = {
+    wire: {
+        **SERVER_CODECS[wire].table.rules,
+        **{
+            f"{path}.{name}": rule
+            for path, rules in SERVER_CODECS[wire].table.inner.items()
+            for name, rule in rules.items()
+        },
+    }
+    for wire in WIRES
+}
 """The rule for each request field of each wire."""
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 

@@ -13,6 +13,7 @@ import dragoman as d
 from dragoman.messages import join_system
 from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
 from dragoman.wire.gemini.names import to_camel
+from dragoman.wire.usage import total_tokens
 
 from .cases import BASE_URL, DecodedReply, decode
 
@@ -364,13 +365,19 @@ WIRES: dict[str, Wire] = {
 
 
 def _gemini_usage(usage: d.Usage) -> d.Usage:
-    """Return the token usage that the client decodes: the output includes thoughts, and the cache
-    writes, which the wire omits, are unknown.
+    """Return the token usage that the client decodes: the output includes thoughts, the cache
+    writes, which the wire omits, are unknown, and an unknown total is computed.
     """
     output, thoughts = usage.output_tokens, usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
-    return replace(usage, output_tokens=output, cache_creation_input_tokens=None, estimated=False)
+    return replace(
+        usage,
+        output_tokens=output,
+        cache_creation_input_tokens=None,
+        total_tokens=total_tokens(usage),
+        estimated=False,
+    )
 
 
 WIRES["gemini"] = Wire(

@@ -44,6 +44,15 @@ def hear(
     return decode(codec or connect(), request, [reply])
 
 
+def test_event_without_data_is_ignored() -> None:
+    case = next(
+        case for case in find_cases("anthropic", "reply.sse") if case.name == "call-stream"
+    )
+    whole = decode(case.codec(), case.request, [case.reply or b""])
+    empty = decode(case.codec(), case.request, [b"event: x\ndata:\n\n" + (case.reply or b"")])
+    assert empty.facts == whole.facts
+
+
 # --- conformance cases -------------------------------------------------------------------------
 
 

@@ -92,6 +92,11 @@ def test_tool_arguments_in_a_json_string_are_read() -> None:
     assert d.fold(read(call + LAST, tools=(d.Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
 
 
+def test_last_line_needs_no_message() -> None:
+    response = d.fold(read(line("x") + b'{"done": true, "done_reason": "length"}\n')[0])
+    assert (response.text, response.finish_reason) == ("x", "length")
+
+
 @pytest.mark.parametrize("word", ["", 5])
 def test_finish_reason_that_is_no_word_means_stop(word: Any) -> None:
     for end in (line(done=True, done_reason=word), b'{"done": true}'):

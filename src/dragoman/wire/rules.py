@@ -90,15 +90,6 @@ class FieldTable(Struct, frozen=True):
             if name in self.rules and self.rules[name].effect != "read"
         }
 
-    def list_rules(self) -> dict[str, Rule]:
-        """Return the rule of each field, by its path in the body."""
-        nested = {
-            f"{path}.{name}": rule
-            for path, rules in self.inner.items()
-            for name, rule in rules.items()
-        }
-        return {**self.rules, **nested}
-
 
 NO_FIELDS: Mapping[str, Any] = {}
 NO_TABLE = FieldTable({}, (), {})
