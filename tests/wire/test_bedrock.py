@@ -239,48 +239,6 @@ def test_opaque_data_of_an_unknown_shape_is_sent_unchanged(data: dict[str, Any])
 # --- the server side: reading requests and writing replies -------------------------------------
 
 
-def test_encoded_request_is_decoded_unchanged() -> None:
-    state = d.Continuity("EuYB", issuer=d.Issuer("bedrock", None, CLAUDE))
-    hidden = d.Continuity(issuer=d.Issuer("bedrock", None, CLAUDE))
-    cited = d.Continuity(None, {"citations": [{"title": "t"}]}, d.Issuer("bedrock", None, CLAUDE))
-    messages = [
-        d.System("S", cache=True),
-        d.User([d.Text("a"), d.Image(d.Inline("aGk="), "image/png"),
-                d.Document(d.Inline("aGk="), "application/pdf", "d")]),
-        d.Assistant([d.Opaque({"type": "toolUse",
-                               "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden),
-                     d.Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
-                     d.Text("x")]),
-        d.User([d.Audio(d.Inline("aGk="), "audio/mpeg"),
-                d.Audio(d.Url("s3://b/a.flac"), "audio/flac")]),
-        d.Assistant([d.Thinking("t", state), d.RedactedThinking("ZW5j", hidden),
-                     d.ToolCall("c", "f", {"a": 1})]),
-        d.ToolResult("c", [d.Text("done"), d.Image(d.Url("s3://b/a.png"), "image/png")],
-                     is_error=True),
-        d.Assistant([d.Text("b", cited)]),
-        d.User("c", cache=True),
-    ]  # fmt: skip
-    config = d.RuntimeConfig(
-        0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}}
-    )
-    for choice in ("auto", "required", None):
-        tools = (
-            d.Tool("f", "F", {**SCHEMA, "additionalProperties": False}, strict=True),
-            d.Tool("g"),
-        )
-        theirs = (d.ServerTool("web_search"), d.ServerTool("other", {"a": 1}))
-        request = d.Request(
-            messages, tools, config, None, choice, CLAUDE, stream=True,
-            server_tools=theirs,  # type: ignore[arg-type]
-        )  # fmt: skip
-        http = codec(CLAUDE).encode(request).http
-        asked = SERVER.decode(http.body, http.url.partition(".com")[2])
-        facts = (asked.request.model, asked.request.stream, asked.request.tool_choice)
-        assert facts == (CLAUDE, True, choice)
-        assert codec(CLAUDE).encode(asked.with_extras()).http == http
-        assert asked.warnings == ()
-
-
 def test_alternative_forms_of_a_request_are_read() -> None:
     body: dict[str, Any] = {
         "messages": [
@@ -317,6 +275,22 @@ def test_alternative_forms_of_a_request_are_read() -> None:
         {"messages": [{"role": "user", "content": mixed}]}, "/model/m/converse"
     ).request.messages
     assert found == (d.User([d.Text("a")]), d.ToolResult("c", []))
+    own: list[dict[str, Any]] = [
+        {"toolUse": {"name": "g", "type": "server_tool_use"}},
+        {"toolResult": {"toolUseId": "t"}},
+    ]
+    said = {"role": "assistant", "content": own}
+    (read,) = SERVER.decode({"messages": [said]}, "/model/m/converse").request.messages
+    found = [block.data for block in read.content if isinstance(block, d.Opaque)]
+    assert found == [{"type": "toolUse", **own[0]}, {"type": "toolResult", **own[1]}]
+
+
+def test_error_that_is_a_page_is_read() -> None:
+    assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
+
+
+def test_path_of_another_operation_is_rejected() -> None:
+    body = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
     with pytest.raises(d.InvalidRequestError):
         SERVER.decode(body, "/model/m/invoke")
 

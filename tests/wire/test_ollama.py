@@ -60,19 +60,6 @@ def test_line_ends_and_empty_lines_change_nothing() -> None:
             assert heard.facts == whole, case
 
 
-def test_reply_with_tool_calls_has_the_finish_reason_tool_calls() -> None:
-    calls = [
-        {"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")
-    ]
-    data = line(message={"tool_calls": calls[:1]}) + line(message={"tool_calls": calls[1:]}) + LAST
-    response = d.fold(read(data, tools=(TOOL,))[0])
-    assert response.finish_reason == "tool_calls"
-    assert [call.arguments for call in response.tool_calls] == [{"city": "Oslo"}, {"city": "Rome"}]
-    assert len({call.id for call in response.tool_calls}) == 2
-    odd = line(message={"tool_calls": [{"id": "c9", "function": {"name": 5}}, {}]}) + LAST
-    assert d.fold(read(odd)[0]).tool_calls[0].id == "c9"
-
-
 @pytest.mark.parametrize(
     ("word", "after", "sound"),
     [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)],

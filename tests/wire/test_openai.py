@@ -478,27 +478,6 @@ def test_readiness_check_raises_only_provider_errors(body: Any, status: int) -> 
         assert error is None or type(error) in TREE
 
 
-# --- error responses ---------------------------------------------------------------------------
-
-
-def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
-    return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
-
-
-def test_retry_after_in_the_body_is_read() -> None:
-    body = json.dumps(
-        {"error": {"code": 429, "message": "x", "metadata": {"retry_after_seconds": 12}}}
-    ).encode()
-    assert make_codec().error(429, {}, body).retry_after == 12.0
-    heard = decode(
-        make_codec(),
-        make_request(stream=True),
-        [Case("openai", "error-after-text-429").reply or b""],
-    )
-    assert heard.error is not None
-    assert heard.error.retry_after == 12.0
-
-
 # --- decoding mutated replies ------------------------------------------------------------------
 
 PLAIN_CHUNK = {

@@ -8,7 +8,6 @@ import pytest
 
 import dragoman as d
 import dragoman.errors
-from dragoman.wire.ids import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
 
 from .cases import (
@@ -21,7 +20,8 @@ from .cases import (
 )
 
 HELLO = d.User("Hello")
-ANY = d.Tool("any", "Takes anything.", {"type": "object"})
+
+
 HERE = d.Issuer("responses", None, MODEL)
 
 CASE_LIST = find_cases("responses")
@@ -35,10 +35,6 @@ def make_codec(**quirks: Any) -> ResponsesCodec:
 
 def make_request(*messages: Any, **fields: Any) -> d.Request:
     return d.Request(messages or (HELLO,), model=MODEL, request_id="R", **fields)
-
-
-def body_of(request: d.Request, **quirks: Any) -> dict[str, Any]:
-    return json.loads(make_codec(**quirks).encode(request).http.body)
 
 
 def event_of(value: Any) -> bytes:
@@ -192,24 +188,6 @@ def test_system_message_after_the_first_turn_is_rejected() -> None:
         make_codec().encode(make_request(HELLO, d.System("late")))
 
 
-# --- encoding random requests ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("last", "bc")
-def test_repeated_id_is_replaced_by_an_unused_id(last: str) -> None:
-    """Only three ids are possible and two are in use, so the repeated id is replaced by the
-    third.
-    """
-    said = [
-        part
-        for name in ("a", "a", last)
-        for part in (d.Assistant([d.ToolCall(name, "any", {})]), d.ToolResult(name, "x"))
-    ]
-    items = body_of(make_request(HELLO, *said), id_rule=IdRule(1, alphabet="abc"))["input"]
-    sent = [item["call_id"] for item in items if item["type"] == "function_call"]
-    assert sent == ["a", ({"b", "c"} - {last}).pop(), last]
-
-
 # --- decoding streams --------------------------------------------------------------------------
 
 # Events without content; inserting one into a complete stream must not change the reply.
@@ -236,21 +214,6 @@ def test_events_without_content_are_ignored(idle: dict[str, Any]) -> None:
     whole = decode(make_codec(), case.request, [case.reply or b""])
     heard = decode(make_codec(), case.request, [with_between(case.reply or b"", event_of(idle))])
     assert heard.facts == whole.facts
-
-
-def test_tool_arguments_with_the_id_of_a_message_are_not_lost() -> None:
-    where = {"output_index": 0, "item_id": "msg_1"}
-    events = [
-        {"type": "response.output_text.delta", **where, "delta": "Hi"},
-        {"type": "response.function_call_arguments.delta", **where, "delta": '{"a": 1}'},
-        {"type": "response.completed", "response": {}},
-    ]
-    heard = decode(
-        make_codec(), make_request(stream=True, tools=(ANY,)), [b"".join(map(event_of, events))]
-    )
-    assert isinstance(heard.error, d.MalformedToolCallError)
-    assert heard.response is not None
-    assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
 
 
 def test_late_end_of_one_part_does_not_end_another_part() -> None:
