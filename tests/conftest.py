@@ -146,13 +146,13 @@ def pytest_collection(session: pytest.Session) -> None:
                 importlib.import_module(module.name)
         _tracer = sys.gettrace()
         sys.settrace(None)
-    gc.enable()
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the ten thousand collected tests from later garbage collections."""
+    """Collect garbage from now on, but never the ten thousand collected tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
