@@ -354,6 +354,58 @@ async def test_first_answer_to_a_permission_request_decides() -> None:
     assert ran == ["ls", "make"]
 
 
+@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("first", [True, False])
+async def test_second_answer_to_a_permission_request_is_rejected(
+    kind: str, first: bool, tmp_path: Path
+) -> None:
+    log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
+    both = asyncio.Event()
+
+    async def wait(proposal: Proposal, verdict: Verdict) -> Decision:
+        await both.wait()  # until both answers are in the log
+        return await RemoteApprover(log, interval=0.01)(proposal, verdict)
+
+    with log:
+        session = Session(commands("ls"), [bash], ASK, log, approve=wait)
+        running = asyncio.create_task(session.run("Go."))
+        asked = (await until_asked(log)).intent_id
+        answer_question(log, session.id, asked, Decision(first, "ann"))
+        with pytest.raises(SessionError, match=f"'ann' answered the question about '{asked}'"):
+            answer_question(log, session.id, asked, Decision(not first, "bob"))
+        both.set()
+        await running
+        assert ran == (["ls"] if first else [])
+        kind = "permission.granted" if first else "permission.denied"
+        assert [each.by for each in of(list(log.read(session.id)), kind)] == ["ann"]
+        with pytest.raises(SessionError, match="no open question"):
+            answer_question(log, session.id, asked, Decision(True, "bob"))
+
+
+@pytest.mark.parametrize("by", ["policy", "nobody", "hook guard"])
+async def test_person_cannot_answer_in_the_name_of_a_rule_or_a_hook(by: str) -> None:
+    log = MemoryLog()
+    session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
+    running = asyncio.create_task(session.run("Go."))
+    asked = (await until_asked(log)).intent_id
+    with pytest.raises(SessionError, match="is not the name of a person"):
+        answer_question(log, session.id, asked, Decision(True, by))
+    answer_question(log, session.id, asked, Decision(False, "ann"))
+    await running
+    assert ran == []
+
+
+async def test_edited_input_that_breaks_the_schema_denies_the_call() -> None:
+    log = MemoryLog()
+    session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
+    running = asyncio.create_task(session.run("Go."))
+    asked = (await until_asked(log)).intent_id
+    answer_question(log, session.id, asked, Decision(True, "ann", input={"command": 7}))
+    await running
+    assert ran == []
+    assert "command" in of(list(log.read(session.id)), "permission.denied")[0].reason
+
+
 async def test_log_approve_command_answers_a_permission_request_of_another_process(
     tmp_path: Path,
 ) -> None:

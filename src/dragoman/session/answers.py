@@ -85,16 +85,34 @@ def answer_question(
 ) -> logs.LogRecord:
     """Answer an open question of a session that runs in another process.
 
-    Raise ``SessionError`` if the question is not open. ``log`` may be open for reading only.
+    The first answer counts. Raise ``SessionError`` if the question is not open or was answered
+    before, or if the name of the decider is one that only this process may record. ``log`` may be
+    open for reading only.
     """
+    if is_machine(decision.by):
+        raise SessionError(f"{decision.by!r} is not the name of a person")
     if not any(question.intent_id == intent_id for question in find_questions(log, session)):
         raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
     facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
     with _open_answers(log, readonly=False) as answers:
         assert answers is not None
-        return answers.append_sync(
-            name_answers(session), logs.PermissionAnswered(intent_id, **facts)
-        )
+        name = name_answers(session)
+        record = answers.append_sync(name, logs.PermissionAnswered(intent_id, **facts))
+        # the order of the log decides, since others may have answered at the same time
+        for earlier in answers.read(name):
+            given = earlier.payload
+            if isinstance(given, logs.PermissionAnswered) and given.intent_id == intent_id:
+                if earlier.seq < record.seq:
+                    raise SessionError(
+                        f"{given.by!r} answered the question about {intent_id!r} before"
+                    )
+                break
+        return record
+
+
+def is_machine(by: str) -> bool:
+    """Return whether a decision was made by rules or a hook, not by a person."""
+    return by in ("policy", "nobody") or by.startswith("hook")
 
 
 def name_answers(session: str) -> str:
@@ -182,6 +200,6 @@ class RemoteApprover:
                 ):
                     self._after[name] = record.seq
                     if isinstance(record.payload, logs.PermissionAnswered):
-                        self._answers[record.payload.intent_id] = record.payload
+                        self._answers.setdefault(record.payload.intent_id, record.payload)
         except logs.LogError:
             pass  # the file is being created, or the server is briefly unavailable: poll again

@@ -18,6 +18,7 @@ from ..events import ToolIntent
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
 from ..tools import ExecutableTool, Observation, RecordedTool, Toolbox, ToolFailure
+from .answers import is_machine
 from .journal import Journal
 from .state import IntentState
 
@@ -132,8 +133,7 @@ class Pipeline:
     async def _record_decision(
         self, intent: ToolIntent, decision: Decision, parent: str, turn: str
     ) -> str | None:
-        is_machine = decision.by in ("policy", "nobody") or decision.by.startswith("hook")
-        actor = "system" if is_machine else "user"
+        actor = "system" if is_machine(decision.by) else "user"
         facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
         if decision.allowed is not True:
             denied = logs.PermissionDenied(*facts)
