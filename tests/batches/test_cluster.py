@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dragoman import batch
-from dragoman.batches import OutputError
+from dragoman.batches import BatchError, OutputError
 from dragoman.batches.cluster import Asker, _take, read_spooled, write_spooled
 from dragoman.batches.job import Job
 from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
@@ -119,6 +120,48 @@ async def test_settings_that_a_cluster_does_not_support_are_rejected(
         await batch(
             [{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings}
         )
+
+
+class TaskError(Exception):
+    """Act as an error of Ray, whose text begins with the traceback of a worker."""
+
+
+class BrokenRay:
+    """Act as Ray and Ray Data: starting them fails, or a task on them."""
+
+    exceptions = SimpleNamespace(RayError=TaskError)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.is_initialized = self.shutdown = lambda: False
+        self.DataContext = SimpleNamespace(get_current=self.fail)
+
+    def init(self, **settings: Any) -> None:
+        if not isinstance(self.error, TaskError):
+            self.fail()
+
+    def fail(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Exception("The node\ntimed out: sk-abcdefghijklmnopqrstuvwxyz"), "started: timed out: "),
+        (ConnectionError(), "Ray cannot be started: ConnectionError"),
+        (TaskError("Traceback ...\nOSError: the disk is full"), "failed: OSError: the disk is"),
+    ],
+)
+async def test_failure_of_ray_is_reported_without_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    ray = BrokenRay(error)
+    monkeypatch.setattr("dragoman.batches.cluster._load_ray", lambda: (ray, ray))
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    with pytest.raises(BatchError, match=said) as caught:
+        await batch([{"prompt": "a"}], tmp_path / "out.jsonl", "openai:m", on="ray")
+    assert "Traceback" not in str(caught.value)
+    assert "sk-abc" not in str(caught.value)
 
 
 # --- the rows that the driver writes for the workers -------------------------------------------

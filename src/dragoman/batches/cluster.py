@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..errors import scrub
 from ..events import Usage
 from ..messages import new_ulid
 from .job import Job
@@ -36,7 +37,7 @@ from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
 from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Row, Skipped, name_rows, parse_row
-from .runner import MAX_PROBLEMS, Caller
+from .runner import MAX_PROBLEMS, BatchError, Caller
 from .sources import Source
 from .spending import SharedSpending, Spending
 
@@ -122,7 +123,7 @@ class ClusterRunner:
                 # Ray prints the output of its processes. Redirect it, so that standard output
                 # stays clean.
                 with contextlib.redirect_stdout(sys.stderr):
-                    self._ask_all()
+                    self._ask_all(*_load_ray())
         self.problems.sort(key=_line_of)
         self.found = merge(self.out, ordered=self.ordered)
 
@@ -145,12 +146,11 @@ class ClusterRunner:
         if problem and len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
-    def _ask_all(self) -> None:
-        ray, data = _load_ray()
+    def _ask_all(self, ray: Any, data: Any) -> None:
         is_ours = not ray.is_initialized()
-        if is_ours:
-            _start(ray, self.address, self.workers)
         try:
+            if is_ours:
+                _start(ray, self.address, self.workers)
             context = data.DataContext.get_current()
             context.enable_progress_bars = False
             pool = data.ActorPoolStrategy(min_size=1, max_size=self.workers)
@@ -166,6 +166,8 @@ class ClusterRunner:
                 self._count(block)
             if budget is not None and ray.get(budget.shared.is_over.remote()):
                 self.stopped = "budget"
+        except ray.exceptions.RayError as error:
+            raise BatchError(f"the batch on Ray failed: {_last_line(error)}") from error
         finally:
             if is_ours:
                 ray.shutdown()
@@ -235,10 +237,19 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
     """Connect to a cluster, or start a local one with a CPU per worker and a CPU for reading."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray must not send usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        ray.init(address="local", num_cpus=workers + 1, include_dashboard=False, **settings)
-    else:
-        ray.init(address=address, **settings)
+    try:
+        if address is None:
+            ray.init(address="local", num_cpus=workers + 1, include_dashboard=False, **settings)
+        else:
+            ray.init(address=address, **settings)
+    except Exception as error:  # Ray has no class of its own for these errors
+        raise BatchError(f"Ray cannot be started: {_last_line(error)}") from error
+
+
+def _last_line(error: Exception) -> str:
+    """Return what happened; an error of a task begins with the traceback of another process."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return scrub(lines[-1])
 
 
 class _Budget(Struct):
