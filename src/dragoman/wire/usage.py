@@ -34,7 +34,7 @@ class UsageMap:
     ) -> None:
         self._places = [(name, path.split(".")) for name, path in paths.items()]
         self._sources = [
-            (name, path.split("."))
+            (name, *path.partition(".")[::2])
             for name in paths
             for path in (paths[name], *also.get(name, ()))
         ]
@@ -45,9 +45,11 @@ class UsageMap:
     def read(self, record: Mapping[str, Any]) -> Usage:
         """Return the counts of a usage record."""
         counts: dict[str, Any] = {}
-        for name, path in self._sources:
-            value: Any = record
-            for step in path:
+        for name, first, rest in self._sources:
+            value = record.get(first)
+            if value is None:  # as most of them are
+                continue
+            for step in rest.split(".") if rest else ():
                 value = value.get(step) if isinstance(value, dict) else None
             if value is not None and name not in counts:
                 counts[name] = value if type(value) is int and value >= 0 else None
