@@ -11,10 +11,7 @@ from msgspec import Struct
 from ..log import EventLog
 from ..permission import Decision
 from ..session import SessionError, answer_question, find_questions
-
-
-class NotOpenError(Exception):
-    """The question is no longer open: it was answered in the meantime."""
+from .queries import NotOpenError
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,6 +24,10 @@ _MATCHES = 500  # maximum number of matching records of a session
 _OPEN = "open"  # the filter value for sessions that are not finished
 
 
+class NotOpenError(Exception):
+    """The question is no longer open: it was answered in the meantime."""
+
+
 class Wanted(Struct, frozen=True):
     """Which sessions to list, and in which order: ``newest``, ``oldest``, ``cost`` or ``turns``.
 

@@ -20,14 +20,15 @@ import msgspec
 from ..errors import scrub
 from ..log import EventLog, LogError
 from ..serving import MISSING, serving
-from .approval import Approvals, NotOpenError
 from .export import PAGE, SCRIPTS, STYLE, export_html
-from .queries import Reader, Wanted
+from .queries import NotOpenError, Reader, Wanted
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from .approval import Approvals
 
 _FILES = {
     "": ("index.html", "text/html"),
