@@ -74,7 +74,7 @@ def test_codec_plugin_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) 
     add_codec("missing", "no_such_package:Codec")
     assert list(codecs) == ["theirs", "missing"]
     assert codecs["theirs"] is CODECS["openai"]
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+    with pytest.raises(ValueError, match="no_such_package"):
         codecs["missing"]
 
 
