@@ -15,6 +15,7 @@ from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.rules import Rule
 
 from .gateway.upstream import TABLES
 from .test_layers import FLOORS
@@ -128,7 +129,7 @@ _FIELDS_HEAD = """# Fields of requests to the gateway
 
 This page shows what `dragoman serve` does with each field of a request if the client and the model use different wires.
 If the client and the model use the same wire, every field is forwarded unchanged, apart from the fields marked
-*always*.
+*always* and fields whose [beta](#betas) is not sent.
 
 - **read**: Dragoman's `Request` has an equivalent, which the codec of every wire writes in its own form.
 - **mapped**: the field is translated if the model's wire has a field for the same purpose; otherwise the field is left
@@ -142,6 +143,20 @@ If the client and the model use the same wire, every field is forwarded unchange
 A field whose value equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file
 of keys, or for a model in `models.yaml`, a request with any loss is refused. Fields that determine where a request goes
 are refused on every wire: NEVER.
+
+## Betas
+
+Clients of the anthropic wire opt in to new features with the header `anthropic-beta`, and the vendor's server rejects a
+field whose beta the header does not name. For a model of the same wire, the gateway sends on each beta of the client that
+`--beta` allows, together with the beta headers of the model's configuration. A field that needs a beta which is not sent is
+left out or refused, as if the model used another wire; a field *or no beta* is sent unless the client names its beta and the
+gateway drops it. If a beta is dropped, fields that this page does not list are left out too. Each dropped beta is reported
+as `beta_dropped`.
+
+By default, `--beta default`, the betas are allowed that concern one request and its reply alone: SAFE. To allow more, give
+the option several times: `--beta default --beta 'files-api-*'`. Think twice about betas that let clients use what belongs to
+the operator's account, such as uploaded files (`files-api-*`), other models (`server-side-fallback-*`) or a more expensive
+service (`fast-mode-*`). `--beta none` allows none.
 """
 _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "refused"}
 
@@ -149,7 +164,8 @@ _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "
 def write_gateway_fields() -> str:
     """Return the page about the gateway policy for each request field."""
     never = ", ".join([f"`{name}`" for name in NEVER])
-    parts = [_FIELDS_HEAD.replace("NEVER", never)]
+    safe = ", ".join([f"`{name}`" for name in SERVER_CODECS["anthropic"].safe_betas])
+    parts = [_FIELDS_HEAD.replace("NEVER", never).replace("SAFE", safe)]
     for wire, rules in TABLES.items():
         parts.append(f"\n## {wire}\n\n| field | effect | default | |\n|---|---|---|---|\n")
         for name, rule in sorted(
@@ -165,8 +181,14 @@ def write_gateway_fields() -> str:
                     if rule.concept in known
                 ]
             )
-            parts.append(f"| `{name}` | {effect} | {defaults} | {places or rule.what} |\n")
+            about = (places or rule.what) + _show_betas(rule)
+            parts.append(f"| `{name}` | {effect} | {defaults} | {about} |\n")
     return "".join(parts)
+
+
+def _show_betas(rule: Rule) -> str:
+    names = " or ".join([f"`{name}`" for name in rule.betas])
+    return f"; beta: {names}{' or no beta' if rule.released else ''}" if names else ""
 
 
 def _place(place: Any) -> str:

@@ -93,7 +93,8 @@ def test_every_warning_code_occurs_in_the_table() -> None:
     shown = " ".join([each for each in outcomes if isinstance(each, str)]).split()
     codes = find_codes()
     assert len(codes) > 15
-    assert codes - set(shown) == {"content_dropped", "tool_dropped", "server_tool_dropped"}
+    elsewhere = {"content_dropped", "tool_dropped", "server_tool_dropped", "beta_dropped"}
+    assert codes - set(shown) == elsewhere
 
 
 # Values that request what a vendor does without the field.
@@ -197,7 +198,8 @@ async def test_every_request_field_is_sent_reported_or_rejected() -> None:
                 where = (client, field, model, rule, status, warned, said)
                 is_handled = gateway.seen != plain or field in warned or concept in warned
                 is_handled |= "reasoning_approximated" in warned
-                if rule.always or model != client:
+                needs_beta = bool(rule.betas) and not rule.released
+                if rule.always or model != client or needs_beta:
                     if rule.effect == "refused":
                         assert (status, gateway.seen) == (400, []), where
                         assert field in str(said), where

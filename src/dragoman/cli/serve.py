@@ -153,6 +153,12 @@ class ServeOptions(Struct):
         "Take the key of a Gemini client from the URL (?key=). Unless given, only from this "
         "machine: URLs are written to the logs of proxies.",
     ] = None
+    betas: Annotated[
+        tuple[str, ...],
+        "Pass on this beta of a client (a name, or a pattern such as 'files-api-*') to models of "
+        "the same wire. Again for more; 'default' stands for those that concern one request alone.",
+        option("BETA", "--beta"),
+    ] = ("default",)
     store: Annotated[
         str | None,
         "Keep responses in this SQLite file or postgresql:// database, each for its key alone: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import parse_qs
@@ -195,6 +195,8 @@ class Service:
         # origins of web pages that may call the gateway from a browser
         self.origins: frozenset[str] = frozenset()
         self.url_keys: bool | None = None
+        # patterns of the betas that are sent on to models of the client's wire
+        self.betas: Sequence[str] = ("default",)
         self._check_host = check_host
 
     def _find_key(

@@ -82,6 +82,7 @@ def create_app(
     usage: UsageBook | None = None,
     tracing: Tracing | None = None,
     open_ready: bool = False,
+    betas: Sequence[str] = ("default",),
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
@@ -89,14 +90,14 @@ def create_app(
     ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of limited
     keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in Redis
     instead. ``workers`` is the number of processes; if keys have limits, they must share a ledger.
-    ``log`` receives the records of every call, as one session per run; with ``log_content`` also
-    the messages. ``cors`` are origins whose web pages may call the gateway from a browser.
-    ``url_keys`` allows clients of the Gemini wire to send their key in the URL (``?key=``); by
-    default only local clients may. ``store`` keeps responses, so that clients of the Responses
-    wire can refer to them; the application closes neither the log nor the store. ``admin`` is the
-    hash of a key for the page ``/admin``, which shows ``usage``, by default the usage of this
-    process. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
-    models.
+    ``log`` receives the records of every call as one session; with ``log_content`` also the
+    messages. ``cors`` are origins whose web pages may call the gateway from a browser. ``url_keys``
+    allows clients of the Gemini wire to send their key in the URL (``?key=``); by default only
+    local clients may. ``store`` keeps responses, so that clients of the Responses wire can refer
+    to them; the application closes neither the log nor the store. ``admin`` is the hash of a key
+    for the page ``/admin``, which shows ``usage``, by default the usage of this process.
+    ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no models.
+    ``betas`` are patterns of the betas that clients may use on models of the same wire.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -110,7 +111,7 @@ def create_app(
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
     service.origins, service.url_keys, service.open_ready = frozenset(cors), url_keys, open_ready
-    service.tracing = tracing
+    service.tracing, service.betas = tracing, betas
     if store is not None:
         service.store, service.background = store, Background(store)
     service.usage = None if admin is None else usage or UsageBook(None)
@@ -296,6 +297,7 @@ def create_app_from_environment() -> Starlette:
         usage=UsageBook(told["state"]) if told["admin"] else None,
         tracing=Tracing() if told["otel"] else None,
         open_ready=told["open_ready"],
+        betas=told["betas"],
     )
     service: Service = app.state.service
     if told["metrics"] is not None:

@@ -131,7 +131,10 @@ class ChatHandler:
                 return
             memory = Memory(service.store, caller.owner, response_id)
             fields = await memory.recall(fields)
-        read = await client.work(read_request, body, fields, client.path, codec, service.bounds)
+        betas = codec.read_betas(caller.headers, service.betas)
+        read = await client.work(
+            read_request, body, fields, client.path, codec, service.bounds, betas
+        )
         del body, fields  # free the memory of the body, since the reply may take minutes
         client.release_body()
         asked = account.note_request(read.asked)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import InvalidRequestError, OverloadedError
 from ..wire import Asked, ServerCodec
 from ..wire.fields import read_body
+from ..wire.rules import NO_BETAS, Betas
 from ..wire.seal import holds_sealed
 from .access import Bounds, Scope, Service
 from .accounts import LARGE
@@ -135,9 +137,16 @@ def parse_body(body: bytes, bounds: Bounds) -> dict[str, Any]:
 
 
 def read_request(
-    body: bytes, fields: Mapping[str, Any], path: str, codec: ServerCodec, bounds: Bounds
+    body: bytes,
+    fields: Mapping[str, Any],
+    path: str,
+    codec: ServerCodec,
+    bounds: Bounds,
+    betas: Betas,
 ) -> ReadRequest:
     """Decode the fields of a body, to which earlier items may have been added."""
     asked = read(codec, dict(codec.unwrap(fields, path)), path)
+    if betas is not NO_BETAS:
+        asked = replace(asked, betas=betas)
     bounds.check_request(asked.request)
     return ReadRequest(asked, not holds_sealed(body))

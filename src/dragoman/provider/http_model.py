@@ -72,6 +72,11 @@ class HttpModel(Model):
         key = api_key if isinstance(api_key, str) else None
         self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
+        # the configured header whose values are sent together with those of the codec
+        joined = getattr(codec, "joined_header", "")
+        self._joined_header = next(
+            (name for name in self._credentials if name.lower() == joined), None
+        )
         if key:
             self._credentials |= {
                 name: Secret(value) for name, value in codec.authorise(key).items()
@@ -96,7 +101,8 @@ class HttpModel(Model):
     ) -> AbstractAsyncContextManager[HttpStream]:
         """Return the exchange of a request, which is sent when the exchange is entered."""
         credentials: Mapping[str, Secret] = self._credentials
-        if self._auth is not None or TRACE_HEADERS.get() is not None:
+        is_fixed = self._auth is None and self._joined_header is None
+        if not is_fixed or TRACE_HEADERS.get() is not None:
             credentials = await self._authorise(request)
         return self._transport.send(request, credentials, self._timeouts, stream=stream)
 
@@ -134,6 +140,9 @@ class HttpModel(Model):
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
         """Return the headers that authorise a request, including those that ``Auth`` creates."""
         credentials = add_trace(self._credentials)
+        name = self._joined_header
+        if name is not None and (own := request.headers.get(name.lower())):
+            credentials = {**credentials, name: Secret(f"{credentials[name].reveal()},{own}")}
         if self._auth is None:
             return credentials
         return {**credentials, **await self._auth.headers(request, self.codec)}

@@ -85,6 +85,8 @@ class Endpoint(ABC, Generic[Q]):
     lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
+    # The header of a request to which configured values are added instead of replacing it.
+    joined_header: ClassVar[str] = ""
     # The bytes that a server may send between two events to keep a connection open.
     keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
 
@@ -187,6 +189,10 @@ class Endpoint(ABC, Generic[Q]):
         """Return the headers of a request, without credentials."""
         return JSON_HEADERS
 
+    def native_fields(self, request: Request) -> dict[str, Any]:
+        """Return the fields of the body that override those that the codec writes."""
+        return request.native.get(self.wire, {})
+
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``.
 
@@ -203,7 +209,7 @@ class Endpoint(ABC, Generic[Q]):
             notes,
             path,
             self.headers_for(request),
-            request.native.get(self.wire),
+            self.native_fields(request),
         )
 
     def answer_tool(self, request: Request) -> str | None:

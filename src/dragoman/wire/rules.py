@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -30,6 +31,12 @@ class Rule(Struct, frozen=True):
     """Whether the rule applies even if the model uses the client's wire."""
     held: bool = False
     """Whether ``Request`` represents the field too, so that nothing is lost without the rule."""
+    betas: tuple[str, ...] = ()
+    """Patterns of the betas (opt-ins in a header) with which a server of the wire accepts the
+    field.
+    """
+    released: bool = False
+    """Whether newer servers accept the field without one of its ``betas``."""
 
 
 def mapped(concept: str, *default: Any) -> Rule:
@@ -37,14 +44,14 @@ def mapped(concept: str, *default: Any) -> Rule:
     return Rule("mapped", "", default, concept)
 
 
-def hint(what: str, *default: Any, always: bool = False) -> Rule:
+def hint(what: str, *default: Any, **facts: Any) -> Rule:
     """Return the rule of a field that is dropped and reported."""
-    return Rule("hint", what, default, always=always)
+    return Rule("hint", what, default, **facts)
 
 
-def refused(what: str, *default: Any, always: bool = False, held: bool = False) -> Rule:
+def refused(what: str, *default: Any, **facts: Any) -> Rule:
     """Return the rule of a field without which the answer would have another meaning."""
-    return Rule("refused", what, default, always=always, held=held)
+    return Rule("refused", what, default, **facts)
 
 
 CACHE = hint("each endpoint sets its own marks for the prompt cache")
@@ -64,6 +71,33 @@ CONCEPTS = {
     "service_tier": mapped("service_tier", "auto", "default"),
 }
 NOTHING: tuple[Any, ...] = (None, [], {}, "")
+
+
+class Betas(Struct, frozen=True):
+    """The betas that a client opts in to: those that the model's server may be sent, and others."""
+
+    passed: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def block(self, rule: Rule) -> bool:
+        """Return whether a field must not be sent unchanged, since its beta is not sent.
+
+        A field without a rule may belong to any beta that is dropped.
+        """
+        if rule is UNKNOWN:
+            return bool(self.dropped)
+        if not rule.betas or matches_any(self.passed, rule.betas):
+            return False
+        return not rule.released or matches_any(self.dropped, rule.betas)
+
+
+NO_BETAS = Betas()
+
+
+def matches_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Return whether one of the names matches one of the patterns, in which ``*`` is any text."""
+    patterns = tuple(patterns)
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 class FieldTable(Struct, frozen=True):

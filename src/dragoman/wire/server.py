@@ -34,7 +34,7 @@ from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
 from .losses import Leftover, Losses, Wish, describe_left, merge
-from .rules import NO_TABLE, FieldTable
+from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .server_errors import headers_of, status_of, terms_of
 
 
@@ -54,6 +54,8 @@ class Asked(Struct, frozen=True):
     """The body as the client wrote it."""
     table: FieldTable = NO_TABLE
     """The fields of the client's wire."""
+    betas: Betas = NO_BETAS
+    """The betas that the client names in a header; without their betas, some fields are lost."""
     stream_usage: bool = True
     """Whether the client requests usage at the end of a stream."""
     issuer: Issuer | None = None
@@ -88,7 +90,8 @@ class Asked(Struct, frozen=True):
     @property
     def has_more(self) -> bool:
         """Whether anything in the client's body is missing in ``request``."""
-        return bool(self.left or self.wishes or self.own or self.directives)
+        more = self.left or self.wishes or self.own or self.directives
+        return bool(more) or self.betas is not NO_BETAS
 
     def with_extras(self) -> Request:
         """Return the request with the client's further settings, for a provider of its wire.
@@ -180,6 +183,10 @@ class ServerCodec(ABC):
     """The header in which clients send their key, if not as a bearer token."""
     read_request: ClassVar[Callable[..., Asked]]
     """Decode the body of a request, given its path."""
+    beta_header: ClassVar[str] = ""
+    """The header in which clients name the betas that they opt in to, if the wire has one."""
+    safe_betas: ClassVar[tuple[str, ...]] = ()
+    """Patterns of the betas that a gateway sends on by default, to models of the same wire."""
     stream_type: ClassVar[type[ReplyEncoder]]
     body_type: ClassVar[type[ReplyEncoder]]
 
@@ -211,6 +218,21 @@ class ServerCodec(ABC):
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's key from ``headers``, whose names are in lower case."""
         return headers.get(self.key_header) or bearer_token(headers)
+
+    def read_betas(
+        self, headers: Mapping[str, str], allowed: Sequence[str] = ("default",)
+    ) -> Betas:
+        """Return the betas that a client opts in to, sorted by a list of allowed patterns.
+
+        ``default`` in the list stands for ``safe_betas``.
+        """
+        given = headers.get(self.beta_header)
+        if not given:
+            return NO_BETAS
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        patterns = [*allowed, *(self.safe_betas if "default" in allowed else ())]
+        passed = [name for name in names if matches_any([name], patterns)]
+        return Betas(tuple(passed), tuple([name for name in names if name not in passed]))
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the list of served models, with the openai and the anthropic fields."""

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import UnsupportedFeatureError
+from ...errors import UnsupportedFeatureError, cut
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
@@ -67,8 +67,8 @@ def translate(
     work = _Translation(asked, codec, target, is_native=is_native)
     if asked.has_more:
         work.carry_own()
-        if work.others:
-            work.report_left()
+        work.pass_betas()
+        work.report_left()
         work.give_directives()
         work.express_wishes()
     work.fit_settings()
@@ -82,11 +82,16 @@ class _Translation:
         self.asked = asked
         self.request = asked.request
         self.client = codec.wire
+        self.beta_header = codec.beta_header
         self.wire = codec.wire if is_native else ""
         self.target = target
         self.names = codec.table.names
         self.native: dict[str, dict[str, Any]] = {}
         self.warnings: list[LossWarning] = []
+        # top-level fields that are not sent unchanged, since a part of them needs a dropped beta
+        self.withheld = frozenset(
+            [root for left in asked.left if asked.betas.block(left.rule) for root in left.roots]
+        )
         self.stops: tuple[str, ...] = ()
 
     @property
@@ -99,22 +104,38 @@ class _Translation:
         for left in self.asked.left:
             if left.rule.always:
                 self._apply(left.rule, left.code, left.path)
-        if any(left.rule.held for left in self.asked.left):
+        if any(left.rule.held and not self._is_kept(left) for left in self.asked.left):
             self.request = drop_marks(self.request)
         if self.wire not in self.target.wires:
             return
         fields: dict[str, Any] = {}
         for left in self.asked.left:
-            if not left.rule.always:
+            if not left.rule.always and self.withheld.isdisjoint(left.roots):
                 roots = [root for root in left.roots if root not in _OURS]
                 fields.update({root: self.asked.client.get(root) for root in roots})
         self.native[self.wire] = merge(fields, self.asked.own)
 
+    def pass_betas(self) -> None:
+        """Send the client's betas to a model of its wire; report the betas that are not sent."""
+        betas, header = self.asked.betas, self.beta_header
+        if betas.passed and self.wire in self.target.wires:
+            self._over(self.wire, {"betas": betas.passed})
+        if betas.passed and self.others:
+            self._warn("beta_dropped", header, "the model's wire has no betas")
+        for name in betas.dropped:
+            self._warn("beta_dropped", f"{header}[{cut(name, 100)}]", "it is not passed on here")
+
     def report_left(self) -> None:
         """Report the fields that the model's wire cannot express, or reject the request."""
         for left in self.asked.left:
-            if not left.rule.always and not self._serve(left):
+            is_sent = not self.others and self.withheld.isdisjoint(left.roots)
+            if not (left.rule.always or is_sent or self._is_kept(left) or self._serve(left)):
                 self._apply(left.rule, left.code, left.path)
+
+    def _is_kept(self, left: Leftover) -> bool:
+        """Return whether a part is sent all the same, though not as the client wrote it."""
+        is_represented = left.rule.held or left.path in self.asked.own
+        return is_represented and not self.others and not self.withheld.isdisjoint(left.roots)
 
     def _serve(self, left: Leftover) -> bool:
         """Offer a server tool to the model if the model's wire has it; return whether it does."""
@@ -123,7 +144,8 @@ class _Translation:
         hosted = read_hosted(self.client, left.tool.kind, left.tool.options)
         if hosted is None:
             return False
-        fitted = fit_hosted(hosted, self.others, beside_functions=bool(self.request.tools))
+        wires = self.others or {self.wire}
+        fitted = fit_hosted(hosted, wires, beside_functions=bool(self.request.tools))
         if fitted is None:
             return False
         tool, lost = fitted
@@ -204,8 +226,11 @@ class _Translation:
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
         if rule.effect == "refused":
+            is_blocked = not self.others and self.asked.betas.block(rule)
+            why = f"{self.beta_header} must name its beta, and this gateway allow it: {', '.join(rule.betas)}"
             raise UnsupportedFeatureError(
-                f"{path}: the model {self.target.name!r} cannot do this; {rule.what}"
+                f"{path}: the model {self.target.name!r} cannot do this; "
+                f"{why if is_blocked else rule.what}"
             )
         self._warn(code, path, rule.what)
 

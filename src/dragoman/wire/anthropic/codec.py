@@ -19,6 +19,7 @@ from ..endpoint import Endpoint, Place, Refusal, StructuredPath, read_quirks
 from ..errors import read_failure
 from ..readiness import entries_of, get_json, read_success, serves_one_model
 from ..urls import join_url
+from .betas import HEADER, TOOL_BETAS
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import AnthropicDecoder
@@ -38,6 +39,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         "parallel_tool_calls": ("tool_choice.disable_parallel_tool_use", not_),
         "user": "metadata.user_id",
     }
+    joined_header = HEADER
     keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks
     lacking = ("seed", "frequency_penalty", "presence_penalty")
@@ -120,8 +122,13 @@ class AnthropicCodec(Endpoint[Quirks]):
         return join_url(self.base_url, f"/models/{model}{verb}")
 
     def headers_for(self, request: Request) -> dict[str, str]:
-        betas = [_BETAS[tool.name] for tool in request.server_tools if tool.name in _BETAS]
-        return {**_HEADERS, "anthropic-beta": ",".join(betas)} if betas else _HEADERS
+        own = [TOOL_BETAS[each.name] for each in request.server_tools if each.name in TOOL_BETAS]
+        named = dict.fromkeys([*request.native.get(self.wire, {}).get("betas", ()), *own])
+        return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
+
+    def native_fields(self, request: Request) -> dict[str, Any]:
+        fields = super().native_fields(request)
+        return {name: value for name, value in fields.items() if name != "betas"}
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         answer = self.answer_tool(request)
@@ -171,12 +178,6 @@ _HEADERS = {
 }
 # Google Cloud documents this value for the field anthropic_version.
 _RAW_VERSION = "vertex-2023-10-16"
-# Beta headers that the server requires for its own tools.
-_BETAS = {
-    "code_execution": "code-execution-2025-08-25",
-    "url_context": "web-fetch-2025-09-10",
-    "computer_use": "computer-use-2025-01-24",
-}
 
 
 def _address(base_url: str, path: str) -> str:

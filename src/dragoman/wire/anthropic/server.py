@@ -12,6 +12,7 @@ from ..rules import FieldTable
 from ..seal import own_fields, seal, write_opaque
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import message_on, status_of, terms_of
+from . import betas
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -234,6 +235,8 @@ class AnthropicServer(ServerCodec):
     body_type = _BodyEncoder
     request_id_header: ClassVar[str | None] = "request-id"
     key_header: ClassVar[str] = "x-api-key"
+    beta_header: ClassVar[str] = betas.HEADER
+    safe_betas: ClassVar[tuple[str, ...]] = betas.SAFE
 
     def is_count(self, path: str) -> bool:
         return path.endswith("/count_tokens")

@@ -20,6 +20,7 @@ from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, mappe
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
+from . import betas
 from .request import SETTINGS
 
 _ISSUER = m.Issuer("anthropic")
@@ -29,32 +30,56 @@ TABLE = FieldTable(
         **dict.fromkeys(
             ("model", "messages", "system", "stream", "tools", "tool_choice", "thinking"), READ
         ),
-        **dict.fromkeys(("output_config", "metadata", *SETTINGS.values()), READ),
+        **dict.fromkeys(("output_config", "output_format", "metadata", *SETTINGS.values()), READ),
         "top_k": mapped("top_k"),
         "service_tier": hint("which capacity serves a request is the endpoint's setting", "auto"),
         "cache_control": HELD_CACHE,
-        "context_management": hint("nothing is removed from the conversation", {"edits": []}),
+        "betas": hint(f"they are read from the header {betas.HEADER}", always=True),
+        "context_management": hint(
+            "nothing is removed from the conversation", {"edits": []}, betas=betas.COMPACTION
+        ),
+        "compaction": hint("nothing is removed from the conversation", betas=betas.COMPACTION),
         "inference_geo": HINT,
-        "speed": hint("how fast a model answers is the endpoint's setting", "standard"),
+        "speed": hint(
+            "how fast a model answers is the endpoint's setting",
+            "standard",
+            betas=betas.FAST,
+            released=True,
+        ),
         "diagnostics": HINT,
-        "fallbacks": hint("which model answers is decided here"),
+        "fallbacks": hint("which model answers is decided here", betas=betas.FALLBACKS),
         "container": refused("run code with a tool of your own, or ask a model of the same wire"),
         "mcp_servers": refused(
-            "connect to the servers in your program, or ask a model of the same wire"
+            "connect to the servers in your program, or ask a model of the same wire",
+            betas=betas.MCP,
         ),
-        "output_format": refused("use output_config.format, its newer name"),
     },
     ("messages", "system"),
     {"reasoning": "thinking", "json_mode": "output_config.format", "user": "metadata.user_id"},
 )
 _TOOL = {
-    "eager_input_streaming": hint("arguments are sent as they arrive", False),
-    "defer_loading": hint("every tool is offered at once", False),
-    "input_examples": hint("the model's wire has no examples of a tool's input"),
-    "allowed_callers": hint("the model calls every tool directly", ["direct"]),
+    "eager_input_streaming": hint(
+        "arguments are sent as they arrive", False, betas=betas.STREAMED_INPUT, released=True
+    ),
+    "defer_loading": hint(
+        "every tool is offered at once", False, betas=betas.TOOL_USE, released=True
+    ),
+    "input_examples": hint(
+        "the model's wire has no examples of a tool's input", betas=betas.TOOL_USE, released=True
+    ),
+    "allowed_callers": hint(
+        "the model calls every tool directly", ["direct"], betas=betas.TOOL_USE, released=True
+    ),
 }
 _SERVER_TOOL = refused("offer tools of your own, or ask a model of the same wire")
 _BLOCK = refused("send text, images, documents and results of tools")
+_FILE = refused("send the file's content", betas=betas.FILES)
+_MOVED = Rule(
+    "mapped", "instructions go before the conversation", betas=betas.SYSTEM, released=True
+)
+_TASK_BUDGET = hint("the model is not told a budget", betas=betas.TASK_BUDGETS)
+_BINDING = hint("it does not change what the answer means", betas=betas.THINKING_BINDING)
+_SCOPE = hint("each endpoint keeps its own cache", betas=("prompt-caching-scope-*",))
 _ADAPTIVE = hint("the model thinks as much as it does by default")
 
 
@@ -74,6 +99,8 @@ class _Record(Record):
             return False
         is_mark = isinstance(given, dict) and given.get("type") == "ephemeral"
         self.leave("cache_control", HELD_CACHE if is_mark else CACHE)
+        if is_mark and "scope" in given:
+            self.losses.leave(f"{self.at('cache_control')}.scope", _SCOPE)
         if is_mark and given.get("ttl") == "1h":
             self.losses.ttl = "1h"
         return is_mark
@@ -136,7 +163,10 @@ def _read_output(fields: _Record) -> dict[str, Any] | None:
     """Return the response schema, and read the fields for reasoning."""
     output = fields.inner("output_config") or fields.enter("output_config", {})
     schema = None
-    if (form := output.inner("format")) is not None:
+    form, older = output.inner("format"), fields.inner("output_format")
+    if form is not None and older is not None:
+        fields.refuse("output_format", "is the older name of output_config.format; send one")
+    if (form := form or older) is not None:
         if form.need_text("type") != "json_schema":
             form.refuse("type", "must be json_schema")
         schema = form.take("schema")
@@ -144,7 +174,7 @@ def _read_output(fields: _Record) -> dict[str, Any] | None:
             form.refuse("schema", "must be a JSON Schema")
         form.done()
     _read_reasoning(fields.inner("thinking"), output.take("effort"), fields.losses)
-    output.done()
+    output.done({"task_budget": _TASK_BUDGET})
     return schema
 
 
@@ -153,7 +183,9 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
     own: dict[str, Any] = {}
     kind = budget = None
     if thinking is not None:
-        own["thinking"] = thinking.data
+        own["thinking"] = {**thinking.data}
+        if own["thinking"].pop("block_binding", None) is not None:
+            thinking.leave("block_binding", _BINDING)
         kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
     if effort is not None:
         own["output_config"] = {"effort": effort}
@@ -194,7 +226,11 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
         kind = record.take("type") or "custom"
         if kind != "custom":
             tool = OfferedTool(str(kind), record.data, dict(record.data))
-            fields.losses.leave(record.where, _SERVER_TOOL, "server_tool_dropped", tool)
+            needed = [
+                each for start, each in betas.TOOL_TYPES.items() if tool.kind.startswith(start)
+            ]
+            rule = replace(_SERVER_TOOL, betas=needed[0]) if needed else _SERVER_TOOL
+            fields.losses.leave(record.where, rule, "server_tool_dropped", tool)
             continue
         name, described = record.need_text("name"), record.text("description") or ""
         schema, strict = record.take("input_schema"), record.flag("strict")
@@ -258,8 +294,7 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
             said = blocks if isinstance(blocks, str) else [_read_said(each) for each in blocks]
             messages.append(m.Assistant(said))
         elif role == "system":
-            moved = Rule("mapped", "instructions go before the conversation")
-            turn.losses.leave(turn.where, moved, "system_moved")
+            turn.losses.leave(turn.where, _MOVED, "system_moved")
             messages += _read_instructions(turn, "content", content)
         else:
             turn.refuse("role", "must be user or assistant")
@@ -301,7 +336,8 @@ def _read_block(record: _Record) -> m.UserBlock:
     elif kind == "search_result":
         return m.Text(_read_search_result(record), cache=mark)
     else:
-        return replace(record.leave_part(_BLOCK), cache=mark)
+        rule = _FILE if kind == "container_upload" else _BLOCK
+        return replace(record.leave_part(rule), cache=mark)
     record.done()
     return block
 
@@ -316,8 +352,7 @@ def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
         data = "\n\n".join(_read_texts(source)).encode("utf-8")
         return m.Document(m.Inline(base64.b64encode(data).decode()), "text/plain", title, mark)
     if kind == "file":
-        rule = refused("send the file's content")
-        record.losses.leave(record.where, rule, "content_dropped")
+        record.losses.leave(record.where, _FILE, "content_dropped")
         return m.Text("[a file]", cache=mark)
     found, media_type = _read_source(source)
     return m.Document(found, media_type or "application/pdf", title, mark)

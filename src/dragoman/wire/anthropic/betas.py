@@ -1,0 +1,77 @@
+"""The betas of the Messages wire: opt-ins in the header ``anthropic-beta``.
+
+A server rejects a field of a beta that the header does not name. Each pattern stands for all
+versions of a beta, whose names end with a date.
+"""
+
+from __future__ import annotations
+
+HEADER = "anthropic-beta"
+
+# The betas of the server's own tools, which ``Request`` represents.
+TOOL_BETAS = {
+    "code_execution": "code-execution-2025-08-25",
+    "url_context": "web-fetch-2025-09-10",
+    "computer_use": "computer-use-2025-01-24",
+}
+
+SAFE = (
+    "advanced-tool-use-*",
+    "advisor-tool-*",
+    "cache-diagnosis-*",
+    "claude-code-*",
+    "code-execution-*",
+    "compact-*",
+    "computer-use-*",
+    "context-1m-*",
+    "context-hint-*",
+    "context-management-*",
+    "dev-full-thinking-*",
+    "effort-*",
+    "extended-cache-ttl-*",
+    "fine-grained-tool-streaming-*",
+    "inline-tools-*",
+    "interleaved-thinking-*",
+    "mcp-client-*",
+    "mid-conversation-*",
+    "model-context-window-exceeded-*",
+    "output-*",
+    "pdfs-*",
+    "prompt-caching-*",
+    "redact-thinking-*",
+    "structured-outputs-*",
+    "summarize-connector-text-*",
+    "task-budgets-*",
+    "thinking-*",
+    "token-counting-*",
+    "token-efficient-tools-*",
+    "tool-search-tool-*",
+    "web-fetch-*",
+    "web-search-*",
+)
+"""The betas that concern one request and its reply alone.
+
+The others let a client use what belongs to the operator's account: its files, skills and agents
+(``files-api-*``, ``skills-*``, ``managed-agents-*``), models and prices that a key is not limited
+to (``server-side-fallback-*``, ``fast-mode-*``), or credentials (``oauth-*``).
+"""
+
+COMPACTION = ("compact-*", "context-management-*")
+FALLBACKS = ("server-side-fallback-*",)
+FAST = ("fast-mode-*",)
+FILES = ("files-api-*",)
+MCP = ("mcp-client-*",)
+STREAMED_INPUT = ("fine-grained-tool-streaming-*",)
+SYSTEM = ("mid-conversation-system-*",)
+TASK_BUDGETS = ("task-budgets-*",)
+THINKING_BINDING = ("thinking-binding-controls-*",)
+TOOL_USE = ("advanced-tool-use-*", "tool-search-tool-*")
+
+# The betas of tools that the server runs or defines, by the beginning of their type.
+TOOL_TYPES = {
+    "advisor_": ("advisor-tool-*",),
+    "bash_20241022": ("computer-use-*",),
+    "computer_2": ("computer-use-*",),
+    "mcp_toolset": MCP,
+    "text_editor_20241022": ("computer-use-*",),
+}

@@ -1,0 +1,224 @@
+"""Test that the gateway passes a client's betas on, and no field whose beta it does not pass on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import anthropic
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.gateway.app import create_app
+from dragoman.provider import Provider, connect
+from dragoman.sim import ScriptedProvider
+from dragoman.wire import SERVER_CODECS
+from dragoman.wire.rules import Betas
+
+from .serving import serving
+from .strict import FIELD_BETAS, FILES_BETA, SCOPE_BETA, SYSTEM_BETA, StrictServer
+from .upstream import Bench
+
+HEADER = "anthropic-beta"
+ASKED: dict[str, Any] = {"model": "own", "max_tokens": 9}
+USER = {"role": "user", "content": "Hi"}
+MARKED = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "scope": "global"}}
+BUDGET = {"type": "tokens", "total": 20_000}
+# A field of the body, its beta, and its name in the report if the beta is not passed on.
+FIELDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+     "context-management-2025-06-27", "context_management_dropped context_management"),
+    ({"compaction": {"type": "auto"}}, "compact-2026-09-04", "compaction_dropped compaction"),
+    ({"fallbacks": [{"model": "other"}]}, "server-side-fallback-2026-06-01",
+     "fallbacks_dropped fallbacks"),
+    ({"output_config": {"effort": "high", "task_budget": BUDGET}}, "task-budgets-2026-03-13",
+     "task_budget_dropped output_config.task_budget"),
+    ({"thinking": {"type": "adaptive", "block_binding": {"on_mismatch": "drop"}}},
+     "thinking-binding-controls-2026-08-01", "block_binding_dropped thinking.block_binding"),
+    ({"messages": [{"role": "user", "content": [MARKED]}]}, SCOPE_BETA,
+     "scope_dropped messages[0].content[0].cache_control.scope"),
+]  # fmt: skip
+MOVED = [USER, {"role": "system", "content": "Be brief."}]
+
+
+@contextlib.asynccontextmanager
+async def strict(
+    headers: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Bench, StrictServer]]:
+    """Serve a gateway with a model of the Messages wire and one of another wire."""
+    with StrictServer(ScriptedProvider("Hello")) as upstream:
+        urls = upstream.base_urls
+        models: dict[str, Provider] = {
+            "own": connect("m", wire="anthropic", base_url=urls["anthropic"], headers=headers),
+            "other": connect("m", wire="openai", base_url=urls["openai"]),
+        }
+        async with (
+            serving(create_app(models, **settings)) as url,
+            aiohttp.ClientSession() as http,
+        ):
+            yield Bench(url, [], http), upstream
+
+
+async def ask(
+    gateway: Bench, fields: dict[str, Any], *betas: str, header: str = HEADER
+) -> tuple[int, str, Any]:
+    """Send a request with these betas; return its status, its warnings and its body."""
+    body = {**ASKED, "messages": [USER], **fields}
+    named = {header: ",".join(betas)} if betas else {}
+    status, headers, said = await gateway.post("/v1/messages", body, **named)
+    return status, headers.get("x-dragoman-warnings", ""), said
+
+
+@pytest.mark.parametrize(("fields", "beta", "report"), FIELDS, ids=[row[2] for row in FIELDS])
+async def test_field_is_sent_with_its_beta_and_dropped_without_it(
+    fields: dict[str, Any], beta: str, report: str
+) -> None:
+    async with strict(betas=("default", "server-side-fallback-*")) as (gateway, upstream):
+        assert (await ask(gateway, fields, beta))[:2] == (200, "")
+        assert upstream.bodies[-1].items() >= fields.items()
+        assert upstream.betas[-1] == {beta}
+        assert (await ask(gateway, fields))[:2] == (200, report)
+        assert (upstream.betas[-1], upstream.problems) == (frozenset(), [])
+
+
+@pytest.mark.parametrize(("fields", "beta", "report"), FIELDS, ids=[row[2] for row in FIELDS])
+async def test_field_of_a_beta_that_is_not_allowed_is_dropped(
+    fields: dict[str, Any], beta: str, report: str
+) -> None:
+    async with strict(betas=("none",)) as (gateway, upstream):
+        status, shown, _ = await ask(gateway, fields, beta)
+    assert (status, shown) == (200, f"beta_dropped {HEADER}[{beta}]; {report}")
+    assert (upstream.betas, upstream.problems) == ([frozenset()], [])
+
+
+async def test_system_message_of_the_conversation_is_moved_if_its_beta_is_not_allowed() -> None:
+    marked = {**MARKED, "cache_control": {"type": "ephemeral"}}
+    fields = {"messages": [{"role": "user", "content": [marked]}, MOVED[1]]}
+    async with strict() as (gateway, upstream):
+        assert (await ask(gateway, fields, SYSTEM_BETA))[:2] == (200, "")
+        assert upstream.bodies[-1]["messages"] == fields["messages"]
+    async with strict(betas=("none",)) as (gateway, upstream):
+        status, shown, _ = await ask(gateway, fields, SYSTEM_BETA)
+    assert (status, shown) == (
+        200,
+        f"beta_dropped {HEADER}[{SYSTEM_BETA}]; system_moved messages[1]",
+    )
+    # the mark for the prompt cache is still there
+    assert upstream.bodies[-1]["messages"] == fields["messages"][:1]
+    assert (upstream.bodies[-1]["system"], upstream.problems) == ("Be brief.", [])
+
+
+async def test_released_field_is_sent_without_a_beta() -> None:
+    """Newer servers accept instructions in the conversation without the beta."""
+    async with strict() as (gateway, upstream):
+        await ask(gateway, {"messages": MOVED})
+    assert upstream.bodies[-1]["messages"] == MOVED
+
+
+async def test_unknown_field_is_sent_unless_a_beta_is_dropped() -> None:
+    async with strict(betas=("default", "new-*")) as (gateway, upstream):
+        await ask(gateway, {"made_up": 1}, "new-2027-01-01")
+        assert upstream.bodies[-1]["made_up"] == 1
+        _, shown, _ = await ask(gateway, {"made_up": 1}, "other-2027-01-01")
+    assert shown == f"beta_dropped {HEADER}[other-2027-01-01]; field_dropped made_up"
+    assert "made_up" not in upstream.bodies[-1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "beta"),
+    [
+        ({"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}, "mcp-client-*"),
+        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "computer-use-*"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "document", "source": {"type": "file", "file_id": "f"}}]}]}, "files-api-*"),
+    ],
+)  # fmt: skip
+async def test_request_that_cannot_do_without_its_beta_is_rejected(
+    fields: dict[str, Any], beta: str
+) -> None:
+    async with strict() as (gateway, upstream):
+        status, _, said = await ask(gateway, fields)
+    assert (status, upstream.bodies) == (400, [])
+    assert said["error"]["message"].endswith(
+        f"must name its beta, and this gateway allow it: {beta}"
+    )
+
+
+async def test_files_of_the_operator_need_an_operator_who_allows_them() -> None:
+    """By default a client cannot reach the files that other clients uploaded."""
+    source = {"type": "file", "file_id": "f"}
+    fields = {"messages": [{"role": "user", "content": [{"type": "document", "source": source}]}]}
+    async with strict() as (gateway, upstream):
+        assert (await ask(gateway, fields, FILES_BETA))[0] == 400
+        assert upstream.bodies == []
+    async with strict(betas=("files-api-*",)) as (gateway, upstream):
+        await ask(gateway, fields, FILES_BETA)
+    assert (upstream.bodies[-1]["messages"], upstream.problems) == (fields["messages"], [])
+
+
+async def test_model_of_another_wire_reports_that_it_has_no_betas() -> None:
+    fields = {"model": "other", **FIELDS[0][0]}
+    async with strict() as (gateway, _):
+        _, shown, _ = await ask(gateway, fields, FIELDS[0][1], "oauth-2025-04-20")
+    assert shown == (
+        f"beta_dropped {HEADER}; beta_dropped {HEADER}[oauth-2025-04-20]; {FIELDS[0][2]}"
+    )
+
+
+async def test_betas_of_the_client_join_those_of_the_configuration() -> None:
+    async with strict(headers={"Anthropic-Beta": "context-1m-2025-08-07"}) as (gateway, upstream):
+        await ask(gateway, {}, "effort-2025-11-24")
+        await ask(gateway, {})
+    both = {"context-1m-2025-08-07", "effort-2025-11-24"}
+    assert upstream.betas == [both, {"context-1m-2025-08-07"}]
+
+
+async def test_betas_in_a_body_do_not_bypass_the_list() -> None:
+    async with strict() as (gateway, upstream):
+        _, shown, _ = await ask(gateway, {"betas": [FILES_BETA]})
+    assert (shown, upstream.betas) == ("betas_dropped betas", [frozenset()])
+
+
+async def test_older_structured_output_of_the_sdk_reaches_a_model_of_any_wire() -> None:
+    """``output_format`` is the older name of ``output_config.format``."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    older = {"output_format": {"type": "json_schema", "schema": schema}}
+    async with strict() as (gateway, upstream):
+        assert (await ask(gateway, older))[0] == 200
+        assert upstream.bodies[-1]["output_config"]["format"]["schema"]["required"] == ["a"]
+        assert (await ask(gateway, {"model": "other", **older}))[:2] == (200, "")
+        assert upstream.requests[-1].response_schema is not None
+        both = {**older, "output_config": {"format": older["output_format"]}}
+        status, _, said = await ask(gateway, both)
+    assert (status, upstream.problems) == (400, [])
+    assert "older name of output_config.format" in said["error"]["message"]
+
+
+async def test_beta_namespace_of_the_sdk_works_through_the_gateway() -> None:
+    fields: dict[str, Any] = FIELDS[0][0]
+    async with (
+        strict() as (gateway, upstream),
+        anthropic.AsyncAnthropic(base_url=gateway.url, api_key="x", max_retries=0) as client,
+    ):
+        reply = await client.beta.messages.create(
+            model="own", max_tokens=9, messages=[{"role": "user", "content": "Hi"}],
+            betas=["context-1m-2025-08-07", FIELDS[0][1]], **fields,
+        )  # fmt: skip
+    assert reply.content[0].type == "text"
+    assert upstream.betas == [{"context-1m-2025-08-07", FIELDS[0][1]}]
+
+
+def test_default_list_has_every_beta_that_the_strict_server_needs_but_those_of_accounts() -> None:
+    codec = SERVER_CODECS["anthropic"]
+    account = {*FIELD_BETAS["fallbacks"], FILES_BETA, "oauth-2025-04-20"}
+    named = {*[beta for betas in FIELD_BETAS.values() for beta in betas], SYSTEM_BETA, *account}
+    read = codec.read_betas({HEADER: ", ".join(sorted(named))})
+    assert read == Betas(tuple(sorted(named - account)), tuple(sorted(account)))
+
+
+def test_option_for_betas_is_listed_with_its_default() -> None:
+    shown = CliRunner().invoke(main, ["serve", "--help"]).output
+    assert "--beta BETA" in shown
