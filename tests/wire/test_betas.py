@@ -1,0 +1,100 @@
+"""Test which betas a wire sends on, and which parts of a request need one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidRequestError
+from dragoman.messages import Request, ServerTool, User
+from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.losses import HINT, NO_BETAS, UNKNOWN, Betas, Rule
+
+CODEC = SERVER_CODECS["anthropic"]
+HEADER = "anthropic-beta"
+USER = {"role": "user", "content": "Hi"}
+MARK = {"type": "ephemeral", "scope": "global"}
+
+
+def say(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(blocks)}]}
+
+
+PARTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"context_management": {"edits": [1]}}, "context_management", "context-management-*"),
+    ({"compaction": {}, "mcp_servers": [{}]}, "mcp_servers", "mcp-client-*"),
+    ({"output_config": {"task_budget": {"total": 1}}}, "output_config.task_budget",
+     "task-budgets-*"),
+    ({"thinking": {"type": "adaptive", "block_binding": {"a": 1}}}, "thinking.block_binding",
+     "thinking-binding-controls-*"),
+    ({"tools": [{"type": "mcp_toolset"}]}, "tools[0]", "mcp-client-*"),
+    (say({"type": "text", "text": "Hi", "cache_control": MARK}),
+     "messages[0].content[0].cache_control.scope", "prompt-caching-scope-*"),
+    (say({"type": "container_upload", "file_id": "f"}), "messages[0].content[0]", "files-api-*"),
+    ({"messages": [USER, {"role": "system", "content": "Be brief."}]}, "messages[1]",
+     "mid-conversation-system-*"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "path", "beta"), PARTS, ids=[row[1] for row in PARTS])
+def test_part_of_a_request_is_recorded_with_its_beta(
+    fields: dict[str, Any], path: str, beta: str
+) -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": [USER], **fields}
+    found = {left.path: left.rule.betas for left in CODEC.decode(body).left}
+    assert beta in found[path]
+
+
+def test_older_and_newer_name_of_the_output_format_exclude_each_other() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    body = {"model": "m", "max_tokens": 9, "messages": [USER], "output_format": form}
+    assert CODEC.decode(body).request.response_schema == form["schema"]
+    with pytest.raises(InvalidRequestError, match="older name"):
+        CODEC.decode({**body, "output_config": {"format": form}})
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed", "betas"),
+    [
+        ("", ("default",), NO_BETAS),
+        ("pdfs-2024-09-25, ,oauth-1", ("default",), Betas(("pdfs-2024-09-25",), ("oauth-1",))),
+        ("pdfs-2024-09-25,oauth-1", ("oauth-*",), Betas(("oauth-1",), ("pdfs-2024-09-25",))),
+        ("pdfs-2024-09-25,oauth-1", ("oauth-1", "default"),
+         Betas(("pdfs-2024-09-25", "oauth-1"))),
+        ("default", ("none",), Betas((), ("default",))),
+    ],
+)  # fmt: skip
+def test_betas_of_a_header_are_sorted_by_the_list(
+    header: str, allowed: tuple[str, ...], betas: Betas
+) -> None:
+    assert CODEC.read_betas({HEADER: header}, allowed) == betas
+    assert SERVER_CODECS["openai"].read_betas({HEADER: header}, allowed) is NO_BETAS
+
+
+def test_field_is_blocked_unless_one_of_its_betas_is_sent() -> None:
+    strict, released = (
+        Rule("hint", betas=("a-*", "b-*")),
+        Rule("hint", betas=("a-*",), released=True),
+    )
+    rules = {"plain": HINT, "unknown": UNKNOWN, "strict": strict, "released": released}
+    blocked = {
+        betas: [name for name, rule in rules.items() if betas.block(rule)]
+        for betas in (NO_BETAS, Betas(("b-1",)), Betas((), ("a-1",)), Betas((), ("c-1",)))
+    }
+    assert [*blocked.values()] == [
+        ["strict"],
+        [],
+        ["unknown", "strict", "released"],
+        ["unknown", "strict"],
+    ]
+
+
+def test_codec_sends_the_betas_of_a_request_as_a_header_next_to_those_of_its_tools() -> None:
+    codec = CODECS["anthropic"]("m", "http://x/v1", max_output_tokens=9)
+    native = {"anthropic": {"betas": ("a-1", "code-execution-2025-08-25"), "top_k": 3}}
+    tools = (ServerTool("code_execution"), ServerTool("url_context"))
+    sent = codec.encode(Request([User("Hi")], native=native, server_tools=tools)).http
+    assert sent.headers[HEADER] == "a-1,code-execution-2025-08-25,web-fetch-2025-09-10"
+    assert b'"top_k":3' in sent.body
+    assert b"a-1" not in sent.body
