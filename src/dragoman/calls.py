@@ -58,8 +58,9 @@ StopReason: TypeAlias = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"
 ]
 Scope: TypeAlias = Literal["model_specific", "provider_wide"]
+# The adapter contract has no trigger for network errors other than those of DNS, so we add one.
 Trigger: TypeAlias = Literal[
-    "5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"
+    "5_consecutive_failures", "auth_error", "dns_error", "network_error", "multi_model_failures"
 ]
 
 STOP_REASONS: dict[str, StopReason] = {

@@ -413,10 +413,12 @@ class OverloadedError(UnavailableError):
 class NetworkError(UnavailableError):
     """The connection failed: DNS lookup, TLS, or a refused or reset connection.
 
-    ``is_unreached`` is true if no server accepted the connection.
+    ``is_unreached`` is true if no server accepted the connection, and ``is_unresolved`` if the
+    host name could not be resolved.
     """
 
     is_unreached: bool = False
+    is_unresolved: bool = False
     error_class = "network"
     advice = "Check the base URL and the network."
 

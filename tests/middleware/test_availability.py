@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dragoman as d
+from dragoman.calls import Trigger
 from dragoman.middleware import Admission, Availability, ProviderRecovered, ProviderUnavailable
 from tests.listed import Clock
 
@@ -122,18 +123,30 @@ def test_authentication_error_makes_the_provider_unavailable_at_once() -> None:
     assert machine.availability.admit("q", "m") is not None
 
 
+def unresolved() -> d.NetworkError:
+    error = d.NetworkError("x")
+    error.is_unresolved = True
+    return error
+
+
 @pytest.mark.parametrize(
-    "error", [d.NetworkError("x"), d.TimedOutError("x"), d.StreamInterruptedError("x")]
+    ("error", "trigger"),
+    [
+        (unresolved(), "dns_error"),
+        (d.NetworkError("x"), "network_error"),
+        (d.TimedOutError("x"), "network_error"),
+        (d.StreamInterruptedError("x"), "network_error"),
+    ],
 )
 @pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
 def test_two_network_errors_within_thirty_seconds_make_the_provider_unavailable(
-    gap: float, wide: bool, error: d.ProviderError
+    gap: float, wide: bool, error: d.ProviderError, trigger: Trigger
 ) -> None:
     machine = Machine()
     machine.fail("a", error)
     machine.clock.now += gap
     machine.fail("b", error)
-    told = ProviderUnavailable("p", "provider_wide", "dns_error", ("a", "b"))
+    told = ProviderUnavailable("p", "provider_wide", trigger, ("a", "b"))
     assert machine.events == ([told] if wide else [])
 
 

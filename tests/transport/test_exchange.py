@@ -390,8 +390,9 @@ async def test_refused_connection_and_unknown_host_are_reported() -> None:
     async with d.connect("m", base_url="http://no-such-host.invalid/v1") as model:
         with pytest.raises(
             d.NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"
-        ):
+        ) as failed:
             await model.complete("Hi")
+        assert failed.value.is_unresolved
 
 
 async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:

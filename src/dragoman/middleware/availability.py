@@ -25,7 +25,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from ..calls import ProviderRecovered, ProviderUnavailable, Scope, Trigger
-from ..errors import AuthenticationError, ProviderError
+from ..errors import AuthenticationError, NetworkError, ProviderError
 from .layer import check_number
 
 log = logging.getLogger("dragoman")
@@ -202,7 +202,9 @@ class Availability:
         if error.error_class == "network":
             whole.failures.append(now)
             if whole.burst(self.thresholds.network_seconds):
-                self._trip(admission, whole, "provider_wide", "dns_error")
+                is_dns = isinstance(error, NetworkError) and error.is_unresolved
+                trigger: Trigger = "dns_error" if is_dns else "network_error"
+                self._trip(admission, whole, "provider_wide", trigger)
         if fell and self._count_unavailable(provider, now) >= self.thresholds.models:
             self._trip(admission, whole, "provider_wide", "multi_model_failures")
 

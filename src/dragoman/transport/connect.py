@@ -214,9 +214,9 @@ class Dialer:
             why = (error.reason or "unknown reason").lower().replace("_", " ")
             raise NetworkError(f"TLS with {where} failed{via}: {why}") from without_frames(error)
         except socket.gaierror as error:
-            raise NetworkError(f"the host name of {where} cannot be resolved") from without_frames(
-                error
-            )
+            unresolved = NetworkError(f"the host name of {where} cannot be resolved")
+            unresolved.is_unresolved = True
+            raise unresolved from without_frames(error)
         except (ConnectionResetError, ConnectionAbortedError) as error:
             raise NetworkError(
                 f"{where} closed the connection{via} before TLS was set up"
