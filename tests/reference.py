@@ -141,7 +141,8 @@ If the client and the model use the same wire, every field is forwarded unchange
   the field, the model and what to do.
 
 A field whose value equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file
-of keys, or for a model in `models.yaml`, a request with any loss is refused. Fields that determine where a request goes
+of keys, or for a model in `models.yaml`, a request with any loss is refused. With `on_loss: drop` for a key, log
+probabilities are left out and reported too, for clients that always request them. Fields that determine where a request goes
 are refused on every wire: NEVER.
 
 ## Betas

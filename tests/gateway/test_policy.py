@@ -291,6 +291,22 @@ async def test_lost_fields_are_rejected_if_the_key_is_configured_so() -> None:
         assert "tool_choice" in str(said)
 
 
+async def test_logprobs_are_left_out_and_reported_if_the_key_is_configured_so() -> None:
+    secret, digest = new_key()
+    ring = KeyRing([Key("guidance", digest, on_loss="drop")])
+    async with bench(keys=ring) as gateway:
+        body = {"model": "anthropic", **BODIES["openai"], "max_tokens": 9}
+        bearer = f"Bearer {secret}"
+        status, headers, _ = await gateway.post(
+            PATHS["openai"], {**body, "logprobs": True}, authorization=bearer
+        )
+        assert (status, headers["x-dragoman-warnings"]) == (200, "logprobs_dropped logprobs")
+        status, _, said = await gateway.post(
+            PATHS["openai"], {**body, "modalities": ["audio"]}, authorization=bearer
+        )
+    assert (status, "modalities" in str(said)) == (400, True)
+
+
 async def test_request_cannot_choose_the_upstream_address_on_any_wire() -> None:
     async with bench() as gateway:
         for client in WIRES:

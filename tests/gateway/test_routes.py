@@ -163,6 +163,49 @@ async def test_status_403_has_its_own_gemini_error_code() -> None:
         assert (await answer.json())["error"]["status"] == "PERMISSION_DENIED"
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "place", "word"),
+    [
+        ("/v1/skills", {"anthropic-version": "2023-06-01"}, ("error", "type"), "not_found_error"),
+        ("/v1/messages/batches", {}, ("error", "type"), "not_found_error"),
+        ("/v1beta/files", {}, ("error", "status"), "NOT_FOUND"),
+        ("/v1/files", {}, ("error", "type"), "invalid_request_error"),
+        ("/model/m/invoke", {}, ("message",), "only /model/MODEL/converse"),
+        ("/async-invoke", {"amz-sdk-invocation-id": "i"}, ("message",), "is not served here"),
+        ("/v2/summarize", {}, ("message",), "is not served here"),
+    ],
+)
+async def test_unserved_route_is_not_found_in_the_words_of_the_wire(
+    path: str, headers: dict[str, str], place: tuple[str, ...], word: str
+) -> None:
+    async with bench() as gateway:
+        status, answered, said = await gateway.post(path, {}, **headers)
+    found = said
+    for name in place:
+        found = found[name]
+    assert (status, word in found) == (404, True), said
+    assert len(answered["x-request-id"]) == 26
+    if "request_id" in said:
+        assert said["request_id"] == answered["request-id"] == answered["x-request-id"]
+    if path == "/model/m/invoke":
+        assert answered["x-amzn-errortype"] == "ResourceNotFoundException"
+
+
+@pytest.mark.parametrize("model", ["fast", "tools/large"])
+async def test_reply_names_the_model_as_the_client_knows_it(model: str) -> None:
+    """The provider calls its model ``m``."""
+    inner = Listed(reply("Bonjour"), reply("Bonjour"), reply("Bonjour"))
+    asked = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+    async with serving(create_app({model: inner})) as url, aiohttp.ClientSession() as http:
+        for path, more in (
+            ("/v1/chat/completions", {}),
+            ("/v1/messages", {}),
+            ("/api/chat", {"stream": False}),
+        ):
+            async with http.post(url + path, json={**asked, **more}) as answer:
+                assert (await answer.json())["model"] == model
+
+
 async def test_error_for_an_unserved_route_gives_advice_in_the_clients_format() -> None:
     async with bench() as gateway:
         for path, wanted in (

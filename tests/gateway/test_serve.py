@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 from dragoman.cli import main
 from dragoman.cli.serve import _fit_open_files
 from dragoman.gateway.keys import hash_key
+from tests.pages import ROOT
 from tests.server import Connection, completion, serve
 from tests.waiting import PATIENCE, arrival, poll, until
 
@@ -227,3 +229,19 @@ def test_new_key_is_shown_once_and_stored_as_a_hash() -> None:
     plain = CliRunner().invoke(main, ["serve", "--new-key", "ann"])
     assert plain.exit_code == 0
     assert "hash: sha256:" in plain.output
+
+
+def test_documented_command_for_opentelemetry_passes_its_options_to_the_gateway() -> None:
+    """The parser below has the options of ``opentelemetry-instrument`` that begin alike."""
+    page = (ROOT / "docs/howto/operate.md").read_text()
+    command = next(
+        each for each in page.split("`") if each.startswith("opentelemetry-instrument ")
+    )
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    for name in ("--config_file", "--configurator"):
+        parser.add_argument(name)
+    parser.add_argument("command")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    started = parser.parse_args(command.split()[1:])
+    assert (started.command, started.arguments[:2]) == ("dragoman", ["serve", "--otel"])
+    assert "--config" in started.arguments

@@ -9,7 +9,7 @@ import pytest
 from dragoman.errors import InvalidRequestError
 from dragoman.messages import Request, ServerTool, User
 from dragoman.wire import CODECS, SERVER_CODECS
-from dragoman.wire.losses import HINT, NO_BETAS, UNKNOWN, Betas, Rule
+from dragoman.wire.rules import HINT, NO_BETAS, UNKNOWN, Betas, Rule
 
 CODEC = SERVER_CODECS["anthropic"]
 HEADER = "anthropic-beta"

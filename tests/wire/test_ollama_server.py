@@ -2,6 +2,7 @@
 requests.
 """
 
+import json
 from typing import Any
 
 import hypothesis
@@ -15,7 +16,9 @@ import dragoman as d
 from dragoman.events import Assembler
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.ollama.generate import OllamaGenerateServer
 from tests import strategies as some
+from tests.listed import reply
 
 from .pairs import client, hear, serve
 from .test_pairs import assemble
@@ -186,3 +189,21 @@ def test_the_pages_list_the_served_models() -> None:
     assert [each["name"] for each in shown["/api/tags"]["models"]] == ["a", "b"]
     assert [each["size_vram"] for each in shown["/api/ps"]["models"]] == [0, 0]
     assert shown["/api/version"] == {"version": "1.2"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("codec", [SERVER, OllamaGenerateServer()])
+def test_reply_has_the_durations_that_clients_divide_by(codec: Any, stream: bool) -> None:
+    """Strands computes latencies from them, others tokens per second."""
+    body = {"model": "m", "prompt": "hi", "stream": stream, **PLAIN}
+    for seconds, wanted in (((0.5, 2.0), (2e9, 0, 5e8, 1.5e9)), ((0.0, 0.0), (2, 0, 1, 1))):
+        asked = codec.decode(body)
+        encoder = codec.encoder(asked)
+        times = iter(seconds)
+        encoder.elapsed = lambda times=times: next(times)
+        written = (
+            b"".join([encoder.feed(event) for event in reply("Hi")(asked.request)]) + encoder.end()
+        )
+        last = json.loads(written.splitlines()[-1])
+        names = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+        assert tuple([last[name] for name in names]) == wanted

@@ -245,6 +245,31 @@ def test_turns_of_a_gemini_request_are_read() -> None:
     assert decode("gemini", contents=again).request.messages[1].content == '{"result":5}'
 
 
+@pytest.mark.parametrize(
+    ("results", "answered"),
+    [
+        ([{"name": "a", "id": "2"}, {"name": "a", "id": "1"}], ["2", "1"]),
+        ([{"name": "b"}, {"name": "a"}], ["2", "1"]),
+        ([{"name": "a", "id": "other"}, {"name": "b", "id": "1"}], ["1", "2"]),
+        # Semantic Kernel: the names differ from those of the calls, and there are no ids
+        ([{"name": "a__x"}, {"name": "b__x"}], ["1", "2"]),
+        ([{"name": "b__x"}, {"name": "a"}], ["2", "1"]),
+    ],
+)
+def test_function_response_answers_a_call_by_id_then_name_then_position(
+    results: list[dict[str, Any]], answered: list[str]
+) -> None:
+    calls = [{"functionCall": {"name": name, "id": at}} for name, at in (("a", "1"), ("b", "2"))]
+    given = [{"functionResponse": {**each, "response": {"result": "r"}}} for each in results]
+    contents = [
+        *parts({"text": "Hi"})["contents"],
+        *parts(*calls, role="model")["contents"],
+        *parts(*given)["contents"],
+    ]
+    messages = decode("gemini", contents=contents).request.messages
+    assert [each.tool_call_id for each in messages if isinstance(each, d.ToolResult)] == answered
+
+
 def test_turns_of_a_chat_completions_request_are_read() -> None:
     image = {
         "type": "image",

@@ -97,8 +97,9 @@ class KeyRights(Struct):
         Any, "The last day on which it is valid.", option("DATE", callback=_read_day)
     ] = None
     on_loss: Annotated[
-        Literal["warn", "reject"] | None,
-        "Whether to reject requests with fields that would be left out.",
+        Literal["drop", "warn", "reject"] | None,
+        "Whether to reject requests with fields that would be left out, or to leave out even "
+        "logprobs, which models of other wires cannot give.",
     ] = None
 
 

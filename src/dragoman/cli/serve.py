@@ -130,7 +130,7 @@ class ServeOptions(Struct):
     otel: Annotated[
         bool,
         "Record OpenTelemetry spans of requests and attempts with the global tracer provider; run "
-        "it under opentelemetry-instrument.",
+        "opentelemetry-instrument -- dragoman serve --otel.",
     ] = False
     access_log: Annotated[
         bool, "One line of JSON a request, to standard error, without content or keys."

@@ -131,16 +131,15 @@ class ChatHandler:
                 return
             memory = Memory(service.store, caller.owner, response_id)
             fields = await memory.recall(fields)
-        betas = codec.read_betas(caller.headers, service.betas)
-        read = await client.work(
-            read_request, body, fields, client.path, codec, service.bounds, betas
-        )
+        read = await client.work(read_request, body, fields, client.path, codec, service, caller)
         del body, fields  # free the memory of the body, since the reply may take minutes
         client.release_body()
         asked = account.note_request(read.asked)
         admission = admit(models, caller, asked.request.model)
         account.model = admission.name
-        translated = await client.work(translate_for, admission, asked, codec, read.is_native)
+        translated = await client.work(
+            translate_for, admission, asked, codec, read.is_native, caller
+        )
         account.warnings = translated.warnings
         await client.work(check_translated, admission, translated, caller)
         if caller.limited is not None:
@@ -181,6 +180,9 @@ class ChatHandler:
         echo = asked.echo if memory is None else memory.echo()
         asked = replace(asked, issuer=upstream.issuer, echo=echo)
         encoder = self._codec.encoder(asked, created=int(time.time()))
+        began = time.perf_counter()
+        encoder.elapsed = lambda: time.perf_counter() - began
+        encoder.served_model = asked.request.model
         if asked.request.stream:
             query = bytes(scope.get("query_string", b"")).decode("latin-1")
             encoder = self._codec.fit_stream(encoder, query)

@@ -63,7 +63,7 @@ class Key(Struct, frozen=True):
     tokens_per_minute: int | None = None
     max_concurrency: int | None = None
     expires: date | None = None
-    on_loss: Literal["warn", "reject"] = "warn"
+    on_loss: Literal["drop", "warn", "reject"] = "warn"
     team: str | None = None
     budget_usd_month: Decimal | None = None
     # the monthly budget of all keys of the team together

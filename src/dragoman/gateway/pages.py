@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..errors import InvalidModelError, ProviderError
+from ..ulid import new_ulid
 from ..wire import SERVER_CODECS, ServerCodec
 from .access import Caller, Service, read_headers
 from .openapi import document
@@ -43,8 +44,10 @@ def serve_page(
 
 def refuse(codec: ServerCodec, error: ProviderError) -> Response:
     """Return an error in the format of a wire."""
+    made = error.request_id = error.request_id or new_ulid()
     reply = codec.error(error)
-    return Response(reply.body, reply.status, dict(reply.headers))
+    named = {"x-request-id": made, codec.request_id_header or "x-request-id": made}
+    return Response(reply.body, reply.status, {**reply.headers, **named})
 
 
 class Pages:

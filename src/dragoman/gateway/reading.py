@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, OverloadedError
 from ..wire import Asked, ServerCodec
 from ..wire.fields import read_body
-from ..wire.rules import NO_BETAS, Betas
+from ..wire.rules import NO_BETAS
 from ..wire.seal import holds_sealed
-from .access import Bounds, Scope, Service
+from .access import Bounds, Caller, Scope, Service
 from .accounts import LARGE
 from .interruption import GoneError, Interruption, Receive
 from .policy import read
@@ -141,12 +141,12 @@ def read_request(
     fields: Mapping[str, Any],
     path: str,
     codec: ServerCodec,
-    bounds: Bounds,
-    betas: Betas,
+    service: Service,
+    caller: Caller,
 ) -> ReadRequest:
     """Decode the fields of a body, to which earlier items may have been added."""
     asked = read(codec, dict(codec.unwrap(fields, path)), path)
-    if betas is not NO_BETAS:
+    if (betas := codec.read_betas(caller.headers, service.betas)) is not NO_BETAS:
         asked = replace(asked, betas=betas)
-    bounds.check_request(asked.request)
+    service.bounds.check_request(asked.request)
     return ReadRequest(asked, not holds_sealed(body))

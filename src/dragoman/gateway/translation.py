@@ -35,13 +35,15 @@ def translate_for(
     asked: Asked,
     codec: ServerCodec,
     is_native: bool,
+    caller: Caller,
 ) -> Translated:
     """Check a request, then translate it to the model's wire and the provider's name for it."""
     check_request(asked.request, history=False)
     provider = admission.provider
     has_limit = provider.capabilities.known("max_output_tokens") is not None
     target = Target(admission.name, admission.upstream.wires, has_limit)
-    made = translate(asked, codec, target, is_native=is_native)
+    drops = caller.key is not None and caller.key.on_loss == "drop"
+    made = translate(asked, codec, target, is_native=is_native, drops=drops)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)
 

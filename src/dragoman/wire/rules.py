@@ -31,6 +31,8 @@ class Rule(Struct, frozen=True):
     """Whether the rule applies even if the model uses the client's wire."""
     held: bool = False
     """Whether ``Request`` represents the field too, so that nothing is lost without the rule."""
+    can_drop: bool = False
+    """Whether a key may have a refused field left out, since only the reply is poorer without."""
     betas: tuple[str, ...] = ()
     """Patterns of the betas (opt-ins in a header) with which a server of the wire accepts the
     field.
@@ -59,7 +61,7 @@ HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
 """The rule of a mark for the prompt cache that ``Request`` represents."""
 READ = Rule("read")
 HINT = hint("it does not change what the answer means")
-LOGPROBS = "ask a model of the same wire, or leave it out"
+LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0, can_drop=True)
 UNKNOWN = hint("the model's wire has no such field")
 # Settings that the openai and the responses wire write alike.
 CONCEPTS = {

@@ -303,6 +303,10 @@ class ReplyEncoder(ABC):
         self.calls: list[CallFacts] = []  # tool calls that have ended
         self.tool_name = ""  # the tool of the open call
         self._input: list[str] = []  # input fragments of the open call
+        # the name by which the client knows the model, if it differs from the provider's name
+        self.served_model = ""
+        # returns the seconds since the request; the gateway sets it, since codecs read no clock
+        self.elapsed: Callable[[], float] = float
         self.text_block = -1  # the content_block_index of the text that ``before_text`` frames
         self.before_text = self.after_text = b""
 
@@ -326,6 +330,8 @@ class ReplyEncoder(ABC):
         if type(event) is ToolUseEnd:
             self.calls.append(CallFacts(event, self.tool_name, "".join(self._input)))
             return self.call_end(event)
+        if self.served_model:
+            event = replace(event, model=self.served_model)
         if type(event) is MessageStart:
             self.start = event
             return self.begin(event)

@@ -54,17 +54,23 @@ class Target(Struct, frozen=True):
 
 
 def translate(
-    asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool = True
+    asked: Asked,
+    codec: ServerCodec,
+    target: Target,
+    *,
+    is_native: bool = True,
+    drops: bool = False,
 ) -> Translated:
     """Translate a client's request into the request for a model.
 
     ``codec`` is that of the client's wire. If ``is_native`` is false, no field of the client's
-    body is sent unchanged, even if the model uses the client's wire.
+    body is sent unchanged, even if the model uses the client's wire. If ``drops`` is true, fields
+    such as ``logprobs`` are dropped and reported, instead of rejecting the request.
 
     Raises ``UnsupportedFeatureError`` for a field that cannot be dropped because the answer would
     have another meaning.
     """
-    work = _Translation(asked, codec, target, is_native=is_native)
+    work = _Translation(asked, codec, target, is_native=is_native, drops=drops)
     if asked.has_more:
         work.carry_own()
         work.pass_betas()
@@ -77,8 +83,9 @@ def translate(
 
 class _Translation:
     def __init__(
-        self, asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool
+        self, asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool, drops: bool
     ) -> None:
+        self.drops = drops
         self.asked = asked
         self.request = asked.request
         self.client = codec.wire
@@ -225,7 +232,7 @@ class _Translation:
     # --- private methods
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
-        if rule.effect == "refused":
+        if rule.effect == "refused" and not (self.drops and rule.can_drop):
             is_blocked = not self.others and self.asked.betas.block(rule)
             why = f"{self.beta_header} must name its beta, and this gateway allow it: {', '.join(rule.betas)}"
             raise UnsupportedFeatureError(

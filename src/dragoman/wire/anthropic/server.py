@@ -209,10 +209,13 @@ def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
 # --- writing errors for clients ----------------------------------------------------------------
 
 
+# For these HTTP statuses, the kind does not depend on the error class.
+_KINDS = {403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
+
+
 def _error_record(error: ProviderError) -> dict[str, Any]:
     kind = terms_of(error, "anthropic").kind
-    if status_of(error) in (403, 413):
-        kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
+    kind = _KINDS.get(status_of(error), kind)
     inner: dict[str, Any] = {"type": kind, "message": message_on(error, "anthropic")}
     # Anthropic's SDK can keep a conversation on the server (a thread). This code shows the SDK
     # that the server has no threads, so that it can send all messages with each request instead.

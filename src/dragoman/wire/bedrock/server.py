@@ -158,6 +158,7 @@ class BedrockServer(ServerCodec):
     table: ClassVar[FieldTable] = TABLE
     paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
     path_marks = ("/model/",)
+    header_marks = ("amz-sdk-invocation-id",)
     request_id_header = "x-amzn-requestid"
     key_advice = "; set AWS_BEARER_TOKEN_BEDROCK to a key of this gateway, which cannot verify signed requests"
     read_request = staticmethod(read_request)
@@ -170,5 +171,8 @@ class BedrockServer(ServerCodec):
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error reply: a message, and the name of the exception in a header."""
         reply = super().error(error)
-        named = {"x-amzn-errortype": terms_of(error, "bedrock").kind}
+        kind = terms_of(error, "bedrock").kind
+        if reply.status == 404:
+            kind = "ResourceNotFoundException"
+        named = {"x-amzn-errortype": kind}
         return replace(reply, headers={**reply.headers, **named})

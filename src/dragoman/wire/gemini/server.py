@@ -151,7 +151,7 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 
 
 # For these HTTP statuses, the status name does not depend on the error class.
-_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}
+_STATUSES = {403: "PERMISSION_DENIED", 404: "NOT_FOUND", 503: "UNAVAILABLE"}
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:

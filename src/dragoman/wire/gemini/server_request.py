@@ -61,8 +61,8 @@ TABLE = FieldTable(
             "responseModalities": refused("ask for TEXT only", ["TEXT"], ["text"]),
             "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
             "thinkingConfig": Rule("mapped", "the budget or level is translated"),
-            "responseLogprobs": refused(LOGPROBS, False),
-            "logprobs": refused(LOGPROBS, 0),
+            "responseLogprobs": LOGPROBS,
+            "logprobs": LOGPROBS,
             "speechConfig": refused("ask for TEXT only"),
             "imageConfig": refused("ask for TEXT only"),
             "mediaResolution": hint(
@@ -326,6 +326,7 @@ class _Reader:
     def __init__(self) -> None:
         self._waiting: list[tuple[str, str]] = []  # the id and name of each call without a result
         self._count = 0
+        self._named: set[Any] = set()  # the names of the functions that a turn has results of
 
     def read(self, fields: _Record) -> list[m.Message]:
         messages: list[m.Message] = []
@@ -338,6 +339,7 @@ class _Reader:
             if role == "model":
                 messages.append(m.Assistant([self._said(part) for part in parts]))
             elif role in ("user", "function"):
+                self._named = {_find_name(part) for part in parts}
                 messages += split_results(
                     parts, lambda part: "functionResponse" in part, self._result, _read_block
                 )
@@ -384,14 +386,7 @@ class _Reader:
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
         media = inner.elements("parts")
         inner.done()
-        match = next(
-            (
-                each
-                for each in self._waiting
-                if each[0] == given or (given is None and each[1] == name)
-            ),
-            None,
-        )
+        match = self._find_call(given, name)
         if match is None:
             inner.refuse("name", "answers no call")
         self._waiting.remove(match)
@@ -399,6 +394,23 @@ class _Reader:
         text = _response_text(response)
         blocks = [_read_block(part) for part in media]
         return m.ToolResult(match[0], text, *blocks, is_error=failed)
+
+    def _find_call(self, given: str | None, name: str) -> tuple[str, str] | None:
+        """Return the call that a result answers: by its id, its name, or its position.
+
+        Semantic Kernel changes the name of a function in the calls that it sends back, but not in
+        their results, and sends no ids.
+        """
+        waiting = self._waiting
+        same_id = [call for call in waiting if call[0] == given]
+        same_name = [call for call in waiting if call[1] == name]
+        unnamed = [call for call in waiting if call[1] not in self._named]
+        return next(iter([*same_id, *same_name, *unnamed]), None)
+
+
+def _find_name(part: _Record) -> Any:
+    inner = part.data.get("functionResponse")
+    return inner.get("name") if isinstance(inner, dict) else None
 
 
 def _response_text(response: Any) -> str:

@@ -25,6 +25,7 @@ from .listings import PAGES, show_model
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
+_SECOND = 1_000_000_000  # in nanoseconds
 # a request that only loads a model has at most this many bytes
 _LONGEST_LOAD = 4096
 
@@ -46,6 +47,11 @@ class LineEncoder(ReplyEncoder):
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
         self.at = format_time(created)
+        self._first = 0.0  # seconds from the request to the first event
+
+    def begin(self, event: MessageStart) -> bytes:
+        self._first = self.elapsed()
+        return b""
 
     def line(self, message: dict[str, Any], **ending: Any) -> bytes:
         """Return a line with a message; the fields ``ending`` are those of the last line."""
@@ -55,16 +61,23 @@ class LineEncoder(ReplyEncoder):
         return encode_json({**record, "done": bool(ending), **ending}) + b"\n"
 
     def ending(self, complete: MessageComplete) -> dict[str, Any]:
-        """Return the finish reason and the token counts.
+        """Return the finish reason, the durations in nanoseconds and the token counts.
 
-        On this wire the finish reason is ``stop`` even if the reply has tool calls, valid or not.
+        Clients divide by durations, so none but that of loading is zero. On this wire the finish reason is ``stop`` even if the reply has tool calls, valid or not.
         """
         called = complete.finish_reason == "tool_calls" or isinstance(
             self.unsound, MalformedToolCallError
         )
         is_cut = complete.finish_reason == "length"
         word = "stop" if called and not is_cut else self.finish_word(complete)
-        return {"done_reason": word, **USAGE.write(complete.usage)}
+        first, last = int(self._first * _SECOND), int(self.elapsed() * _SECOND)
+        durations = {
+            "total_duration": max(2, last),
+            "load_duration": 0,
+            "prompt_eval_duration": max(1, first),
+            "eval_duration": max(1, last - first),
+        }
+        return {"done_reason": word, **durations, **USAGE.write(complete.usage)}
 
     def write_error(self, error: ProviderError) -> bytes:
         return encode_json({"error": message_on(error, "ollama")}) + b"\n"
@@ -77,6 +90,7 @@ class LineStreamEncoder(LineEncoder):
     """Write a line for each event."""
 
     def begin(self, event: MessageStart) -> bytes:
+        super().begin(event)
         self.frame_text(self.line({"content": "\0"}))
         return self.line({"content": ""})
 

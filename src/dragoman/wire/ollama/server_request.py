@@ -30,8 +30,8 @@ TABLE = FieldTable(
         "keep_alive": hint(
             "how long a model stays in memory is the endpoint's setting", always=True
         ),
-        "logprobs": refused(LOGPROBS, False),
-        "top_logprobs": refused(LOGPROBS, 0),
+        "logprobs": LOGPROBS,
+        "top_logprobs": LOGPROBS,
         "truncate": _TOO_LONG,
         "shift": _TOO_LONG,
         # fields of /api/generate that /api/chat does not have

@@ -17,6 +17,7 @@ from ..rules import (
     CONCEPTS,
     HELD_CACHE,
     HINT,
+    LOGPROBS,
     READ,
     FieldTable,
     Rule,
@@ -29,7 +30,6 @@ from ..server import Asked, gather
 from ..settings import read_settings
 from .request import SETTINGS
 
-_LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0)
 _SEARCH = refused("search with a tool of your own, or ask a model of the same wire")
 _SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
 TABLE = FieldTable(
@@ -50,8 +50,8 @@ TABLE = FieldTable(
         "metadata": HINT,
         "logit_bias": hint("the model's wire cannot weigh single tokens"),
         "prediction": hint("it only makes the answer faster"),
-        "logprobs": _LOGPROBS,
-        "top_logprobs": _LOGPROBS,
+        "logprobs": LOGPROBS,
+        "top_logprobs": LOGPROBS,
         "modalities": refused("ask for text only", ["text"]),
         "audio": refused("ask for text only"),
         "web_search_options": _SEARCH,

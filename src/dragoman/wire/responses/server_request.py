@@ -37,7 +37,7 @@ TABLE = FieldTable(
         ),
         **dict.fromkeys(("reasoning", *SETTINGS.values()), READ),
         **CONCEPTS,
-        "top_logprobs": refused(LOGPROBS, 0),
+        "top_logprobs": LOGPROBS,
         "truncation": hint("a conversation that is too long is refused", "disabled"),
         "include": hint(
             "the model's wire has nothing of the kind", ["reasoning.encrypted_content"]
