@@ -15,6 +15,7 @@ from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.headers import ALL_WIRES, HEADERS
 from dragoman.wire.rules import Rule
 
 from .gateway.upstream import TABLES
@@ -184,7 +185,31 @@ def write_gateway_fields() -> str:
             )
             about = (places or rule.what) + _show_betas(rule)
             parts.append(f"| `{name}` | {effect} | {defaults} | {about} |\n")
-    return "".join(parts)
+    return "".join([*parts, _HEADERS_HEAD, *_show_headers()])
+
+
+_HEADERS_HEAD = """
+## Headers
+
+This table shows what the gateway does with the headers that the SDKs of the vendors send. A header that the table does not
+list is ignored: it is neither used nor sent to the model's server.
+
+| wire | header | effect | |
+|---|---|---|---|
+"""
+_HEADER_EFFECTS = {
+    "read": "read",
+    "sent": "sent on, to a model of the same wire",
+    "ignored": "ignored",
+}
+
+
+def _show_headers() -> list[str]:
+    return [
+        f"| {wire} | `{name}` | {_HEADER_EFFECTS[rule.effect]} | {rule.why} |\n"
+        for wire, rules in {"every": ALL_WIRES, **HEADERS}.items()
+        for name, rule in rules.items()
+    ]
 
 
 def _show_betas(rule: Rule) -> str:

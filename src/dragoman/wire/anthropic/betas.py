@@ -15,40 +15,15 @@ TOOL_BETAS = {
     "computer_use": "computer-use-2025-01-24",
 }
 
-SAFE = (
-    "advanced-tool-use-*",
-    "advisor-tool-*",
-    "cache-diagnosis-*",
-    "claude-code-*",
-    "code-execution-*",
-    "compact-*",
-    "computer-use-*",
-    "context-1m-*",
-    "context-hint-*",
-    "context-management-*",
-    "dev-full-thinking-*",
-    "effort-*",
-    "extended-cache-ttl-*",
-    "fine-grained-tool-streaming-*",
-    "inline-tools-*",
-    "interleaved-thinking-*",
-    "mcp-client-*",
-    "mid-conversation-*",
-    "model-context-window-exceeded-*",
-    "output-*",
-    "pdfs-*",
-    "prompt-caching-*",
-    "redact-thinking-*",
-    "structured-outputs-*",
-    "summarize-connector-text-*",
-    "task-budgets-*",
-    "thinking-*",
-    "token-counting-*",
-    "token-efficient-tools-*",
-    "tool-search-tool-*",
-    "web-fetch-*",
-    "web-search-*",
+_SAFE = (
+    "advanced-tool-use advisor-tool cache-diagnosis claude-code code-execution compact "
+    "computer-use context-1m context-hint context-management dev-full-thinking effort "
+    "extended-cache-ttl fine-grained-tool-streaming inline-tools interleaved-thinking "
+    "mcp-client mid-conversation model-context-window-exceeded output pdfs prompt-caching "
+    "redact-thinking structured-outputs summarize-connector-text task-budgets thinking "
+    "token-counting token-efficient-tools tool-search-tool web-fetch web-search"
 )
+SAFE = tuple([f"{name}-*" for name in _SAFE.split()])
 """The betas that concern one request and its reply alone.
 
 The others let a client use what belongs to the operator's account: its files, skills and agents
