@@ -53,10 +53,11 @@ async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncI
             yield url
 
 
-async def run_program(
+@contextlib.asynccontextmanager
+async def start_program(
     command: list[str], where: Path, extra: Mapping[str, str]
-) -> tuple[int, str]:
-    """Run a program in a folder with its own home folder; return its exit code and output."""
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a program in a folder with its own home folder, until the block ends."""
     home = where.parent / "home"
     home.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
@@ -70,12 +71,19 @@ async def run_program(
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(SECONDS):
-            printed, _ = await process.communicate()
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def run_program(
+    command: list[str], where: Path, extra: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a program in a folder with its own home folder; return its exit code and output."""
+    async with start_program(command, where, extra) as process, asyncio.timeout(SECONDS):
+        printed, _ = await process.communicate()
     return process.returncode or 0, printed.decode(errors="replace")
 
 
