@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.sim import Answer, Call
 from tests.gateway.upstream import WIRES
 
 from .results import record_outcomes
@@ -15,6 +16,8 @@ from .scripted import script
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
+PLUGIN = Answer(tool_calls=[Call("w-weather", {"city": "Paris"})])
+"""A call of Semantic Kernel's function ``weather`` in its plugin ``w``."""
 LISTS = Path(__file__).parent / "lists"
 LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "litellm": ("litellm", ("openai", "responses", "anthropic", "gemini", "ollama")),
@@ -22,6 +25,13 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "instructor": ("agents", ("openai", "anthropic", "gemini")),
     "openai_agents": ("agents", ("chat", "responses")),
     "llm": ("agents", ("chat",)),
+    "agno": ("agno", ("openai", "anthropic", "ollama")),
+    "crewai": ("crewai", ("openai", "anthropic")),
+    "dspy": ("dspy", ("openai", "anthropic")),
+    "llama_index": ("llama_index", ("openai", "ollama")),
+    "semantic_kernel": ("semantic_kernel", ("openai", "google")),
+    "smolagents": ("smolagents", ("openai",)),
+    "strands": ("strands", ("openai", "anthropic", "ollama")),
 }
 """For each library, the name of its environment and the APIs that it is tested with."""
 ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sides]
@@ -30,7 +40,12 @@ ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sid
 async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> dict[str, str]:
     """Test each listed feature with a client library; return the outcomes by feature."""
     python = find_program(LIBRARIES[name][0], "bin", "python")
-    quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    quiet = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "CREWAI_DISABLE_TELEMETRY": "true",
+        "OTEL_SDK_DISABLED": "true",
+    }
     status, printed = await run_program(
         [python, str(LISTS / f"{name}_list.py"), url, side, wire], where, quiet
     )
@@ -47,7 +62,7 @@ async def test_every_feature_of_a_client_library_works_through_the_gateway(
     where = tmp_path / "work"
     where.mkdir()
     failed = {}
-    async with gateway(script(), tmp_path) as url:
+    async with gateway(script(PLUGIN=PLUGIN), tmp_path) as url:
         for wire in WIRES:
             found = await run_list(url, name, side, wire, where)
             record_outcomes(f"{name}, {side}", wire, found)
