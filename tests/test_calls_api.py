@@ -4,6 +4,7 @@ streams, images.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from decimal import Decimal
@@ -333,8 +334,12 @@ async def test_partial_objects_of_a_stream_end_with_the_validated_instance() -> 
     assert {} in items
     assert {"number": 4} in items
     assert all(isinstance(item, dict) for item in items[:-1])
-    with dragoman.sync.SyncProvider(model).stream("?", response_schema=Even) as blocking:
-        assert list(blocking.partial()) == items
+
+    def read_all() -> list[Any]:
+        with dragoman.sync.SyncProvider(model).stream("?", response_schema=Even) as blocking:
+            return list(blocking.partial())
+
+    assert await asyncio.to_thread(read_all) == items
 
 
 async def test_stream_of_partial_objects_of_an_invalid_answer_ends_with_an_error() -> None:
