@@ -33,26 +33,23 @@ class UsageMap:
         omits_zeros: bool = False,
     ) -> None:
         self._places = [(name, path.split(".")) for name, path in paths.items()]
-        self._sources = [
-            (name, *path.partition(".")[::2])
-            for name in paths
-            for path in (paths[name], *also.get(name, ()))
-        ]
+        self._tree: dict[str, Any] = {}
+        for name in paths:
+            for rank, path in enumerate((paths[name], *also.get(name, ()))):
+                *above, last = path.split(".")
+                holder = self._tree
+                for step in above:
+                    holder = holder.setdefault(step, {})
+                holder[last] = (name, rank)
         self._apart = apart
         self._omits_zeros = omits_zeros
         self._has_total = "total_tokens" in paths
 
     def read(self, record: Mapping[str, Any]) -> Usage:
         """Return the counts of a usage record."""
-        counts: dict[str, Any] = {}
-        for name, first, rest in self._sources:
-            value = record.get(first)
-            if value is None:  # as most of them are
-                continue
-            for step in rest.split(".") if rest else ():
-                value = value.get(step) if isinstance(value, dict) else None
-            if value is not None and name not in counts:
-                counts[name] = value if type(value) is int and value >= 0 else None
+        found: dict[str, tuple[int, int | None]] = {}
+        _find_counts(record, self._tree, found)
+        counts: dict[str, Any] = {name: count for name, (_, count) in found.items()}
         for name, parts in self._apart.items():
             if name in counts or (self._omits_zeros and not counts.keys().isdisjoint(parts)):
                 counts[name] = _add([counts.get(each, 0) for each in (name, *parts)])
@@ -74,6 +71,23 @@ class UsageMap:
                 holder = holder.setdefault(step, {})
             holder[path[-1]] = count
         return record
+
+
+def _find_counts(
+    record: Mapping[str, Any], tree: Mapping[str, Any], found: dict[str, tuple[int, int | None]]
+) -> None:
+    """Add the counts of a record to ``found``; of two paths to a count, the first one counts."""
+    for key, value in record.items():
+        place = tree.get(key)
+        if place is None or value is None:
+            continue
+        if type(place) is dict:
+            if isinstance(value, dict):
+                _find_counts(value, place, found)
+            continue
+        name, rank = place
+        if name not in found or rank < found[name][0]:
+            found[name] = (rank, value if type(value) is int and value >= 0 else None)
 
 
 def total_tokens(usage: Usage) -> int | None:
