@@ -34,7 +34,7 @@ SILENT_SECONDS = 60  # after which a part of the tests that reports nothing prin
 COVERED = [
     *("events", "validate", "wire", "test_calls_api.py", "test_capabilities.py"),
     *("test_citations.py", "test_errors.py", "test_messages.py", "test_reasoning.py"),
-    *("test_signatures.py", "test_sse.py", "test_ulid.py"),
+    *("test_plugins.py", "test_signatures.py", "test_sse.py", "test_ulid.py"),
 ]
 # The other tests run in parts of about equal length, each in one process: every worker of
 # pytest-xdist would import all tests, which takes half a minute of CPU. What no part names is in

@@ -271,11 +271,14 @@ class _MessageType(StructMeta):
 
     def __call__(cls, *given: Any, **fields: Any) -> Any:  # noqa: N805
         first = cls.__struct_fields__.index("content")
+        if len(given) == first + 1 and not fields:  # as most messages; it halves their cost
+            return super().__call__(*given)
         head, parts = given[:first], given[first:]
         if head and len(parts) > 1 and isinstance(parts[-1], bool):
             parts, fields["is_error"] = parts[:-1], parts[-1]
         if "tool_calls" in fields:
-            parts = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
+            given = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
+            parts = ([part for part in given if part is not None],)
         return super().__call__(*head, *(parts if len(parts) < 2 else (parts,)), **fields)
 
 
@@ -303,11 +306,11 @@ class _Message(Struct, frozen=True, metaclass=_MessageType):
 
 def _flatten(part: Any) -> tuple[Any, ...]:
     """Return a part of a message as blocks: a text as ``Text``, and a list opened."""
-    if isinstance(part, list | tuple):
-        return tuple([block for each in part for block in _flatten(each)])
-    if part == "":
-        return ()
-    return (Text(part) if isinstance(part, str) else part,)
+    if isinstance(part, str):
+        return (Text(part),) if part else ()
+    if not isinstance(part, (list, tuple)):
+        return (part,)
+    return tuple([block for each in part for block in _flatten(each)])
 
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
@@ -338,10 +341,7 @@ class User(_Message, frozen=True, tag="user", tag_field="role", omit_defaults=Tr
 
 
 class Assistant(_Message, frozen=True, tag="assistant", tag_field="role"):
-    """An assistant message: text, thinking and tool calls in the order of their arrival.
-
-    ``tool_calls`` are appended to the other parts.
-    """
+    """An assistant message: parts in the order of their arrival, and then ``tool_calls``."""
 
     content: tuple[AssistantBlock, ...] = ()
 
@@ -355,8 +355,7 @@ class Assistant(_Message, frozen=True, tag="assistant", tag_field="role"):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        blocks = [block for block in _flatten(self.content) if block is not None]
-        force_setattr(self, "content", tuple(blocks))
+        force_setattr(self, "content", _flatten(self.content or ()))
 
     @property
     def thinking(self) -> str:

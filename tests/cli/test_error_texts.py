@@ -23,10 +23,10 @@ def run(*words: str, **variables: str) -> Result:
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
-        (d.InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
+        (d.InvalidRequestError("config.max_tokens: required"), "--max-tokens: required"),
         (
             d.InvalidRequestError("config.top_p must be a finite number"),
-            "-o top_p must be a finite number.",
+            "-o top_p must be a finite number",
         ),
         (d.TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
         (d.StreamInterruptedError("cut"), "cut. Try again for a complete one."),

@@ -526,6 +526,13 @@ def test_arguments_of_a_call_become_a_request() -> None:
     )
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_max_tokens_below_one_is_rejected(number: int) -> None:
+    for given in ({"settings": {"max_tokens": number}}, {"config": {"max_tokens": number}}):
+        with pytest.raises(d.InvalidRequestError, match="max_tokens must be at least 1"):
+            build_request("hi", **given)
+
+
 def test_call_with_messages_alone_becomes_a_request() -> None:
     first, second = build_request("hi"), build_request("hi")
     assert first == d.Request((d.User("hi"),), request_id=first.request_id)

@@ -212,10 +212,6 @@ def test_text_input_is_one_item() -> None:
     assert (as_items("x"), as_items(None), as_items([item])) == ([item], [], [item])
 
 
-def test_table_lists_the_rules_of_nested_fields() -> None:
-    assert SERVER_CODECS["ollama"].table.list_rules()["options.top_k"].concept == "top_k"
-
-
 def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
     gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
     counts = {

@@ -10,6 +10,7 @@ from dragoman.events import Assembler, Event, TextDelta, Usage
 from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.openai.usage import USAGE
 from dragoman.wire.usage import total_tokens
 
 
@@ -39,6 +40,19 @@ def test_cancelled_reply_is_sent_to_the_client_as_an_error(wire: str) -> None:
     assert b"cancelled" in write(wire, events, stream=True)
     with pytest.raises(d.CallCancelledError):
         write(wire, events, stream=False)
+
+
+def test_reply_names_the_model_that_the_client_asked_for() -> None:
+    encoder = SERVER_CODECS["openai"].encoder(Asked(Request([User("Hi")])))
+    encoder.served_model = "fast"
+    body = b"".join([encoder.feed(event) for event in make()]) + encoder.end()
+    assert msgspec.json.decode(body)["model"] == "fast"
+
+
+def test_first_of_two_counts_of_the_same_tokens_is_used() -> None:
+    apart = {"prompt_tokens_details": {"cached_tokens": 5}}
+    for record in ({**apart, "cached_tokens": 3}, {"cached_tokens": 3, **apart}):
+        assert USAGE.read(record).cached_input_tokens == 5
 
 
 def test_empty_text_does_not_open_another_block() -> None:

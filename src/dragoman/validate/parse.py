@@ -60,6 +60,9 @@ def build_request(
     if settings:
         system, asked = _apply_settings(asked, settings)
         said = said if system is None else (m.System(system), *said)
+    # A client of the gateway may send -1, which some servers read as "no limit".
+    if isinstance(asked.max_tokens, int) and asked.max_tokens < 1:
+        raise InvalidRequestError("max_tokens must be at least 1")
     return m.Request(
         said,
         parse_tools(tools),

@@ -222,8 +222,6 @@ def _check_config(config: m.RuntimeConfig) -> None:
             raise InvalidRequestError(f"config.{name} must be a finite number")
     _check_whole(config.seed, "seed")
     _check_whole(config.max_tokens, "max_tokens")
-    if config.max_tokens is not None and config.max_tokens < 1:
-        raise InvalidRequestError("config.max_tokens must be at least 1")
     if config.reasoning is not None:
         _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (

@@ -40,7 +40,7 @@ class UsageMap:
                 holder = self._tree
                 for step in above:
                     holder = holder.setdefault(step, {})
-                holder[last] = (name, rank)
+                holder.setdefault(last, []).append((name, rank))
         self._apart = apart
         self._omits_zeros = omits_zeros
         self._has_total = "total_tokens" in paths
@@ -78,16 +78,16 @@ def _find_counts(
 ) -> None:
     """Add the counts of a record to ``found``; of two paths to a count, the first one counts."""
     for key, value in record.items():
-        place = tree.get(key)
-        if place is None or value is None:
+        places = tree.get(key)
+        if places is None or value is None:
             continue
-        if type(place) is dict:
+        if type(places) is dict:
             if isinstance(value, dict):
-                _find_counts(value, place, found)
+                _find_counts(value, places, found)
             continue
-        name, rank = place
-        if name not in found or rank < found[name][0]:
-            found[name] = (rank, value if type(value) is int and value >= 0 else None)
+        for name, rank in places:
+            if name not in found or rank < found[name][0]:
+                found[name] = (rank, value if type(value) is int and value >= 0 else None)
 
 
 def total_tokens(usage: Usage) -> int | None:

@@ -20,7 +20,7 @@ class EmbedQuirks(BatchQuirks, frozen=True, forbid_unknown_fields=True):
     ``base64`` makes replies three times smaller than numbers.
     """
 
-    embedding_type: Literal["base64", "float"] | None = None
+    embedding_type: Literal["float", "base64"] | None = None
 
 
 class JinaEmbed(EmbedCodec[EmbedQuirks]):

@@ -44,7 +44,7 @@ class EmbedQuirks(RerankQuirks, frozen=True, forbid_unknown_fields=True):
     ``base64`` is three times smaller than numbers and faster to decode.
     """
 
-    encoding_format: Literal["base64", "float"] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
 
 
 class _OpenAI(RetrievalCodec[Any]):
