@@ -528,9 +528,9 @@ def test_arguments_of_a_call_become_a_request() -> None:
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_max_tokens_below_one_is_rejected(number: int) -> None:
-    for given in ({"settings": {"max_tokens": number}}, {"config": {"max_tokens": number}}):
+    for where in ("settings", "config"):
         with pytest.raises(d.InvalidRequestError, match="max_tokens must be at least 1"):
-            build_request("hi", **given)
+            build_request("hi", **{where: {"max_tokens": number}})
 
 
 def test_call_with_messages_alone_becomes_a_request() -> None:
