@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 import dragoman as d
+from dragoman.cli import main
 from dragoman.tools import tool
 
 from .listed import Listed
-from .server import Connection, serve
+from .server import Connection, answering, serve
+from .test_sync import Background
 
 PNG = d.Image(b"\x89PNG\r\n\x1a\n")
 
@@ -131,3 +135,44 @@ async def test_call_that_never_left_the_machine_is_not_charged() -> None:
         [*_, end] = stream.reply.cancel()
     assert isinstance(end, d.MessageComplete)
     assert end.usage == stream.reply.usage == d.Usage()
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+def run(*words: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, words, env=variables)
+
+
+def test_ask_takes_model_and_system_prompt_as_options_and_continues(tmp_path: Path) -> None:
+    where = {"DRAGOMAN_LOG": str(tmp_path / "log.db")}
+    with Background(answering("Hello")) as server:
+        first = run(
+            "ask", "-m", "m", "-s", "Be brief.", "Hi", "--base-url", server.base_url, **where
+        )
+        second = run("ask", "-c", "And then?", **where)
+        bodies = [request.json for request in server.requests]
+    assert (first.exit_code, second.exit_code) == (0, 0), second.stderr
+    talk = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "And then?")]
+    for body, count in zip(bodies, (2, 4), strict=True):
+        assert body["model"] == "m"
+        assert [(each["role"], each["content"]) for each in body["messages"]] == talk[:count]
+
+
+COMMANDS: dict[str, tuple[list[str], int, str]] = {
+    "a misspelt command": (["aks", "Hi"], 2, "No such command 'aks'. Did you mean 'ask'?"),
+    "an unlike command": (["xyzzy"], 2, "No such command 'xyzzy'.\n"),
+    "the model twice": (["ask", "-m", "m", "m", "Hi"], 2, "named twice: by MODEL and by -m"),
+    "the model twice in a chat": (["chat", "-m", "m", "m"], 2, "named twice: by MODEL and by -m"),
+    "nothing to continue": (["ask", "-c", "Hi"], 20, "no log exists here"),
+    "a search for models": (["models", "search", "gemini-2.5-pro"], 0, "google:gemini-2.5-pro"),
+    "the path of models.yaml": (["config", "path"], 0, "models.yaml"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "text"), COMMANDS.values(), ids=COMMANDS)
+def test_command_of_a_newcomer_works_or_names_the_right_one(
+    words: list[str], code: int, text: str, tmp_path: Path
+) -> None:
+    result = run(*words, DRAGOMAN_LOG=str(tmp_path / "log.db"))
+    assert (result.exit_code, text in result.output) == (code, True), result.output

@@ -241,9 +241,9 @@ def command(goal: str | None, options: AgentOptions) -> None:
     with open_log_at(options.where, readonly=False) as log:
         settings["approve"] = _add_approvers(log, approver, options)
         if options.resume is not None:
-            options.resume = find_session(log, options.resume, kind="agent")
+            options.resume = find_session(log, options.resume, "agent")
         if options.fork is not None:
-            options.fork = find_session(log, options.fork, kind="agent")
+            options.fork = find_session(log, options.fork, "agent")
         view.warn_of_sandbox(toolbox.find_sandbox())
         work = _run(provider, policy, log, goal, settings, options, view, lines, follow_up)
         outcome = asyncio.run(work).outcome

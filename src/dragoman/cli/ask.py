@@ -23,10 +23,24 @@ from .attachments import read_attachment
 from .completion import ModelName
 from .console import echo_json, legible, show_json, working
 from .errors import reject, report_errors
-from .options import ModelOptions, choose_model, is_model_name, open_model, read_json
+from .options import (
+    ModelOption,
+    ModelOptions,
+    SystemOption,
+    choose_model,
+    is_model_name,
+    open_model,
+    read_json,
+)
 from .parameters import ExistingFile, Json, add_options, option
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
-from .transcript import Transcript, make_metadata, open_transcript
+from .transcript import (
+    Transcript,
+    find_past,
+    make_metadata,
+    open_transcript,
+    restore_target,
+)
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
@@ -52,7 +66,11 @@ class AskOptions(Struct, kw_only=True):
     """The options of ``dragoman ask``."""
 
     target: ModelOptions
-    system: Annotated[str | None, "The system prompt.", option("TEXT")] = None
+    named: ModelOption = None
+    system: SystemOption = None
+    resumed: Annotated[
+        bool, "Go on with the last ask or chat in the log.", option(flags="-c --continue")
+    ] = False
     attachments: Annotated[
         tuple[str, ...],
         "Attach an image, a PDF or a text file; may be repeated.",
@@ -84,6 +102,7 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     dragoman ask openai:gpt-5 "Name a river."
     cat report.txt | dragoman ask openai:gpt-5 "Summarise this."
     dragoman ask "What is in this picture?" -a photo.png
+    dragoman ask -m openai:gpt-5 -c "And in French?"
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
     embedded model. PROMPT is optional when something is piped; - stands for the piped text.
@@ -93,8 +112,15 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")
     target = options.target
-    model, prompt = _sort_words(model, prompt, target.base_url, is_piped=piped is not None)
-    messages = _messages(prompt, piped, options.system, options.attachments)
+    past = find_past("last", "ask", "chat") if options.resumed else None
+    if past is not None and options.system is not None:
+        raise click.UsageError("--system cannot change a conversation that is continued")
+    model, prompt = _sort_words(model, prompt, options, is_piped=piped is not None)
+    if model is None and past is not None and target.base_url is None:
+        model, target = restore_target(past, target)
+    model = model or choose_model()
+    earlier = past.messages if past is not None else []
+    messages = [*earlier, *_messages(prompt, piped, options.system, options.attachments)]
     settings = {
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
         "response_schema": read_json(options.schema) if options.schema else None,
@@ -108,6 +134,8 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
         transcript,
         transcript.watch(open_model(model, target, retries=options.retries)) as provider,
     ):
+        if past is not None:
+            transcript.resume(past)
         _ask(provider, messages, settings, options, transcript)
 
 
@@ -133,16 +161,25 @@ def _read_pipe(*, asked: bool) -> str | None:
 
 
 def _sort_words(
-    model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool
-) -> tuple[str, str]:
+    model: str | None, prompt: str | None, options: AskOptions, *, is_piped: bool
+) -> tuple[str | None, str]:
     """Return the model and the prompt; decide whether a lone argument is MODEL or PROMPT."""
-    if model is not None and prompt is None and base_url is None and not is_model_name(model):
+    if options.named is not None:
+        if prompt is not None:
+            raise click.UsageError("the model is named twice: by MODEL and by -m")
+        model, prompt = options.named, model
+    elif (
+        model is not None
+        and prompt is None
+        and options.target.base_url is None
+        and (options.resumed or not is_model_name(model))
+    ):
         model, prompt = None, model
     if not is_piped and prompt in (None, "-"):
         raise click.UsageError(
             "Missing argument 'PROMPT': give a text, or pipe one to the command."
         )
-    return model or choose_model(), "" if prompt in (None, "-") else str(prompt)
+    return model, "" if prompt in (None, "-") else str(prompt)
 
 
 def _messages(

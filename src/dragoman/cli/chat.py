@@ -19,13 +19,26 @@ from ..sync import SyncEventStream, SyncProvider
 from .console import echo_json, plural, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation
 from .errors import EXIT_CODES, report_errors, show_error
-from .log_place import open_log_at
-from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
+from .options import (
+    ModelOption,
+    ModelOptions,
+    SystemOption,
+    choose_model,
+    is_model_name,
+    model_argument,
+    open_model,
+)
 from .parameters import Json, add_options, option
 from .prompt import LineReader, open_reader
 from .screen import Screen, open_screen, stop_on_interrupt
-from .sessions import find_session
-from .transcript import RecordedChat, Transcript, make_metadata, open_transcript, read_past
+from .transcript import (
+    RecordedChat,
+    Transcript,
+    find_past,
+    make_metadata,
+    open_transcript,
+    restore_target,
+)
 
 
 @click.command("chat")
@@ -35,7 +48,8 @@ def command(
     model: str | None,
     *,
     target: ModelOptions,
-    system: Annotated[str | None, "The system prompt.", option("TEXT")] = None,
+    named: ModelOption = None,
+    system: SystemOption = None,
     max_tokens: Annotated[int | None, "The most tokens an answer may have.", option(ge=1)] = None,
     prompt: Annotated[str | None, "Answer this and exit.", option("TEXT")] = None,
     resumed: Annotated[
@@ -55,15 +69,17 @@ def command(
     """
     # The chat shows the library's warnings itself, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
+    if named is not None and model is not None:
+        raise click.UsageError("the model is named twice: by MODEL and by -m")
+    model = model or named
     # in "chat -c MODEL" the argument after -c is not a session but a model
     if resumed is not None and model is None and is_model_name(resumed):
         model, resumed = resumed, "last"
-    past = None if resumed is None else _find_past(resumed)
+    past = None if resumed is None else find_past(resumed, "chat")
     if past is not None and system is not None:
         raise click.UsageError("--system cannot change a conversation that is continued")
     if model is None and past is not None and target.base_url is None:
-        model, wire = past.metadata.get("model"), past.metadata.get("wire", target.wire)
-        target = replace(target, base_url=past.metadata.get("base_url"), wire=wire)
+        model, target = restore_target(past, target)
     model = model or choose_model()
     transcript = open_transcript(
         "chat", make_metadata(model, target.base_url, target.wire), off=no_log
@@ -106,11 +122,6 @@ def _open(
     at_start = target.base_url is not None and (model == first or ":" not in model)
     address = address or (target.base_url if at_start else None)
     return transcript.watch(open_model(model, replace(target, base_url=address)))
-
-
-def _find_past(word: str) -> RecordedChat:
-    with open_log_at(None) as log:
-        return read_past(log, find_session(log, word, kind="chat"))
 
 
 def _greet(talk: Conversation, past: RecordedChat | None) -> None:

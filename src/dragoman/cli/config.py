@@ -39,15 +39,13 @@ def command() -> None:
 def path(*, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
     """Print the path of models.yaml: $DRAGOMAN_CONFIG if set, or the platform's default.
 
-    Exit code 1 means that the file does not exist; then the bundled catalogue is used.
+    If the file does not exist, only the bundled catalogue is used.
     """
     found = config_path()
     if as_json:
         show_json({"path": str(found), "exists": found.exists()})
     else:
         click.echo(found)
-    if not found.exists():
-        raise SystemExit(1)
 
 
 @command.command("check")

@@ -92,7 +92,7 @@ def show_list(
 ) -> None:
     """List the sessions, the newest first."""
     with open_log_at(where) as log:
-        entries = sort_sessions(log, kind)
+        entries = sort_sessions(log, *([kind] if kind else []))
         chosen = entries[: limit or (None if as_json else _SHOWN)]
         with working("reading the sessions"):
             found = [(entry, summarize(log, entry)) for entry in chosen]

@@ -59,6 +59,8 @@ class _Models(click.Group):
     """Treat ``dragoman models`` alone, or with a name or options, as ``dragoman models list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] == "search":  # what people type first
+            args = args[1:]
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)

@@ -32,6 +32,16 @@ def model_argument(**settings: Any) -> Callable[[_Command], _Command]:
     return click.argument("model", type=ModelName(), **settings)
 
 
+ModelOption: TypeAlias = Annotated[
+    str | None,
+    "The model, as an alternative to the argument MODEL.",
+    option("MODEL", "-m --model", shell_complete=ModelName().shell_complete),
+]
+SystemOption: TypeAlias = Annotated[
+    str | None, "The system prompt.", option("TEXT", "-s --system")
+]
+
+
 class ModelOptions(Struct, frozen=True):
     """The options for the address, the wire, the key and the timeout of a model."""
 

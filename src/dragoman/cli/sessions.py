@@ -16,28 +16,30 @@ _CANDIDATES = 10
 _SHORTEST = 16  # minimum number of characters of an abbreviated session id
 
 
-def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
-    """Return the sessions, the newest first."""
+def sort_sessions(log: EventLog, *kinds: str) -> list[SessionEntry]:
+    """Return the sessions, or those of these kinds, the newest first."""
     entries = [
-        entry for entry in log.sessions() if kind is None or _find_kind(log, entry.session) == kind
+        entry for entry in log.sessions() if not kinds or _find_kind(log, entry.session) in kinds
     ]
     return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
 
 
-def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
+def find_session(log: EventLog, word: str, *kinds: str) -> str:
     """Return the session that an argument names: its id, a unique prefix of the id, or ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
-    ``chat_01M7FV3Y``. With ``kind``, ``last`` is the newest session of that kind.
+    ``chat_01M7FV3Y``. With ``kinds``, ``last`` is the newest session of these kinds.
     """
     if any(log.read(word)):
         return word
     if word == "last":
         newest = [
-            entry.session for entry in sort_sessions(log, kind) if entry.session != ADMINISTRATION
+            entry.session
+            for entry in sort_sessions(log, *kinds)
+            if entry.session != ADMINISTRATION
         ]
         if not newest:
-            raise click.UsageError(f"the log has no {kind or 'session'} yet")
+            raise click.UsageError(f"the log has no {' or '.join(kinds) or 'session'} yet")
         return newest[0]
     entries = [entry for entry in sort_sessions(log) if _has_prefix(entry.session, word)]
     if len(entries) == 1:

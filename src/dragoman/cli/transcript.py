@@ -32,7 +32,9 @@ from ..session.journal import Journal
 from ..session.records import make_message, new_message_id
 from ..session.state import State, reduce_records
 from ..sync import SyncProvider
-from .log_place import open_patiently
+from .log_place import open_log_at, open_patiently
+from .options import ModelOptions
+from .sessions import find_session
 
 _PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
 _GOAL = 2000  # maximum length of a session's title, which is the first question
@@ -286,6 +288,18 @@ def open_transcript(
 ) -> Transcript:
     """Return the transcript of a command; ``--no-log`` and ``dragoman log off`` disable it."""
     return Transcript(kind, logs.find_place() if is_logging() and not off else None, metadata)
+
+
+def find_past(word: str, *kinds: str) -> RecordedChat:
+    """Read the conversation with this id, or the last one of these kinds, from the default log."""
+    with open_log_at(None) as log:
+        return read_past(log, find_session(log, word, *kinds))
+
+
+def restore_target(past: RecordedChat, target: ModelOptions) -> tuple[str | None, ModelOptions]:
+    """Return the model of a recorded conversation, and where it was served."""
+    base_url, wire = past.metadata.get("base_url"), past.metadata.get("wire", target.wire)
+    return past.metadata.get("model"), replace(target, base_url=base_url, wire=wire)
 
 
 def read_past(log: logs.EventLog, session: str) -> RecordedChat:
