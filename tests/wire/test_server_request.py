@@ -251,7 +251,7 @@ def test_turns_of_a_gemini_request_are_read() -> None:
         ([{"name": "a", "id": "2"}, {"name": "a", "id": "1"}], ["2", "1"]),
         ([{"name": "b"}, {"name": "a"}], ["2", "1"]),
         ([{"name": "a", "id": "other"}, {"name": "b", "id": "1"}], ["1", "2"]),
-        # Semantic Kernel: the names differ from those of the calls, and there are no ids
+        # Semantic Kernel sends other names than those of the calls, and no ids
         ([{"name": "a__x"}, {"name": "b__x"}], ["1", "2"]),
         ([{"name": "b__x"}, {"name": "a"}], ["2", "1"]),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from ..plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..retrieval.values import Operation
 from ..transport import Timeouts
+from ..validate.fields import suggest
 from ..wire import CODECS
 from ..wire.urls import is_loopback
 from .auth import AuthSettings, read_auth
@@ -325,8 +325,8 @@ def _same_origin(url: str | None, other: str | None) -> bool:
 
 def find_nearest(word: str, known: Collection[str]) -> str:
     """Return a hint at the most similar known word, or an empty string."""
-    near = difflib.get_close_matches(word, sorted(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    hint = suggest(word, sorted(known))
+    return f"; {hint}" if hint else ""
 
 
 def _read_variables(section: Section) -> tuple[str, ...]:
