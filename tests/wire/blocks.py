@@ -13,7 +13,7 @@ import dragoman as d
 from dragoman.events import Assembler
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, Codec
-from dragoman.wire.server_tools import PORTABLE
+from dragoman.wire.request import PORTABLE
 
 from .replies import candidate, chat, cohere, converse, line, message, output
 

@@ -18,6 +18,7 @@ from .continuity import drop_state, is_ours, note_state
 from .media import fit_result, transcribe
 from .names import rename_calls
 from .pairing import Call, Pairs
+from .request import join_texts
 
 
 class ConversationWriter(ABC):
@@ -276,8 +277,8 @@ class FieldWriter(ConversationWriter):
 
     def add_system(self, directive: str | None) -> None:
         """Write the system prompt, with an instruction at its end."""
-        if texts := [text for text in (self.system, directive) if text]:
-            self.written.append({"role": "system", "content": "\n\n".join(texts)})
+        if text := join_texts(self.system, directive):
+            self.written.append({"role": "system", "content": text})
 
     def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         return block.id

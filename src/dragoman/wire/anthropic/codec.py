@@ -23,7 +23,7 @@ from .betas import HEADER, TOOL_BETAS
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import AnthropicDecoder
-from .request import structured_path, write_request
+from .request import MessagesWriter, structured_path
 
 
 class AnthropicCodec(Endpoint[Quirks]):
@@ -108,7 +108,9 @@ class AnthropicCodec(Endpoint[Quirks]):
     def write_request(
         self, request: Request, home: Issuer, quirks: Quirks, path: Any, notes: Notes
     ) -> dict[str, Any]:
-        body = write_request(request, home, quirks, path, self._max_output_tokens, notes)
+        writer = MessagesWriter(request, home, quirks, path, notes)
+        writer.limit = self._max_output_tokens
+        body = writer.body()
         if not quirks.raw_predict:
             return body
         del body["model"]

@@ -21,7 +21,7 @@ from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import BedrockDecoder
-from .request import structured_path, write_request
+from .request import ConverseWriter, structured_path
 
 # A cross-region profile has a prefix before the model's name: a region, or "global".
 _PROFILE = re.compile(
@@ -36,7 +36,7 @@ class BedrockCodec(Endpoint[Quirks]):
     concepts: ClassVar[Mapping[str, Place]] = {"top_k": "additionalModelRequestFields.top_k"}
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
-    write_request = staticmethod(write_request)
+    write_request = ConverseWriter.write
     refusing = (400,)
     refusals = (
         Refusal(

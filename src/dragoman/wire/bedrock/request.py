@@ -17,14 +17,12 @@ from ...validate.data_url import read_data_url
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
 from ..anthropic.schema import project_strict
-from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..marks import mark_of, place_marks
 from ..openai.request import AUDIO_FORMATS
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive, schema_name
-from ..server_tools import write_server_tools
+from ..request import RequestWriter
+from ..schema import schema_name
 from ..settings import write_settings
 from .quirks import Quirks
 
@@ -63,78 +61,89 @@ SERVER_TOOLS = {
     "web_search": {"name": "nova_grounding"},
     "code_execution": {"name": "nova_code_interpreter"},
 }
-_OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
+_MORE = "additionalModelRequestFields"
+_OBJECTS = frozenset({"inferenceConfig", _MORE, "toolConfig"})
 
 
 def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:
     """Return how the response schema is requested: by a forced tool, or in the prompt."""
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
-    if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks):
+    if quirks.structured == "prompt" or tools:
         return "prompt"
-    return "tool"
+    writer = ConverseWriter(request, home, quirks, None, Notes())
+    return "prompt" if writer.requests_thinking() else "tool"
 
 
-def _requests_thinking(config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks) -> bool:
-    """Return whether thinking is requested. If it is, the request cannot force a tool."""
-    asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
-    given = config.extras.get("additionalModelRequestFields")
-    fields = {
-        **asked.get("additionalModelRequestFields", {}),
-        **(given if isinstance(given, Mapping) else {}),
-    }
-    thinking = fields.get("thinking")
-    return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
+class ConverseWriter(RequestWriter):
+    """Write the body of a request."""
 
+    def body(self) -> dict[str, Any]:
+        body: dict[str, Any] = {}
+        if settings := write_settings(self.config, SETTINGS):
+            body["inferenceConfig"] = settings
+        body |= self.reasoning(self.config.max_tokens) or {}
+        cache = self.cache("ttl", default=self.quirks.cache == "auto")
+        drawn = self._draw()
+        place_marks(drawn, cache, self.notes, prefix=self.quirks.cache == "system+tools")
+        self._write_tools(body, drawn["tools"])
+        if drawn["system"]:
+            body["system"] = [each for block in drawn["system"] for each in _write_block(block)]
+        merge_extras(body, self.config.extras, objects=_OBJECTS)
+        body["messages"] = [_write_turn(turn) for turn in drawn["messages"]]
+        return body
 
-def write_request(
-    request: m.Request, home: m.Issuer, quirks: Quirks, path: _Path | None, notes: Notes
-) -> dict[str, Any]:
-    """Return the body of a request; messages come last."""
-    body: dict[str, Any] = {}
-    if settings := write_settings(request.config, SETTINGS):
-        body["inferenceConfig"] = settings
-    body |= (
-        reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens)
-        or {}
-    )
-    cache = read_cache(request, default=quirks.cache == "auto")
-    note_unplaced(cache, ("ttl",), notes)
-    rules = TurnRules(result_media=quirks.result_media, cache=quirks.cache)
-    drawn = _draw(request, home, rules, path, notes)
-    place_marks(drawn, cache, notes, prefix=quirks.cache == "system+tools")
-    _write_tools(body, request, drawn["tools"], path, notes)
-    if drawn["system"]:
-        body["system"] = [each for block in drawn["system"] for each in _write_block(block)]
-    merge_extras(body, request.config.extras, objects=_OBJECTS)
-    body["messages"] = [_write_turn(turn) for turn in drawn["messages"]]
-    return body
+    def requests_thinking(self) -> bool:
+        """Return whether thinking is requested. If it is, the request cannot force a tool."""
+        asked = self.reasoning(self.config.max_tokens) or {}
+        given = self.config.extras.get(_MORE)
+        fields = {**asked.get(_MORE, {}), **(given if isinstance(given, Mapping) else {})}
+        thinking = fields.get("thinking")
+        return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
 
+    def _draw(self) -> dict[str, Any]:
+        """Return tools, system prompt and turns in the anthropic wire's form.
 
-def _draw(
-    request: m.Request, home: m.Issuer, rules: TurnRules, path: _Path | None, notes: Notes
-) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the anthropic wire's form.
-
-    Cache breakpoints are added to this form before it is converted to Converse.
-    """
-    writer = _Writer(request, home, rules, notes)
-    schema = request.response_schema
-    tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
-    if schema is not None and path == "tool":
-        about = "Give your whole answer as the input of this tool."
-        tools = [
-            _write_tool(m.Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)
+        Cache breakpoints are added to this form before it is converted to Converse.
+        """
+        request, notes = self.request, self.notes
+        rules = TurnRules(result_media=self.quirks.result_media, cache=self.quirks.cache)
+        conversation = _Writer(request, self.home, rules, notes)
+        tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
+        if (schema := self.schema_for("tool")) is not None:
+            about = "Give your whole answer as the input of this tool."
+            tool = m.Tool(schema_name(schema), about, dict(schema))
+            tools = [_write_tool(tool, "response_schema", notes)]
+        leading = request.messages[: conversation.first]
+        system = [
+            {"type": "text", "text": each.content, **mark_of(each)}
+            for each in leading
+            if isinstance(each, m.System)
         ]
-    leading = [each for each in request.messages[: writer.first] if isinstance(each, m.System)]
-    system = [{"type": "text", "text": each.content, **mark_of(each)} for each in leading]
-    if schema is not None and path == "prompt":
-        system.append({"type": "text", "text": schema_directive(schema)})
-    theirs = write_server_tools(request.server_tools, SERVER_TOOLS, lambda name: {"name": name})
-    tools += [{"systemTool": tool} for tool in theirs]
-    return {"tools": tools, "system": system, "messages": writer.write()}
+        if (directive := self.directive()) is not None:
+            system.append({"type": "text", "text": directive})
+        theirs = self.server_tools(SERVER_TOOLS, lambda name: {"name": name})
+        tools += [{"systemTool": tool} for tool in theirs]
+        return {"tools": tools, "system": system, "messages": conversation.write()}
 
+    def _write_tools(self, body: dict[str, Any], tools: list[dict[str, Any]]) -> None:
+        """Write the tools and the tool choice.
 
-# --- writing tools -----------------------------------------------------------------------------
+        The wire has no tool choice "none", so a request with that choice is sent without tools.
+        """
+        choice = self.request.tool_choice
+        if self.path == "tool":
+            choice = m.ForceTool(tools[0]["toolSpec"]["name"])
+        elif choice == "none" and tools:
+            why = "the wire cannot forbid a call; no tool is sent"
+            self.notes.rewrite("tool_choice", "tools_omitted", why)
+            return
+        if tools:
+            listed = [each for tool in tools for each in _split_mark(tool)]
+            chosen = {} if choice is None else {"toolChoice": _write_choice(choice)}
+            body["toolConfig"] = {"tools": listed, **chosen}
+        elif choice is not None:
+            why = "there is no tool to choose"
+            self.notes.rewrite("tool_choice", "tool_choice_omitted", why)
 
 
 def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
@@ -148,36 +157,6 @@ def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
         spec["strict"] = True
     written = ordered_json(tool.parameters if schema is None else schema)
     return {"toolSpec": {**spec, "inputSchema": {"json": written}}}
-
-
-def _write_tools(
-    body: dict[str, Any],
-    request: m.Request,
-    tools: list[dict[str, Any]],
-    path: _Path | None,
-    notes: Notes,
-) -> None:
-    """Write the tools and the tool choice.
-
-    The wire has no tool choice "none", so a request with that choice is sent without tools.
-    """
-    choice = request.tool_choice
-    if path == "tool":
-        choice = m.ForceTool(tools[0]["toolSpec"]["name"])
-    elif choice == "none" and tools:
-        notes.rewrite(
-            "tool_choice", "tools_omitted", "the wire cannot forbid a call; no tool is sent"
-        )
-        return
-    if not tools:
-        if choice is not None:
-            notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
-        return
-    listed = [each for tool in tools for each in _split_mark(tool)]
-    body["toolConfig"] = {
-        "tools": listed,
-        **({} if choice is None else {"toolChoice": _write_choice(choice)}),
-    }
 
 
 def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:

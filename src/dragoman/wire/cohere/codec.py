@@ -19,7 +19,7 @@ from ..urls import root_of
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
-from .request import structured_path, write_request
+from .request import CohereWriter, structured_path
 
 _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ class CohereCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = CohereDecoder
-    write_request = staticmethod(write_request)
+    write_request = CohereWriter.write
     error_rows = ROWS
     refusing = (400, 422)
     refusals = (Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),)

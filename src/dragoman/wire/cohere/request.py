@@ -12,16 +12,12 @@ from typing import Any, Literal
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...reasoning import NOT_REASONING
-from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
-from ..extras import note_raw_only
 from ..json import json_text, merge_extras, ordered_json
 from ..media import read_text, refuse_audio
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive
-from ..server_tools import write_server_tools
+from ..request import RequestWriter
 from ..settings import SAME, write_settings
 from ..strict import note_strict, write_function
 from ..urls import media_url
@@ -41,59 +37,52 @@ def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "pr
     return "prompt" if beside or _has_documents(request.messages) else quirks.structured
 
 
-def write_request(
-    request: m.Request, home: m.Issuer, quirks: Quirks, path: str | None, notes: Notes
-) -> dict[str, Any]:
-    """Return the body of a request, with the messages last.
+class CohereWriter(RequestWriter):
+    """Write the body of a request."""
 
-    ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
-    """
-    writer = _Writer(request, home, quirks, notes)
-    body: dict[str, Any] = {"model": home.model, "stream": request.stream}
-    body |= write_settings(request.config, SETTINGS)
-    body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
-    note_unplaced(read_cache(request), (), notes)
-    note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
-    write_server_tools(request.server_tools, {}, None)
-    _write_tools(body, request, notes)
-    if path == "native":
-        body["response_format"] = {
-            "type": "json_object",
-            "json_schema": ordered_json(request.response_schema),
-        }
-    writer.add_system(
-        schema_directive(request.response_schema or {}) if path == "prompt" else None
-    )
-    messages = writer.write()
-    if writer.documents:
-        body["documents"] = writer.documents
-    merge_extras(body, request.config.extras, lists=frozenset({"stop_sequences"}))
-    body["messages"] = messages
-    return body
+    def body(self) -> dict[str, Any]:
+        conversation = _Writer(self.request, self.home, self.quirks, self.notes)
+        body: dict[str, Any] = {"model": self.home.model, "stream": self.request.stream}
+        body |= write_settings(self.config, SETTINGS)
+        body |= self.reasoning() or {}
+        self.cache()
+        self.note_raw_only("n", "logprobs")
+        self.server_tools({})
+        self._write_tools(body)
+        if self.path == "native":
+            schema = ordered_json(self.request.response_schema)
+            body["response_format"] = {"type": "json_object", "json_schema": schema}
+        conversation.add_system(self.directive())
+        messages = conversation.write()
+        if conversation.documents:
+            body["documents"] = conversation.documents
+        merge_extras(body, self.config.extras, lists=frozenset({"stop_sequences"}))
+        body["messages"] = messages
+        return body
 
+    def _write_tools(self, body: dict[str, Any]) -> None:
+        """Write the tools and the tool choice.
 
-def _write_tools(body: dict[str, Any], request: m.Request, notes: Notes) -> None:
-    """Write the tools and the tool choice.
-
-    The wire cannot force one tool among several, so a forced tool is sent alone.
-    """
-    choice = request.tool_choice
-    named = choice.name if isinstance(choice, m.ForceTool) else None
-    tools = [tool for tool in request.tools if named in (None, tool.name)]
-    if named is not None and len(tools) < len(request.tools):
-        notes.rewrite("tool_choice", "tools_narrowed", "only the tool that must be called is sent")
-    if tools:
-        if strict := all(tool.strict for tool in tools):
-            body["strict_tools"] = True
-        for at, tool in enumerate([] if strict else tools):
-            # This API has one strict switch for all tools, not one per tool.
-            note_strict(tool, f"tools[{at}]", notes)
-        body["tools"] = [write_function(tool, tool.parameters) for tool in tools]
-    if choice not in (None, "auto"):
-        if tools or "tools" in request.config.extras:
-            body["tool_choice"] = "NONE" if choice == "none" else "REQUIRED"
-        else:
-            notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
+        The wire cannot force one tool among several, so a forced tool is sent alone.
+        """
+        choice, offered, notes = self.request.tool_choice, self.request.tools, self.notes
+        named = choice.name if isinstance(choice, m.ForceTool) else None
+        tools = [tool for tool in offered if named in (None, tool.name)]
+        if named is not None and len(tools) < len(offered):
+            why = "only the tool that must be called is sent"
+            notes.rewrite("tool_choice", "tools_narrowed", why)
+        if tools:
+            if strict := all(tool.strict for tool in tools):
+                body["strict_tools"] = True
+            for at, tool in enumerate([] if strict else tools):
+                # This API has one strict switch for all tools, not one per tool.
+                note_strict(tool, f"tools[{at}]", notes)
+            body["tools"] = [write_function(tool, tool.parameters) for tool in tools]
+        if choice not in (None, "auto"):
+            if tools or "tools" in self.config.extras:
+                body["tool_choice"] = "NONE" if choice == "none" else "REQUIRED"
+            else:
+                notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
 
 
 def _has_documents(messages: Sequence[m.Message]) -> bool:

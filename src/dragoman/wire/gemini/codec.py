@@ -16,7 +16,7 @@ from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import GeminiDecoder
-from .request import structured_path, write_request
+from .request import GeminiWriter, structured_path
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 
@@ -73,7 +73,7 @@ class GeminiCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = GeminiDecoder
-    write_request = staticmethod(write_request)
+    write_request = GeminiWriter.write
     error_rows = ROWS
     read_error = staticmethod(read_refusal)
     refusing = (400, 422, 500, 501)

@@ -10,12 +10,8 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError
-from ..caching import note_unplaced, read_cache
-from ..codec import Notes
-from ..extras import note_raw_only
 from ..json import merge_extras, ordered_json
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive
+from ..request import RequestWriter, join_texts
 from ..settings import write_settings
 from ..strict import note_strict
 from .contents import ContentWriter
@@ -42,60 +38,97 @@ SETTINGS = frozenset(
 """The fields of ``generationConfig``. Extras with these names are added to it; all other extras
 are added to the root of the body.
 """
-LEVELS = ("minimal", "low", "medium", "high")
 _DYNAMIC = -1  # with the budget -1, the model decides how many tokens it uses for thinking
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+# the fields that cached contents have, and the parts of a request that they come from
+_CACHED = {"systemInstruction": "messages[0]", "tools": "tools", "toolConfig": "tool_choice"}
 
 
-def write_request(
-    request: m.Request,
-    home: m.Issuer,
-    quirks: Quirks,
-    path: Literal["native", "prompt"] | None,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Return the body of a request.
+class GeminiWriter(RequestWriter):
+    """Write the body of a request; most settings are in the object ``generationConfig``."""
 
-    Contents come last, so that the body of the next turn begins with the same bytes.
-    """
-    writer = ContentWriter(request, home, quirks, notes)
-    directive = (
-        schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
-    )
-    body: dict[str, Any] = {}
-    if texts := [text for text in (writer.system, directive) if text]:
-        body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
-    body |= _write_tools(request, quirks, notes)
-    if request.server_tools:
-        _add_tools(body, [_write_server_tool(tool) for tool in request.server_tools])
-    schema = request.response_schema if path == "native" else None
-    if config := _write_config(request.config, home, quirks, schema, notes):
-        body["generationConfig"] = config
-    _write_cache(body, request, notes)
-    _add_extras(body, request.config.extras)
-    _add_root(body, quirks.body)
-    body["contents"] = writer.write()
-    return body
+    def body(self) -> dict[str, Any]:
+        conversation = ContentWriter(self.request, self.home, self.quirks, self.notes)
+        body: dict[str, Any] = {}
+        if text := join_texts(conversation.system, self.directive()):
+            body["systemInstruction"] = {"parts": [{"text": text}]}
+        self._write_tools(body)
+        if self.request.server_tools:
+            _add_tools(body, [_write_server_tool(tool) for tool in self.request.server_tools])
+        if config := self._write_config():
+            body["generationConfig"] = config
+        self._write_cache(body)
+        _add_extras(body, self.config.extras)
+        _add_root(body, self.quirks.body)
+        body["contents"] = conversation.write()
+        return body
 
+    def _write_tools(self, body: dict[str, Any]) -> None:
+        """Write the tools and the tool choice."""
+        tools, choice = self.request.tools, self.request.tool_choice
+        if tools:
+            declared = [self._declare(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
+            body["tools"] = [{"functionDeclarations": declared}]
+        if choice is None:
+            return
+        if tools:
+            body["toolConfig"] = {"functionCallingConfig": _write_choice(choice)}
+        else:
+            # The server rejects a tool choice without tools.
+            why = "without tools there is nothing to choose"
+            self.notes.rewrite("tool_choice", "tool_choice_omitted", why)
 
-def _write_cache(body: dict[str, Any], request: m.Request, notes: Notes) -> None:
-    """Write the handle of cached contents, if the call has one.
+    def _declare(self, tool: m.Tool, path: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        note_strict(tool, path, self.notes)
+        if self.quirks.tool_schema == "parametersJsonSchema":
+            entry["parametersJsonSchema"] = ordered_json(tool.parameters)
+        else:
+            parameters = project_schema(tool.parameters, f"{path}.parameters", self.notes)
+            # The server rejects an object schema without properties. A tool without a schema has
+            # no arguments.
+            if parameters.get("properties"):
+                entry["parameters"] = ordered_json(parameters)
+        return entry
 
-    Cached contents include a system prompt and tools. The server rejects a request that refers to
-    cached contents and has its own system prompt or tools, so these are dropped.
-    """
-    cache = read_cache(request)
-    note_unplaced(cache, ("handle",), notes)
-    if cache is None or cache.handle is None:
-        return
-    for name, path in (
-        ("systemInstruction", "messages[0]"),
-        ("tools", "tools"),
-        ("toolConfig", "tool_choice"),
-    ):
-        if body.pop(name, None) is not None:
-            notes.drop(path, "cached_part_dropped", "the cached contents have their own")
-    body["cachedContent"] = cache.handle
+    def _write_config(self) -> dict[str, Any]:
+        """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
+        written = write_settings(self.config, NAMES)
+        written |= self._write_reasoning()
+        if (schema := self.schema_for("native")) is not None:
+            written["responseMimeType"] = "application/json"
+            written["responseJsonSchema"] = ordered_json(schema)
+        extras = {name: value for name, value in self.config.extras.items() if name in SETTINGS}
+        self.note_raw_only("candidateCount", "responseLogprobs")
+        if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
+            # Thinking fields from the extras, such as ``includeThoughts``, are merged with the
+            # reasoning setting. The call is rejected only if the two contradict each other.
+            merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))
+        merge_extras(written, extras, lists=frozenset({"stopSequences"}))
+        return written
+
+    def _write_reasoning(self) -> dict[str, Any]:
+        amount, budgets = self.config.reasoning, self.quirks.effort_budgets
+        if amount in budgets:
+            return {"thinkingConfig": {"thinkingBudget": budgets[str(amount)]}}
+        if amount == _DYNAMIC:
+            return {"thinkingConfig": {"thinkingBudget": _DYNAMIC}}
+        return self.reasoning() or {}
+
+    def _write_cache(self, body: dict[str, Any]) -> None:
+        """Write the handle of cached contents, if the call has one.
+
+        Cached contents include a system prompt and tools. The server rejects a request that refers
+        to cached contents and has its own system prompt or tools, so these are dropped.
+        """
+        cache = self.cache("handle")
+        if cache is None or cache.handle is None:
+            return
+        for name, path in _CACHED.items():
+            if body.pop(name, None) is not None:
+                why = "the cached contents have their own"
+                self.notes.drop(path, "cached_part_dropped", why)
+        body["cachedContent"] = cache.handle
 
 
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
@@ -148,57 +181,6 @@ def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "pr
     return "prompt" if in_words else "native"
 
 
-def _write_config(
-    config: m.RuntimeConfig,
-    home: m.Issuer,
-    quirks: Quirks,
-    schema: Mapping[str, Any] | None,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
-    written = write_settings(config, NAMES)
-    written |= _write_reasoning(config, home, quirks, notes)
-    if schema is not None:
-        written["responseMimeType"] = "application/json"
-        written["responseJsonSchema"] = ordered_json(schema)
-    extras = {name: value for name, value in config.extras.items() if name in SETTINGS}
-    note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs")
-    if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
-        # Thinking fields from the extras, such as ``includeThoughts``, are merged with the
-        # reasoning setting. The call is rejected only if the two contradict each other.
-        merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))
-    merge_extras(written, extras, lists=frozenset({"stopSequences"}))
-    return written
-
-
-def _write_reasoning(
-    config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
-) -> dict[str, Any]:
-    reasoning = config.reasoning
-    if reasoning in quirks.effort_budgets:
-        return {"thinkingConfig": {"thinkingBudget": quirks.effort_budgets[str(reasoning)]}}
-    if reasoning == _DYNAMIC:
-        return {"thinkingConfig": {"thinkingBudget": _DYNAMIC}}
-    return reasoning_fields(config, quirks.reasoning, home, notes) or {}
-
-
-def _write_tools(request: m.Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """Return the fields for the tools and the tool choice. Without tools, return no fields."""
-    if not request.tools:
-        if request.tool_choice is not None:
-            # The server rejects a tool choice without tools.
-            notes.rewrite(
-                "tool_choice", "tool_choice_omitted", "without tools there is nothing to choose"
-            )
-        return {}
-    written: dict[str, Any] = {
-        "tools": [{"functionDeclarations": _declare(request.tools, quirks, notes)}]
-    }
-    if request.tool_choice is not None:
-        written["toolConfig"] = {"functionCallingConfig": _write_choice(request.tool_choice)}
-    return written
-
-
 # For each server-side tool: its field name on this wire, and its default options.
 _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "web_search": ("googleSearch", {}),
@@ -217,23 +199,6 @@ def _write_server_tool(tool: m.ServerTool) -> dict[str, Any]:
 def _add_tools(body: dict[str, Any], tools: Sequence[Any]) -> None:
     """Append tools to those of a body; each is sent as it is written."""
     body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in tools]]
-
-
-def _declare(tools: Sequence[m.Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
-    declared = []
-    for at, tool in enumerate(tools):
-        entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
-        note_strict(tool, f"tools[{at}]", notes)
-        if quirks.tool_schema == "parametersJsonSchema":
-            entry["parametersJsonSchema"] = ordered_json(tool.parameters)
-        else:
-            parameters = project_schema(tool.parameters, f"tools[{at}].parameters", notes)
-            # The server rejects an object schema without properties. A tool without a schema has
-            # no arguments.
-            if parameters.get("properties"):
-                entry["parameters"] = ordered_json(parameters)
-        declared.append(entry)
-    return declared
 
 
 def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:

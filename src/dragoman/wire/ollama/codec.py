@@ -15,7 +15,7 @@ from ..readiness import entries_of, get_json, read_success
 from ..urls import root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
-from .request import write_request
+from .request import OllamaWriter
 
 _HEADERS = {**JSON_HEADERS, "accept": "application/x-ndjson, application/json"}
 
@@ -32,7 +32,7 @@ class OllamaCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = OllamaDecoder
-    write_request = staticmethod(write_request)
+    write_request = OllamaWriter.write
     error_rows = ROWS
     refusing = (400,)
     refusals = (Refusal(re.compile("format"), {"structured": "prompt"}, "native"),)

@@ -7,13 +7,10 @@ from typing import Any
 
 from ... import messages as m
 from ...errors import UnsupportedContentError
-from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..conversation import FieldWriter
 from ..json import merge_extras, ordered_json
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive
-from ..server_tools import write_server_tools
+from ..request import RequestWriter
 from ..settings import SAME, write_settings
 from ..strict import note_strict, write_function
 from .quirks import Quirks
@@ -21,39 +18,35 @@ from .quirks import Quirks
 SETTINGS = SAME | {"max_tokens": "num_predict", "stop_sequences": "stop"}
 
 
-def write_request(
-    request: m.Request, home: m.Issuer, quirks: Quirks, path: str | None, notes: Notes
-) -> dict[str, Any]:
-    """Return the body of a request, with the messages last.
+class OllamaWriter(RequestWriter):
+    """Write the body of a request; most settings are in the object ``options``."""
 
-    ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
-    """
-    writer = _Writer(request, home, quirks, notes)
-    body: dict[str, Any] = {"model": home.model, "stream": request.stream}
-    if quirks.keep_alive is not None:
-        body["keep_alive"] = quirks.keep_alive
-    body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
-    note_unplaced(read_cache(request), (), notes)
-    write_server_tools(request.server_tools, {}, None)
-    if request.tools and request.tool_choice != "none":
-        for at, tool in enumerate(request.tools):
-            note_strict(tool, f"tools[{at}]", notes)
-        body["tools"] = [write_function(tool, tool.parameters) for tool in request.tools]
-    if request.tool_choice not in (None, "auto", "none"):
-        notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
-    if path == "native":
-        body["format"] = ordered_json(request.response_schema)
-    options = write_settings(request.config, SETTINGS)
-    if quirks.num_ctx is not None:
-        options["num_ctx"] = quirks.num_ctx
-    merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
-    if options:
-        body["options"] = options
-    writer.add_system(
-        schema_directive(request.response_schema or {}) if path == "prompt" else None
-    )
-    body["messages"] = writer.write()
-    return body
+    def body(self) -> dict[str, Any]:
+        request, quirks, notes = self.request, self.quirks, self.notes
+        conversation = _Writer(request, self.home, quirks, notes)
+        body: dict[str, Any] = {"model": self.home.model, "stream": request.stream}
+        if quirks.keep_alive is not None:
+            body["keep_alive"] = quirks.keep_alive
+        body |= self.reasoning() or {}
+        self.cache()
+        self.server_tools({})
+        if request.tools and request.tool_choice != "none":
+            for at, tool in enumerate(request.tools):
+                note_strict(tool, f"tools[{at}]", notes)
+            body["tools"] = [write_function(tool, tool.parameters) for tool in request.tools]
+        if request.tool_choice not in (None, "auto", "none"):
+            notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
+        if self.path == "native":
+            body["format"] = ordered_json(request.response_schema)
+        options = write_settings(self.config, SETTINGS)
+        if quirks.num_ctx is not None:
+            options["num_ctx"] = quirks.num_ctx
+        merge_extras(options, self.config.extras, lists=frozenset({"stop"}), coerce=True)
+        if options:
+            body["options"] = options
+        conversation.add_system(self.directive())
+        body["messages"] = conversation.write()
+        return body
 
 
 class _Writer(FieldWriter):

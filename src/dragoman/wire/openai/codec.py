@@ -19,7 +19,7 @@ from ..urls import join_url, root_of
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
-from .request import coerces, structured_path, write_request
+from .request import ChatWriter, coerces, structured_path
 
 _NAMES_FORMAT = re.compile("response_format|json_schema")
 
@@ -41,7 +41,7 @@ class OpenAICodec(Endpoint[Quirks]):
         "service_tier": "service_tier",
     }
     quirks_type = Quirks
-    write_request = staticmethod(write_request)
+    write_request = ChatWriter.write
     error_rows = ROWS
     refusals = (
         Refusal(

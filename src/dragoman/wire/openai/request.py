@@ -8,19 +8,16 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ... import messages as m
-from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
+from ...errors import UnsupportedContentError, quote
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
-from ..extras import drop_stream, note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
 from ..marks import mark_end, mark_of, place_marks
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive
-from ..server_tools import write_server_tools
+from ..request import RequestWriter
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
@@ -38,56 +35,79 @@ SETTINGS = {
 }
 
 
-def write_request(
-    request: m.Request,
-    home: m.Issuer,
-    quirks: Quirks,
-    path: Literal["native", "prompt"] | None,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Return the body of a request.
+class ChatWriter(RequestWriter):
+    """Write the body of a request, with workarounds for features that a server lacks."""
 
-    Messages come last, so that the body of the next turn begins with the same bytes.
-
-    ``home`` is the issuer that receives the request; only opaque state that it issued is sent.
-    ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
-    """
-    body: dict[str, Any] = {"model": home.model}
-    directives: list[str] = []
-    if request.tools or request.tool_choice is not None or request.response_schema is not None:
-        _write_structure(body, request, quirks, path, notes)
-        directives = _find_directives(request, quirks, path)
-    _write_config(body, request.config, home, quirks, notes)
-    if request.server_tools:
-        for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
-            # Models with built-in web search read their options from this field.
-            body["web_search_options"] = tool
-    cache = None
-    if request.config.cache is not None or quirks.cache_control:
-        cache = read_cache(request)
-        body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
-    if request.stream:
-        body["stream"] = True
-        if quirks.stream_usage:
-            body["stream_options"] = {"include_usage": True}
-    if cache is None and quirks.cache_control:
-        quirks = replace(quirks, cache_control=False)
-    written = _write_messages(request, home, quirks, directives, notes)
-    if cache is not None and quirks.cache_control:
-        written = [
-            {"role": "user", "content": each.content} if isinstance(each, m.User) else each
-            for each in written
-        ]
-        place_marks({"messages": written}, replace(cache, ttl=None), notes)
-    if request.config.extras:
-        # The messages are set before the extras are merged, so that an extra named ``messages`` is
-        # found to contradict them. They are then moved to the end of the body.
+    def body(self) -> dict[str, Any]:
+        request, quirks, notes = self.request, self.quirks, self.notes
+        body: dict[str, Any] = {"model": self.home.model}
+        directives: list[str] = []
+        if request.tools or request.tool_choice is not None or request.response_schema is not None:
+            directives = self._write_structure(body)
+        self._write_config(body)
+        if request.server_tools:
+            for tool in self.server_tools({"web_search": {}}):
+                # Models with built-in web search read their options from this field.
+                body["web_search_options"] = tool
+        cache = None
+        if request.config.cache is not None or quirks.cache_control:
+            cache = read_cache(request)
+            body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
+        if request.stream:
+            body["stream"] = True
+            if quirks.stream_usage:
+                body["stream_options"] = {"include_usage": True}
+        if cache is None and quirks.cache_control:
+            quirks = replace(quirks, cache_control=False)
+        written = _write_messages(request, self.home, quirks, directives, notes)
+        if cache is not None and quirks.cache_control:
+            written = [
+                {"role": "user", "content": each.content} if isinstance(each, m.User) else each
+                for each in written
+            ]
+            place_marks({"messages": written}, replace(cache, ttl=None), notes)
+        if request.config.extras:
+            # The messages are set before the extras are merged, so that an extra named
+            # ``messages`` is found to contradict them. They are then moved to the end of the body.
+            body["messages"] = written
+            self.note_raw_only("n", "logprobs")
+            lists = frozenset({"stop"})
+            merge_extras(body, self.extras(), lists=lists, objects=_JOINED, coerce=True)
+            del body["messages"]
         body["messages"] = written
-        note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
-        _add_extras(body, request)
-        del body["messages"]
-    body["messages"] = written
-    return body
+        return body
+
+    def _write_structure(self, body: dict[str, Any]) -> list[str]:
+        """Write the tools and the response schema; return instructions for the system prompt.
+
+        They are necessary if the server's fields for tools or for the schema cannot be used.
+        """
+        request, quirks = self.request, self.quirks
+        directives = []
+        if coerces(request, quirks):
+            body["response_format"] = _response_format(_calls_schema(request), strict=False)
+            directives.append(_calls_directive(request.tools))
+        elif quirks.tools == "native":
+            if request.tools:
+                tools = enumerate(request.tools)
+                body["tools"] = [_write_tool(tool, at, self.notes) for at, tool in tools]
+                if not quirks.parallel_tools:
+                    body["parallel_tool_calls"] = False
+            if request.tool_choice is not None:
+                body["tool_choice"] = _write_tool_choice(request.tool_choice)
+        if (schema := self.schema_for("native")) is not None:
+            body["response_format"] = _response_format(schema, strict=quirks.strict_schemas)
+        if (directive := self.directive()) is not None:
+            directives.append(directive)
+        return directives
+
+    def _write_config(self, body: dict[str, Any]) -> None:
+        """Write the caller's settings into the body, under the names of this wire."""
+        if self.config is m.NO_CONFIG:
+            return
+        names = SETTINGS | {"max_tokens": self.quirks.max_tokens_field}
+        body |= write_settings(self.config, names)
+        merge_fields(body, self.effort(lambda effort: {"reasoning_effort": effort}))
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:
@@ -102,63 +122,8 @@ def coerces(request: m.Request, quirks: Quirks) -> bool:
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
-def _write_structure(
-    body: dict[str, Any], request: m.Request, quirks: Quirks, path: str | None, notes: Notes
-) -> None:
-    if coerces(request, quirks):
-        body["response_format"] = _response_format(_calls_schema(request), strict=False)
-    elif quirks.tools == "native":
-        if request.tools:
-            body["tools"] = [_write_tool(tool, at, notes) for at, tool in enumerate(request.tools)]
-            if not quirks.parallel_tools:
-                body["parallel_tool_calls"] = False
-        if request.tool_choice is not None:
-            body["tool_choice"] = _write_tool_choice(request.tool_choice)
-    if path == "native" and request.response_schema is not None:
-        schema = request.response_schema
-        body["response_format"] = _response_format(schema, strict=quirks.strict_schemas)
-
-
-def _find_directives(request: m.Request, quirks: Quirks, path: str | None) -> list[str]:
-    """Return instructions for the system prompt.
-
-    They are necessary if the server's fields for tools or for the schema cannot be used.
-    """
-    directives = []
-    if coerces(request, quirks):
-        directives.append(_calls_directive(request.tools))
-    if path == "prompt" and request.response_schema is not None:
-        directives.append(schema_directive(request.response_schema))
-    return directives
-
-
-def _write_config(
-    body: dict[str, Any], config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
-) -> None:
-    """Write the caller's settings into the body, under the names of this wire."""
-    if config is m.NO_CONFIG:
-        return
-    body |= write_settings(config, SETTINGS | {"max_tokens": quirks.max_tokens_field})
-    fields = reasoning_fields(config, quirks.reasoning, home, notes)
-    if fields is not None:
-        merge_fields(body, fields)
-    elif isinstance(config.reasoning, str):
-        body["reasoning_effort"] = "none" if config.reasoning == "off" else config.reasoning
-    elif config.reasoning is not None:
-        raise UnsupportedFeatureError(
-            "config.reasoning: this wire takes an effort; a budget in tokens needs "
-            "quirks.reasoning for this model"
-        )
-
-
 # Objects that may have fields from both the reasoning setting and the extras.
 _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
-
-
-def _add_extras(body: dict[str, Any], request: m.Request) -> None:
-    """Merge the caller's extras into the fields that the codec sets."""
-    extras = drop_stream(request)
-    merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
 
 def _write_tool(tool: m.Tool, at: int, notes: Notes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import write_request
+from .request import ResponsesWriter
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
 # content, but is about an item of the conversation.
@@ -69,7 +69,7 @@ class ResponsesCodec(Endpoint[Quirks]):
     }
     keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
     quirks_type = Quirks
-    write_request = staticmethod(write_request)
+    write_request = ResponsesWriter.write
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS
     read_error = staticmethod(read_error_body)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import UnsupportedFeatureError, quote
-from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool
+from ...messages import ForceTool, Tool
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
-from ..extras import drop_stream
 from ..json import merge_extras, ordered_json
-from ..reasoning import reasoning_fields
-from ..schema import schema_directive
-from ..server_tools import write_server_tools
+from ..request import RequestWriter, join_texts
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format
 from .items import ItemWriter
@@ -29,93 +26,59 @@ _SERVER_TOOLS: dict[str, dict[str, Any]] = {
 _STATE = ("previous_response_id", "conversation", "background")
 
 
-def write_request(
-    request: Request,
-    home: Issuer,
-    quirks: Quirks,
-    path: Literal["native", "prompt"] | None,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Return the body of a request.
+class ResponsesWriter(RequestWriter):
+    """Write the body of a request; the conversation is in the field ``input``."""
 
-    The input comes last, so that the body of the next turn begins with the same bytes.
-    """
-    writer = ItemWriter(request, home, quirks, notes)
-    body: dict[str, Any] = {"model": home.model, "store": False}
-    _write_structure(body, request, quirks, path, writer.system, notes)
-    settings = write_settings(request.config, SETTINGS)
-    _write_reasoning(body, request.config, home, quirks, notes)
-    body |= settings
-    body |= write_key(read_cache(request), request, notes, auto_key=quirks.cache_key)
-    if request.stream:
-        body["stream"] = True
-    body["input"] = writer.write()
-    _add_extras(body, request)
-    body["input"] = body.pop("input")
-    return body
+    def body(self) -> dict[str, Any]:
+        conversation = ItemWriter(self.request, self.home, self.quirks, self.notes)
+        body: dict[str, Any] = {"model": self.home.model, "store": False}
+        if instructions := join_texts(conversation.system, self.directive()):
+            body["instructions"] = instructions
+        self._write_structure(body)
+        settings = write_settings(self.config, SETTINGS)
+        self._write_reasoning(body)
+        body |= settings
+        cache = read_cache(self.request)
+        body |= write_key(cache, self.request, self.notes, auto_key=self.quirks.cache_key)
+        if self.request.stream:
+            body["stream"] = True
+        body["input"] = conversation.write()
+        self._add_extras(body)
+        body["input"] = body.pop("input")
+        return body
 
+    def _write_structure(self, body: dict[str, Any]) -> None:
+        request, quirks = self.request, self.quirks
+        if request.tools:
+            tools = enumerate(request.tools)
+            body["tools"] = [_write_tool(tool, at, quirks, self.notes) for at, tool in tools]
+            if not quirks.parallel_tools:
+                body["parallel_tool_calls"] = False
+        if request.server_tools:
+            theirs = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
+            body["tools"] = [*body.get("tools", ()), *theirs]
+        if request.tool_choice is not None:
+            body["tool_choice"] = _write_tool_choice(request.tool_choice)
+        if (schema := self.schema_for("native")) is not None:
+            form = schema_format(schema, strict=quirks.strict_schemas)
+            body["text"] = {"format": {"type": "json_schema", **form}}
 
-def _write_structure(
-    body: dict[str, Any],
-    request: Request,
-    quirks: Quirks,
-    path: str | None,
-    system: str | None,
-    notes: Notes,
-) -> None:
-    schema = request.response_schema
-    instructions = [system] if system else []
-    if schema is not None and path == "prompt":
-        instructions.append(schema_directive(schema))
-    if instructions:
-        body["instructions"] = "\n\n".join(instructions)
-    if request.tools:
-        body["tools"] = [
-            _write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)
-        ]
-        if not quirks.parallel_tools:
-            body["parallel_tool_calls"] = False
-    if request.server_tools:
-        theirs = write_server_tools(
-            request.server_tools, _SERVER_TOOLS, lambda name: {"type": name}
-        )
-        body["tools"] = [*body.get("tools", ()), *theirs]
-    if request.tool_choice is not None:
-        body["tool_choice"] = _write_tool_choice(request.tool_choice)
-    if schema is not None and path == "native":
-        form = schema_format(schema, strict=quirks.strict_schemas)
-        body["text"] = {"format": {"type": "json_schema", **form}}
+    def _write_reasoning(self, body: dict[str, Any]) -> None:
+        merge_fields(body, self.effort(lambda effort: {"reasoning": {"effort": effort}}))
+        if self.quirks.reasoning_summary is not None:
+            merge_fields(body, {"reasoning": {"summary": self.quirks.reasoning_summary}})
+        if self.quirks.encrypted_reasoning:
+            body["include"] = ["reasoning.encrypted_content"]
 
-
-def _write_reasoning(
-    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
-) -> None:
-    fields = reasoning_fields(config, quirks.reasoning, home, notes)
-    if fields is None and isinstance(config.reasoning, str):
-        fields = {
-            "reasoning": {"effort": "none" if config.reasoning == "off" else config.reasoning}
-        }
-    elif fields is None and config.reasoning is not None:
-        raise UnsupportedFeatureError(
-            "config.reasoning: this wire takes an effort; a budget in tokens needs "
-            "quirks.reasoning for this model"
-        )
-    merge_fields(body, fields or {})
-    if quirks.reasoning_summary is not None:
-        merge_fields(body, {"reasoning": {"summary": quirks.reasoning_summary}})
-    if quirks.encrypted_reasoning:
-        body["include"] = ["reasoning.encrypted_content"]
-
-
-def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the caller's extras into the codec's fields; the two ``include`` lists are joined."""
-    extras = drop_stream(request)
-    for name in _STATE:
-        if extras.get(name):
-            raise UnsupportedFeatureError(
-                f"config.extras[{quote(name)}]: nothing is kept on the server between calls"
-            )
-    merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
+    def _add_extras(self, body: dict[str, Any]) -> None:
+        """Merge the caller's extras into the codec's fields; the ``include`` lists are joined."""
+        extras = self.extras()
+        for name in _STATE:
+            if extras.get(name):
+                raise UnsupportedFeatureError(
+                    f"config.extras[{quote(name)}]: nothing is kept on the server between calls"
+                )
+        merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
 
 
 def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:

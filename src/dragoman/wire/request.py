@@ -1,0 +1,157 @@
+"""The base class of request writers: what the wires share to write the body of a request."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import InvalidRequestError, UnsupportedFeatureError
+from ..messages import Issuer, PromptCache, Request
+from ..reasoning import find_style, translate_reasoning
+from .caching import note_unplaced, read_cache
+from .codec import Notes
+from .json import ordered_json
+from .schema import schema_directive
+
+PORTABLE = ("web_search", "code_execution", "url_context", "file_search", "computer_use")
+
+
+class RequestWriter(ABC):
+    """Write the body of a request in the form of a wire.
+
+    ``home`` is the issuer that receives the request; only opaque state that it issued is sent.
+    ``path`` is how the response schema is requested: in a field of the wire (``native``), by a
+    forced tool or in the prompt. Messages come last in a body, so that the body of the next turn
+    begins with the same bytes.
+    """
+
+    def __init__(
+        self, request: Request, home: Issuer, quirks: Any, path: str | None, notes: Notes
+    ) -> None:
+        self.request = request
+        self.config = request.config
+        self.home = home
+        self.quirks = quirks
+        self.path = path
+        self.notes = notes
+
+    @classmethod
+    def write(
+        cls, request: Request, home: Issuer, quirks: Any, path: str | None, notes: Notes
+    ) -> dict[str, Any]:
+        """Return the body of a request; add what it lacks to ``notes``."""
+        return cls(request, home, quirks, path, notes).body()
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """Return the body of the request."""
+
+    def schema_for(self, path: str) -> dict[str, Any] | None:
+        """Return the response schema if it is requested in this way."""
+        return self.request.response_schema if self.path == path else None
+
+    def directive(self) -> str | None:
+        """Return the instruction for the system prompt that requests the response schema, if any."""
+        schema = self.schema_for("prompt")
+        return None if schema is None else schema_directive(schema, self.home.wire)
+
+    def reasoning(self, room: int | None = None) -> dict[str, Any] | None:
+        """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
+
+        If the quirks have no style, the catalogue chooses one by model family; for an unknown
+        family the result is ``None``. ``room`` is the token limit of the reply. A reasoning budget
+        must be smaller than this limit. A model that supports only another amount gets a warning.
+        """
+        if self.config.reasoning is None:
+            return None
+        home = self.home
+        style = self.quirks.reasoning or find_style(home.wire, home.vendor, home.model or "")
+        if style is None:
+            return None
+        fields, approximate = translate_reasoning(self.config.reasoning, style, room)
+        if approximate is not None:
+            self.notes.rewrite(
+                "config.reasoning", "reasoning_approximated", approximate, loss=True
+            )
+        return fields
+
+    def effort(self, write: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """Return the fields for reasoning; ``write`` is for models of an unknown family."""
+        fields, amount = self.reasoning(), self.config.reasoning
+        if fields is not None or amount is None:
+            return fields or {}
+        if not isinstance(amount, str):
+            raise UnsupportedFeatureError(
+                "config.reasoning: this wire takes an effort; a budget in tokens needs "
+                "quirks.reasoning for this model"
+            )
+        return write("none" if amount == "off" else amount)
+
+    def cache(self, *places: str, default: bool = False) -> PromptCache | None:
+        """Return how the call uses the prompt cache; ``None`` if caching is off.
+
+        ``places`` are the cache settings that the wire has a field for. ``default`` is the
+        endpoint's setting, which applies to calls without a cache setting.
+        """
+        cache = read_cache(self.request, default=default)
+        note_unplaced(cache, places, self.notes)
+        return cache
+
+    def server_tools(
+        self,
+        known: Mapping[str, Mapping[str, Any]],
+        other: Callable[[str], dict[str, Any]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the tools that the provider runs. The caller's options override defaults.
+
+        ``known`` has the portable tools that the wire supports; other portable tools are rejected.
+        ``other`` encodes tools that only this wire has. Without ``other``, they are rejected too.
+        """
+        written = []
+        for at, tool in enumerate(self.request.server_tools):
+            if tool.name in known:
+                fields = dict(known[tool.name])
+            elif other is None or tool.name in PORTABLE:
+                raise UnsupportedFeatureError(
+                    f"server_tools[{at}]: this wire has no tool {tool.name!r} that the provider"
+                    " runs"
+                )
+            else:
+                fields = other(tool.name)
+            options = {name: ordered_json(value) for name, value in tool.options.items()}
+            written.append({**fields, **options})
+        return written
+
+    def note_raw_only(self, choices: str, logprobs: str) -> None:
+        """Report extras that request several choices or log probabilities.
+
+        ``Response`` contains these only in ``raw``.
+        """
+        extras = self.config.extras
+        if extras.get(choices) not in (None, 1):
+            why = (
+                "a reply has one choice: the first is read, and the others are in raw; gather()"
+                " makes several calls"
+            )
+            self.notes.rewrite(f"config.extras[{choices!r}]", "choices_dropped", why, loss=True)
+        if extras.get(logprobs):
+            why = "log probabilities are in raw and not in the message"
+            self.notes.rewrite(f"config.extras[{logprobs!r}]", "logprobs_in_raw", why, loss=True)
+
+    def extras(self) -> dict[str, Any]:
+        """Return the extras without ``stream``, which the call itself decides.
+
+        ``stream: false`` is ignored, and any other value contradicts a call that does not stream.
+        """
+        extras = dict(self.config.extras)
+        if not self.request.stream and extras.pop("stream", False) is not False:
+            raise InvalidRequestError(
+                "config.extras['stream'] contradicts this call; use stream() to stream"
+            )
+        return extras
+
+
+def join_texts(*texts: str | None) -> str:
+    """Return the texts of a system prompt that are not empty, with a blank line between them."""
+    return "\n\n".join([text for text in texts if text])
