@@ -23,7 +23,7 @@ from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
-from .json import put_over, to_bytes
+from .json import json_text, put_over, string_of, to_bytes
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.
@@ -312,6 +312,20 @@ class Decoder(ABC):
         """Start the message, unless it has started; some servers announce it twice."""
         if not self.out.started:
             self.out.start(model if isinstance(model, str) else None)
+
+    def start_call(self, key: Any, call_id: Any, name: Any) -> None:
+        """Start a call; an id or a name that is not a string is ignored."""
+        known = call_id if isinstance(call_id, str) else None
+        self.out.tool_start(key, known, string_of(name))
+
+    def end_call(self, key: Any, arguments: Any) -> None:
+        """End a call whose arguments arrived complete, as an object or as text, or not at all."""
+        if arguments is None:
+            self.hold_end(key)
+            return
+        text = arguments if isinstance(arguments, str) else json_text(arguments)
+        self.out.tool_input(key, text)
+        self.out.block_end(key)
 
     def hold_end(self, key: Any) -> None:
         """Report the end of a call without input later.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,18 +10,24 @@ import msgspec
 
 from ..errors import InvalidResponseError
 from .codec import Codec, Encoded, HttpReply, HttpRequest
-from .json import to_bytes
+from .json import dig, read_count, to_bytes
 from .readiness import read_success
 from .urls import root_of
 
 Questions = Generator[HttpRequest, HttpReply, int | None]
 
-# The request fields that each counting endpoint accepts. Other fields are rejected.
-_ANTHROPIC = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
-_RESPONSES = (
-    "model", "input", "instructions", "tools", "tool_choice", "text", "reasoning",
-    "parallel_tool_calls", "truncation", "previous_response_id", "conversation",
-)  # fmt: skip
+# The path of each counting endpoint, and the request fields that it accepts. Others are rejected.
+_ENDPOINTS = {
+    "anthropic": (
+        "/count_tokens",
+        "model messages system tools tool_choice thinking output_config",
+    ),
+    "responses": (
+        "/input_tokens",
+        "model input instructions tools tool_choice text reasoning parallel_tool_calls truncation"
+        " previous_response_id conversation",
+    ),
+}
 
 
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
@@ -32,18 +38,10 @@ def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
     """
     sent = encoded.http
     body = msgspec.json.decode(sent.body)
-    if codec.wire == "anthropic" and sent.url.endswith("/messages"):
-        return (
-            yield from _ask_once(
-                codec, sent, "/count_tokens", _keep(body, _ANTHROPIC), "input_tokens"
-            )
-        )
-    if codec.wire == "responses":
-        return (
-            yield from _ask_once(
-                codec, sent, "/input_tokens", _keep(body, _RESPONSES), "input_tokens"
-            )
-        )
+    # Google Cloud serves models of the anthropic wire, but does not count their tokens.
+    if codec.wire in _ENDPOINTS and (codec.wire != "anthropic" or sent.url.endswith("/messages")):
+        path, names = _ENDPOINTS[codec.wire]
+        return (yield from _ask_once(codec, sent, path, _keep(body, names.split())))
     if codec.wire == "gemini":
         return (yield from _ask_gemini(codec, sent, body, model))
     if codec.wire == "openai" and getattr(getattr(codec, "quirks", None), "any_model", False):
@@ -51,15 +49,15 @@ def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
     return None
 
 
-def _keep(body: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _keep(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name in names}
 
 
-def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) -> Questions:
+def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: dict[str, Any]) -> Questions:
     parts = urlsplit(sent.url)
     url = urlunsplit((parts.scheme, parts.netloc, parts.path + path, parts.query, ""))
     reply = yield HttpRequest("POST", url, sent.headers, to_bytes(body))
-    return _read_count(codec, reply, name)
+    return _read_count(codec, reply, "input_tokens")
 
 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
@@ -88,25 +86,20 @@ def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Q
     root = root_of(sent.url.removesuffix("/chat/completions"))
     asked = _keep(body, ("messages", "tools", "chat_template_kwargs"))
     reply = yield HttpRequest("POST", f"{root}/apply-template", sent.headers, to_bytes(asked))
-    prompt = _read_object(codec, reply).get("prompt")
+    prompt = dig(read_success(codec, reply), "prompt")
     if not isinstance(prompt, str):
         raise InvalidResponseError("the server's template made no prompt", status=reply.status)
     words = {"content": prompt, "add_special": True, "parse_special": True}
     reply = yield HttpRequest("POST", f"{root}/tokenize", sent.headers, to_bytes(words))
-    tokens = _read_object(codec, reply).get("tokens")
+    tokens = dig(read_success(codec, reply), "tokens")
     if not isinstance(tokens, list):
         raise InvalidResponseError("the server's answer holds no tokens", status=reply.status)
     return len(tokens)
 
 
-def _read_object(codec: Codec, reply: HttpReply) -> dict[str, Any]:
-    found = read_success(codec, reply)
-    return found if isinstance(found, dict) else {}
-
-
 def _read_count(codec: Codec, reply: HttpReply, name: str) -> int:
-    count = _read_object(codec, reply).get(name)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    count = read_count(dig(read_success(codec, reply), name))
+    if count is None:
         raise InvalidResponseError(
             "the server's answer holds no count of tokens", status=reply.status
         )

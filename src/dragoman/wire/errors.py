@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from .. import errors as e
 from ..events import read_json
-from .json import json_text
+from .json import dict_of, json_text
 
 
 class Failure(Struct, frozen=True):
@@ -136,8 +136,7 @@ def is_failure(data: bytes) -> bool:
 
 def _from_record(record: Mapping[str, Any]) -> Failure:
     message = record.get("message") or record.get("detail") or record.get("reason") or ""
-    metadata = record.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = dict_of(record.get("metadata"))
     # OpenRouter and other routers put the upstream's error body into a string; often only this
     # body names the cause.
     upstream = metadata.get("raw")

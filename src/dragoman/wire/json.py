@@ -84,6 +84,33 @@ def read_count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
+def dig(value: Any, *names: str) -> Any:
+    """Return a field of nested objects; ``None`` if it or one of the objects is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def string_of(value: Any) -> str:
+    """Return the value if it is a string, otherwise an empty string."""
+    return value if isinstance(value, str) else ""
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    """Return the value if it is an object, otherwise an empty object."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return the value if it is a list, otherwise an empty list."""
+    return value if isinstance(value, list) else []
+
+
+def entries_of(value: Any) -> list[dict[str, Any]]:
+    """Return the JSON objects in a list; an empty list if the value is not a list."""
+    return [entry for entry in list_of(value) if isinstance(entry, dict)]
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON text with its keys in insertion order."""
     return _write(value, _encode).decode()

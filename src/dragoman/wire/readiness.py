@@ -32,11 +32,6 @@ def refuse_failure(codec: Codec, reply: HttpReply) -> None:
         raise codec.error(reply.status, reply.headers, reply.body)
 
 
-def entries_of(value: Any) -> list[dict[str, Any]]:
-    """Return the JSON objects in a list; an empty list if the value is not a list."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
 def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether llama.cpp sent this model list. It serves its only model under any name."""
     return len(entries) == 1 and isinstance(entries[0].get("meta"), Mapping)

@@ -17,7 +17,8 @@ from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, read_quirks
 from ..errors import read_failure
-from ..readiness import entries_of, get_json, read_success, serves_one_model
+from ..json import entries_of
+from ..readiness import get_json, read_success, serves_one_model
 from ..urls import join_url
 from .betas import HEADER, TOOL_BETAS
 from .errors import ROWS

@@ -18,7 +18,7 @@ from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import PairedWriter
-from ..json import ordered_json
+from ..json import dict_of, dig, ordered_json
 from ..marks import mark_of, take_mark
 from ..media import read_text, refuse_audio
 from .quirks import Quirks
@@ -47,9 +47,8 @@ class TurnWriter(PairedWriter):
 
     def _note_server_tool(self, block: m.AssistantBlock) -> None:
         if type(block) is m.ToolCall:
-            caller = _extras_of(block).get("caller")
-            if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
-                self._served.add(caller["tool_id"])
+            if isinstance(caller := dig(_extras_of(block), "caller", "tool_id"), str):
+                self._served.add(caller)
         elif type(block) is m.Opaque and isinstance(block.data, dict):
             if isinstance(block.data.get("tool_use_id"), str):
                 self._served.add(block.data["tool_use_id"])
@@ -174,8 +173,7 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
 
 def _extras_of(block: m.AssistantBlock) -> dict[str, Any]:
     """Return the provider-specific fields that the decoder stored with a block."""
-    state = block.continuity
-    return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
+    return {} if block.continuity is None else dict_of(block.continuity.opaque)
 
 
 def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:

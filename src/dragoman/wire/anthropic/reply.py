@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import read_as
+from ..json import dig, list_of, read_as
 from ..usage import UsageMap
 from .errors import inband_error
 
@@ -164,7 +164,7 @@ class AnthropicDecoder(Decoder):
         self.start(body.model)
         self._note_usage(body.usage)
         self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
-        self.read_blocks(body.content if isinstance(body.content, list) else [])
+        self.read_blocks(list_of(body.content))
 
     def read_blocks(self, blocks: list[Any]) -> None:
         """Decode the blocks of a complete message, whose stop reason is known."""
@@ -200,9 +200,8 @@ class AnthropicDecoder(Decoder):
             if (block := self._blocks.get(event.index)) is not None:
                 self._close(block)
         elif kind == "message_start":
-            message = event.message if isinstance(event.message, dict) else {}
-            self.start(message.get("model"))
-            usage = message.get("usage")
+            self.start(dig(event.message, "model"))
+            usage = dig(event.message, "usage")
             # Clients require integers, so proxies send zeros at the start as placeholders, and the
             # counts (or null) at the end. If the end has no input count, as with the test server
             # aimock, the zeros are real counts (case: anthropic/usage-changed-at-end).
@@ -259,9 +258,7 @@ class AnthropicDecoder(Decoder):
         self._count += 1
         block = self._blocks[index] = _Block(self._kind_of(data), self._count, data)
         if block.kind == "call":
-            call_id, name = data.get("id"), data.get("name")
-            known = call_id if isinstance(call_id, str) else None
-            self.out.tool_start(block.key, known, name if isinstance(name, str) else "")
+            self.start_call(block.key, data.get("id"), data.get("name"))
             return block
         self._current = block
         if block.kind in ("text", "thinking"):
@@ -295,15 +292,16 @@ class AnthropicDecoder(Decoder):
                 self._find_block(event.index, block, "thinking", "thinking"), delta.thinking
             )
         elif delta.type == "input_json_delta":
-            kind: _Kind = "answer" if block is not None and block.kind == "answer" else "call"
-            self._add_fragment(
-                self._find_block(event.index, block, kind, "tool_use"),
-                _as_input(delta.partial_json),
-            )
+            self.add_input(event.index, block, _as_input(delta.partial_json))
         elif block is not None and delta.type == "signature_delta":
             self._note_signature(block, delta.signature)
         elif block is not None and delta.type == "citations_delta":
             _append(block.extras, "citations", delta.citation)
+
+    def add_input(self, index: Any, block: _Block | None, piece: Any) -> None:
+        """Add a fragment of the input of a call, or of the call that is the answer."""
+        kind: _Kind = "answer" if block is not None and block.kind == "answer" else "call"
+        self._add_fragment(self._find_block(index, block, kind, "tool_use"), piece)
 
     def _find_block(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
         """Return the block that a delta extends; open one if no start event of its type arrived.

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from ... import errors as e
-from ...events import read_json
+from ...events import read_object
 from ..errors import Failure, Row, build_inband_error, read_failure, row, rows
+from ..json import string_of
 
 _STATUSES = {
     "validationexception": 400,
@@ -52,28 +53,13 @@ def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failu
     suffix, as in ``ValidationException:http://...``.
     """
     failure = read_failure(body)
-    named = next(
-        (value for name, value in (headers or {}).items() if name.lower() == "x-amzn-errortype"),
-        "",
-    )
-    record = _read_record(body)
+    lower = {name.lower(): value for name, value in (headers or {}).items()}
+    record = read_object(body.decode("utf-8", "replace")) or {}
     # The AWS gateway in front of the service writes its message into the field ``Message``.
     if not failure.message and isinstance(said := record.get("Message"), str):
         failure = replace(failure, message=said)
-    name = (
-        named
-        or (record.get("__type") if isinstance(record.get("__type"), str) else "")
-        or failure.code
-    )
+    name = lower.get("x-amzn-errortype") or string_of(record.get("__type")) or failure.code
     return replace(failure, code=name.partition(":")[0].rpartition("#")[2])
-
-
-def _read_record(body: bytes) -> dict[str, Any]:
-    try:
-        record = read_json(body)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def inband_error(name: str, record: Any) -> e.ProviderError:

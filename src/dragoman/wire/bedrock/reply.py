@@ -19,9 +19,8 @@ from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..finish import READ
-from ..json import read_as
+from ..json import dict_of, dig, entries_of, json_text, read_as, string_of
 from ..openai.errors import inband_error as foreign_error
-from ..readiness import entries_of
 from ..usage import UsageMap
 from .errors import inband_error
 
@@ -94,15 +93,9 @@ class BedrockDecoder(AnthropicDecoder):
         if body is None or _NAMES & body.keys():
             self._read_lines(data)
             return
-        output = body.get("output")
-        message = output.get("message") if isinstance(output, dict) else None
+        message = dig(body, "output", "message")
         if not isinstance(message, dict):
-            if (
-                body.get("message")
-                or body.get("Message")
-                or body.get("error")
-                or body.get("errors")
-            ):
+            if any(body.get(name) for name in ("message", "Message", "error", "errors")):
                 self.out.fail(foreign_error(read_failure(data)))
                 return
             raise InvalidResponseError("the reply has no message")
@@ -148,13 +141,11 @@ class BedrockDecoder(AnthropicDecoder):
     def _feed(self, index: Any, piece: Any) -> None:
         block = self._blocks.get(index)
         if isinstance(piece, dict):
-            piece = msgspec.json.encode(piece).decode()
+            piece = json_text(piece)
         if block is not None and block.kind == "opaque":
-            block.add("partial_json", piece if isinstance(piece, str) else "")
-        elif block is not None and block.kind == "answer":
-            self._add_fragment(self._find_block(index, block, "answer", "tool_use"), piece)
+            block.add("partial_json", string_of(piece))
         else:
-            self._add_fragment(self._find_block(index, block, "call", "tool_use"), piece)
+            self.add_input(index, block, piece)
 
     def _think(self, index: Any, thought: dict[str, Any]) -> None:
         block = self._blocks.get(index)
@@ -181,8 +172,7 @@ class BedrockDecoder(AnthropicDecoder):
 
     def _note_stop(self, record: dict[str, Any]) -> None:
         self._stop_reason = record.get("stopReason")
-        fields = record.get("additionalModelResponseFields")
-        self._stop_sequence = fields.get("stop_sequence") if isinstance(fields, dict) else None
+        self._stop_sequence = dig(record, "additionalModelResponseFields", "stop_sequence")
 
     def _note_usage(self, record: Any) -> None:
         if isinstance(record, dict):
@@ -217,30 +207,16 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
         return {"type": "text", "text": text}
     call = block.get("toolUse")
     if isinstance(call, dict) and call.get("type") != "server_tool_use":
-        return {
-            "type": "tool_use",
-            "id": call.get("toolUseId"),
-            "name": call.get("name"),
-            "input": call.get("input"),
-        }
+        given = {"name": call.get("name"), "input": call.get("input")}
+        return {"type": "tool_use", "id": call.get("toolUseId"), **given}
     if isinstance(cited := block.get("citationsContent"), dict):
-        text = "".join(
-            [
-                part["text"]
-                for part in entries_of(cited.get("content"))
-                if isinstance(part.get("text"), str)
-            ]
-        )
+        text = "".join([string_of(part.get("text")) for part in entries_of(cited.get("content"))])
         return {"type": "text", "text": text, "citations": cited.get("citations")}
     if isinstance(thought := block.get("reasoningContent"), dict):
         if isinstance(hidden := thought.get("redactedContent"), str):
             return {"type": "redacted_thinking", "data": hidden}
-        inner = thought.get("reasoningText")
-        inner = inner if isinstance(inner, dict) else {}
-        return {
-            "type": "thinking",
-            "thinking": inner.get("text"),
-            "signature": inner.get("signature"),
-        }
+        inner = dict_of(thought.get("reasoningText"))
+        text, signature = inner.get("text"), inner.get("signature")
+        return {"type": "thinking", "thinking": text, "signature": signature}
     name = next(iter(block), "unknown")
     return {"type": name, name: block.get(name)}

@@ -14,6 +14,7 @@ from ...errors import InvalidModelError
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
+from ..json import dig, list_of
 from ..readiness import get_json, read_success
 from ..urls import root_of
 from .errors import ROWS
@@ -66,8 +67,8 @@ class CohereCodec(Endpoint[Quirks]):
                 f"the server does not have the model {self.model!r}", status=404
             )
         data = read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
-        uses = data.get("endpoints") if isinstance(data, dict) else None
-        if isinstance(uses, list) and uses and "chat" not in uses:
+        uses = list_of(dig(data, "endpoints"))
+        if uses and "chat" not in uses:
             raise InvalidModelError(
                 f"the model {self.model!r} is not served for chat", status=reply.status
             )

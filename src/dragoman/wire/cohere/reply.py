@@ -19,9 +19,8 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_as
+from ..json import dig, entries_of, json_text, list_of, read_as, string_of
 from ..openai.errors import inband_error as foreign_error
-from ..readiness import entries_of
 from ..usage import UsageMap
 from .errors import inband_error
 from .request import PLAN
@@ -228,29 +227,22 @@ class CohereDecoder(Decoder):
     # --- reading tool calls
 
     def _call(self, index: Any, call: Any) -> None:
-        call = call if isinstance(call, dict) else {}
-        function = call.get("function")
-        function = function if isinstance(function, dict) else {}
-        call_id, name = call.get("id"), function.get("name")
         self.release_end()
         self._plans = False
         key, self._count = self._count, self._count + 1
         self._calls[index] = key
-        known = call_id if isinstance(call_id, str) else None
-        self.out.tool_start(key, known, name if isinstance(name, str) else "")
-        self._input(key, function.get("arguments"))
+        self.start_call(key, dig(call, "id"), dig(call, "function", "name"))
+        self._input(key, call)
 
     def _feed(self, index: Any, call: Any) -> None:
         if index not in self._calls:
             self.start()
             self._call(index, call)
             return
-        function = call.get("function") if isinstance(call, dict) else None
-        self._input(
-            self._calls[index], function.get("arguments") if isinstance(function, dict) else None
-        )
+        self._input(self._calls[index], call)
 
-    def _input(self, key: int, piece: Any) -> None:
+    def _input(self, key: int, call: Any) -> None:
+        piece = dig(call, "function", "arguments")
         if piece is not None and not isinstance(piece, str):
             piece = json_text(piece)
         if piece:
@@ -273,16 +265,14 @@ class CohereDecoder(Decoder):
         self._end = {"finish_reason": end.finish_reason, "usage": end.usage}
         if isinstance(end.error, str) and end.error:
             self._count_tokens(end.usage)
-            self.out.fail(
-                inband_error(end.error, end.error_type if isinstance(end.error_type, str) else "")
-            )
+            self.out.fail(inband_error(end.error, string_of(end.error_type)))
         else:
             self._finish(end.finish_reason, end.usage)
         self.done = True
 
     def _finish(self, word: Any, usage: Any) -> None:
         self._count_tokens(usage)
-        raw = word if isinstance(word, str) and word else None
+        raw = string_of(word) or None
         reason = self.reason_for(raw)
         if reason in ("stop", "tool_calls"):
             self.release_end()
@@ -297,8 +287,7 @@ class CohereDecoder(Decoder):
     def _read_earlier(self, body: dict[str, Any]) -> None:
         """Decode a reply in the older ``/v1/chat`` format, which some proxies send."""
         self.start()
-        text = body.get("text")
-        self.out.text(text if isinstance(text, str) else "")
+        self.out.text(string_of(body.get("text")))
         records = [
             {**each, "sources": _listed(each, body)} for each in entries_of(body.get("citations"))
         ]
@@ -324,11 +313,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
         body = read_json(data)
     except ValueError:
         body = read_json(data.strip().rpartition(b"\n")[2])
-        body = (
-            body.get("response")
-            if isinstance(body, dict) and body.get("event_type") == "stream-end"
-            else None
-        )
+        body = dig(body, "response") if dig(body, "event_type") == "stream-end" else None
     if not isinstance(body, dict):
         raise InvalidResponseError("the reply is not an object")
     return body
@@ -336,7 +321,6 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the sources of a citation in API version 1, where a citation lists document ids."""
-    ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
-    found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
+    found = [each for each in list_of(record.get("document_ids")) if isinstance(each, str)]
     return [{"type": "document", "id": each, "document": known.get(each, {})} for each in found]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...errors import MalformedToolCallError, quote
+from ..json import dig
 
 # One step of a path such as ``$.a.b[0]['a key']``: a name, an index, or a quoted name with
 # escapes.
@@ -42,7 +43,7 @@ class StreamedArguments:
 
         Raise ``MalformedToolCallError`` if the path of the entry is invalid.
         """
-        path = piece.get("jsonPath") if isinstance(piece, dict) else None
+        path = dig(piece, "jsonPath")
         if not isinstance(path, str):
             raise MalformedToolCallError("a piece of a tool call's arguments has no path")
         name = next((name for name in _VALUES if name in piece), None)

@@ -8,6 +8,7 @@ from typing import Any
 from ... import errors as e
 from ...events import read_json
 from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row, rows
+from ..json import dig, entries_of
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
@@ -23,15 +24,8 @@ def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
             return read_failure(body)
     failure = read_failure(data)
     record = data[0] if isinstance(data, list) and data else data
-    record = record.get("error") if isinstance(record, dict) else None
-    details = [detail for detail in _items(record, "details") if isinstance(detail, dict)]
-    reason = next(
-        (detail["reason"] for detail in details if isinstance(detail.get("reason"), str)), ""
-    )
-    delay = next(
-        (detail["retryDelay"] for detail in details if isinstance(detail.get("retryDelay"), str)),
-        "",
-    )
+    details = entries_of(dig(record, "error", "details"))
+    reason, delay = _find_text(details, "reason"), _find_text(details, "retryDelay")
     return Failure(
         failure.message,
         reason or failure.kind or failure.code,
@@ -42,22 +36,16 @@ def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
     )
 
 
-def _items(record: Any, name: str) -> list[Any]:
-    value = record.get(name) if isinstance(record, dict) else None
-    return value if isinstance(value, list) else []
+def _find_text(details: Iterable[dict[str, Any]], name: str) -> str:
+    return next((each[name] for each in details if isinstance(each.get(name), str)), "")
 
 
 def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
     """Return the names of the exceeded quotas; a name contains the period of its quota."""
     names = []
     for detail in details:
-        names += [
-            violation.get("quotaId")
-            for violation in _items(detail, "violations")
-            if isinstance(violation, dict)
-        ]
-        metadata = detail.get("metadata")
-        names.append(metadata.get("quota_limit") if isinstance(metadata, dict) else None)
+        names += [each.get("quotaId") for each in entries_of(detail.get("violations"))]
+        names.append(dig(detail, "metadata", "quota_limit"))
     return [name for name in names if isinstance(name, str)]
 
 
@@ -67,7 +55,7 @@ def inband_error(error: Any) -> e.ProviderError:
     An error without a known code or status name becomes a server error.
     """
     failure = read_refusal({"error": error})
-    code = str(error.get("code")) if isinstance(error, dict) else ""
+    code = str(dig(error, "code"))
     status = next((status for word, status in _STATUSES if word in failure.kind), 500)
     return build_inband_error(code, status, failure, ROWS)
 

@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import read_as, read_count
+from ..json import dict_of, json_text, list_of, read_as, read_count, string_of
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
@@ -179,7 +179,7 @@ def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
 def write_picture(block: m.Image) -> dict[str, Any]:
     """Return the original part of an image that was generated on this wire."""
     state = block.continuity or m.Continuity()
-    rest = state.opaque if isinstance(state.opaque, dict) else {}
+    rest = dict_of(state.opaque)
     data = block.source.base64_data if isinstance(block.source, m.Inline) else ""
     signed = {"thoughtSignature": state.signature} if state.signature else {}
     inline = {**rest.get("inlineData", {}), "mimeType": block.media_type, "data": data}
@@ -191,7 +191,7 @@ class _OpenCall:
 
     def __init__(self, key: int, begun: Any) -> None:
         self.key = key
-        self.arguments = StreamedArguments(begun if isinstance(begun, dict) else {})
+        self.arguments = StreamedArguments(dict_of(begun))
 
 
 class GeminiDecoder(Decoder):
@@ -311,8 +311,7 @@ class GeminiDecoder(Decoder):
                 self._in_thought = False
                 self.out.text(part["text"])
             return
-        signature = part.get("thoughtSignature")
-        signature = signature if isinstance(signature, str) and signature else None
+        signature = string_of(part.get("thoughtSignature")) or None
         text, call = part.get("text"), part.get("functionCall")
         if isinstance(call, dict):
             self._in_thought = False
@@ -373,40 +372,32 @@ class GeminiDecoder(Decoder):
 
     def _begin_call(self, call: dict[str, Any], name: str, signature: str | None) -> None:
         key, self._count = self._count, self._count + 1
-        call_id, arguments = call.get("id"), call.get("args")
-        self.out.tool_start(key, call_id if isinstance(call_id, str) else None, name)
+        self.start_call(key, call.get("id"), name)
         if call.get("willContinue") is True or call.get("partialArgs"):
-            self._call = _OpenCall(key, arguments)
+            self._call = _OpenCall(key, call.get("args"))
             self._continue_call(self._call, call, signature)
             return
         if signature is not None:
             self.out.attach(m.ToolCall, signature, key=key)
-        if arguments is None:
-            self.hold_end(key)
-            return
-        self.out.tool_input(key, arguments if isinstance(arguments, str) else _encode(arguments))
-        self.out.block_end(key)
+        self.end_call(key, call.get("args"))
 
     def _continue_call(
         self, opened: _OpenCall, call: dict[str, Any], signature: str | None
     ) -> None:
         if signature is not None:
             self.out.attach(m.ToolCall, signature, key=opened.key)
-        pieces = call.get("partialArgs")
-        for piece in pieces if isinstance(pieces, list) else ():
+        for piece in list_of(call.get("partialArgs")):
             opened.arguments.add(piece)
         if call.get("willContinue") is not True:
             self._call = None
-            self.out.tool_input(opened.key, _encode(opened.arguments.value))
-            self.out.block_end(opened.key)
+            self.end_call(opened.key, opened.arguments.value)
 
     def _abandon_call(self) -> None:
         """Close the open call as incomplete, because the announced arguments did not arrive."""
         opened, self._call = self._call, None
         if opened is not None:
             self._cut = True
-            self.out.tool_input(opened.key, _encode(opened.arguments.value).removesuffix("}"))
-            self.out.block_end(opened.key)
+            self.end_call(opened.key, json_text(opened.arguments.value).removesuffix("}"))
 
     # --- the end of the reply
 
@@ -440,10 +431,6 @@ class GeminiDecoder(Decoder):
             }
         self._usage = record
         self.out.usage(_read_usage(self._usage))
-
-
-def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 USAGE = UsageMap(

@@ -10,8 +10,9 @@ from ...errors import InvalidModelError, ModelNotLoadedError
 from ...messages import Request
 from ..codec import JSON_HEADERS, HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal
+from ..json import dig, entries_of
 from ..openai.errors import ROWS
-from ..readiness import entries_of, get_json, read_success
+from ..readiness import get_json, read_success
 from ..urls import root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
@@ -65,5 +66,5 @@ class OllamaCodec(Endpoint[Quirks]):
 
 def _lists(data: Any, model: str) -> bool:
     names = {model, f"{model}:latest"}
-    entries = entries_of(data.get("models") if isinstance(data, dict) else None)
+    entries = entries_of(dig(data, "models"))
     return any(entry.get("name") in names or entry.get("model") in names for entry in entries)

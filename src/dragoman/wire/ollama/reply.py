@@ -15,7 +15,7 @@ from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_as
+from ..json import read_as, string_of
 from ..openai.errors import inband_error
 from ..usage import UsageMap
 
@@ -89,21 +89,14 @@ class OllamaDecoder(Decoder):
             self.out.text(message.content)
         for call in message.tool_calls or ():
             function = call.function or _Function()
-            name = function.name if isinstance(function.name, str) else ""
-            key, self._calls = self._calls, self._calls + 1
             self.release_end()
-            self.out.tool_start(key, call.id if isinstance(call.id, str) else None, name)
-            arguments = function.arguments
-            if arguments is None:
-                self.hold_end(key)
-                continue
-            written = arguments if isinstance(arguments, str) else json_text(arguments)
-            self.out.tool_input(key, written)
-            self.out.block_end(key)
+            self.start_call(self._calls, call.id, function.name)
+            self.end_call(self._calls, function.arguments)
+            self._calls += 1
 
     def _finish(self, line: _Line) -> None:
         self.out.usage(USAGE.read(asdict(line)))
-        word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
+        word = string_of(line.done_reason) or None
         reason = self.reason_for(word)  # Ollama sends "stop" even if the reply has tool calls
         if reason != "length":
             self.release_end()

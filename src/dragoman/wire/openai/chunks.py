@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ...events import read_json
 from ..finish import READ
+from ..json import dig, entries_of, list_of
 
 
 class Function(Struct, gc=False):
@@ -93,20 +94,14 @@ def _mend_calls(record: Any) -> bool:
     The readable parts of a failed reply are still decoded. ``raw`` contains the complete reply.
     """
     mended = False
-    choices = record.get("choices") if isinstance(record, dict) else None
-    for choice in choices if isinstance(choices, list) else ():
-        part = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(part, dict) or not isinstance(
-            finish := choice.get("finish_reason"), str
-        ):
+    for choice in list_of(dig(record, "choices")):
+        part, finish = dig(choice, "message"), dig(choice, "finish_reason")
+        if not isinstance(part, dict) or not isinstance(finish, str):
             continue
         if READ["openai"].get(finish, "error") != "error":
             continue
-        calls = part.get("tool_calls")
-        part["tool_calls"] = (
-            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
-        )
-        for call in part["tool_calls"] or ():
+        part["tool_calls"] = entries_of(part.get("tool_calls"))
+        for call in part["tool_calls"]:
             if not isinstance(call.get("function"), dict):
                 call["function"] = None
         mended = True

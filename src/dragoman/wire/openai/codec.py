@@ -14,7 +14,8 @@ from ...events import Assembler, read_json
 from ...messages import Request
 from ..codec import JSON_HEADERS, HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
-from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
+from ..json import dig, entries_of
+from ..readiness import get_json, refuse_failure, serves_one_model
 from ..urls import join_url, root_of
 from .errors import ROWS
 from .quirks import Quirks
@@ -180,7 +181,7 @@ def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:
         data = read_json(body)
     except ValueError:
         return None
-    entries = entries_of(data.get(key) if isinstance(data, dict) else None)
+    entries = entries_of(dig(data, key))
     return next((entry for entry in entries if _is_named(entry, model)), None)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ... import messages as m
 from ...events import LAST, Assembler
 from ...validate.data_url import read_data_url
+from ..json import dig, list_of
 from ..media import write_annotations
 from ..urls import media_url
 
@@ -19,8 +20,7 @@ class OtherParts:
     """Collect citations, images, audio and executed tools; add them at the end of the message."""
 
     def __init__(self, request: m.Request) -> None:
-        asked = request.config.extras.get("audio")
-        self._format = asked.get("format") if isinstance(asked, dict) else None
+        self._format = dig(request.config.extras.get("audio"), "format")
         self._sources: dict[str, Any] = {}
         self._found: dict[str, Any] = {}
         self._executed: dict[Any, Any] = {}
@@ -46,16 +46,16 @@ class OtherParts:
         Groq streams the record of a server-side tool twice, before and after it runs. Both records
         have the same index (case: openai/tools-that-the-server-ran).
         """
-        for at, tool in enumerate(executed if isinstance(executed, list) else ()):
-            index = tool.get("index") if isinstance(tool, dict) else None
+        for at, tool in enumerate(list_of(executed)):
+            index = dig(tool, "index")
             self._executed[index if type(index) is int else f"{len(self._executed)}.{at}"] = tool
-        self._annotations += annotations if isinstance(annotations, list) else []
-        self._images += images if isinstance(images, list) else []
-        if isinstance(audio, dict):
-            self._id = audio["id"] if isinstance(audio.get("id"), str) else self._id
-            for name in ("data", "transcript"):
-                if isinstance(piece := audio.get(name), str):
-                    self._speech.setdefault(name, []).append(piece)
+        self._annotations += list_of(annotations)
+        self._images += list_of(images)
+        if isinstance(given := dig(audio, "id"), str):
+            self._id = given
+        for name in ("data", "transcript"):
+            if isinstance(piece := dig(audio, name), str):
+                self._speech.setdefault(name, []).append(piece)
 
     def emit(self, out: Assembler) -> None:
         """Add the collected parts: citations to the text, images and audio as blocks."""
@@ -99,7 +99,7 @@ def read_reference(part: dict[str, Any], out: Assembler) -> bool:
 
 def _read_picture(record: Any) -> m.Image | m.Opaque:
     """Return a generated image, or an opaque block if the record is not an image."""
-    inner = record.get("image_url") if isinstance(record, dict) else None
+    inner = dig(record, "image_url")
     url = inner.get("url") if isinstance(inner, dict) else inner
     if not isinstance(url, str) or not url:
         return m.Opaque(record)
@@ -140,12 +140,7 @@ def write_other_parts(blocks: Sequence[m.AssistantBlock]) -> dict[str, Any]:
 
 
 def _write_speech(block: m.Audio) -> dict[str, Any]:
-    own = block.continuity.opaque if block.continuity is not None else None
+    given = None if block.continuity is None else dig(block.continuity.opaque, "id")
     data = block.source.base64_data if isinstance(block.source, m.Inline) else ""
-    given = own.get("id") if isinstance(own, dict) else None
-    return {
-        "id": given or "audio",
-        "data": data,
-        "transcript": block.transcript or "",
-        "expires_at": 0,
-    }
+    said = {"data": data, "transcript": block.transcript or ""}
+    return {"id": given or "audio", **said, "expires_at": 0}

@@ -11,7 +11,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, sorted_json
+from ..json import dig, json_text, sorted_json, string_of
 from .chunks import Call, Choice, Chunk, Function, Part, read_chunk
 from .errors import inband_error
 from .other_parts import OtherParts, read_reference
@@ -182,7 +182,7 @@ class OpenAIDecoder(Decoder):
         if chunk.usage is not None:
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
-            self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
+            self._note_usage(dig(read_json(data), *(self._quirks.usage_path or "").split(".")))
         if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
             self._others().note(
                 chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
@@ -310,8 +310,7 @@ class OpenAIDecoder(Decoder):
 
     def _read_call(self, call: Call) -> None:
         function = call.function or Function()
-        call_id = call.id if isinstance(call.id, str) else ""
-        name = function.name if isinstance(function.name, str) else ""
+        call_id, name = string_of(call.id), string_of(function.name)
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
@@ -446,8 +445,8 @@ def _join_details(fragments: list[Any]) -> list[Any]:
     joined: list[Any] = []
     grown: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
     for fragment in fragments:
-        kind = fragment.get("type") if isinstance(fragment, dict) else None
-        field = _GROWING.get(kind) if isinstance(kind, str) else None
+        kind = dig(fragment, "type")
+        field = _GROWING.get(string_of(kind))
         if field is None:  # encrypted details arrive complete, not in fragments
             joined.append(fragment)
             continue
@@ -485,9 +484,3 @@ def _is_answer(choice: Choice) -> bool:
     """
     has_part = choice.message is not None or choice.delta is not None
     return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
-
-
-def _dig(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...events import Assembler, read_object
 from ...messages import Continuity, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall
-from ..json import json_text
+from ..json import dig, json_text, list_of, string_of
 
 _BETWEEN = "\n\n"  # the separator between the parts of one reasoning item
 _OWN_FIELDS = frozenset(
@@ -147,10 +147,7 @@ class Output:
 
     def close_text(self, item: Item, part: Any) -> None:
         """Close the open text, and store its citations and the item's phase as opaque state."""
-        own = {
-            "annotations": part.get("annotations") if isinstance(part, dict) else None,
-            "phase": item.phase,
-        }
+        own = {"annotations": dig(part, "annotations"), "phase": item.phase}
         state = {name: value for name, value in own.items() if value}
         if state:
             self._out.attach(Text, opaque=state)
@@ -372,16 +369,6 @@ def _digest(record: dict[str, Any]) -> str:
 def index_of(value: Any) -> int:
     """Return the value if it is an integer, otherwise 0."""
     return value if type(value) is int else 0
-
-
-def string_of(value: Any) -> str:
-    """Return the value if it is a string, otherwise an empty string."""
-    return value if isinstance(value, str) else ""
-
-
-def list_of(value: Any) -> list[Any]:
-    """Return the value if it is a list, otherwise an empty list."""
-    return value if isinstance(value, list) else []
 
 
 def rest_of(pieces: Iterable[str], final: str) -> str:

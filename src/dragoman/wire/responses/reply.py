@@ -19,10 +19,10 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
 from ..finish import READ
-from ..json import read_as
+from ..json import dig, list_of, read_as, string_of
 from ..usage import UsageMap
 from .errors import reply_error
-from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of, text_of
+from .output import Item, Output, index_of, kind_of, rest_of, text_of
 
 
 class _Response(Struct):
@@ -126,28 +126,22 @@ class ResponsesDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         response = read_as(_responses, data)
-        output = response.output
-        if not output and (response.error or (response.status is None and is_failure(data))):
+        output, status, kind = response.output, response.status, str(response.object)
+        if not output and (response.error or (status is None and is_failure(data))):
             self._fail(response.error or read_json(data))
             return
-        if response.object not in (None, "response") and str(response.object).startswith(
-            "response."
-        ):
-            raise InvalidResponseError(
-                f"the reply is a {cut(str(response.object))}, not a response"
-            )
-        if not isinstance(output, list) and response.status != "failed":
+        if kind.startswith("response."):
+            raise InvalidResponseError(f"the reply is a {cut(kind)}, not a response")
+        if not isinstance(output, list) and status != "failed":
             raise InvalidResponseError("the reply has no output")
-        if response.status in _UNFINISHED:
+        if status in _UNFINISHED:
             # In background mode the server answers before the reply exists. A retry would only
             # queue the call again, so the error is not transient (case: responses/status-queued).
             raise InvalidResponseError(
-                f"the server answered before the reply was finished ({cut(str(response.status))})"
+                f"the server answered before the reply was finished ({cut(str(status))})"
             )
         self._output.start(response.model)
-        self._settle(
-            response, response.status if isinstance(response.status, str) else "completed"
-        )
+        self._settle(response, status if isinstance(status, str) else "completed")
 
     def at_end(self) -> None:
         self.interrupted()
@@ -262,12 +256,9 @@ class ResponsesDecoder(Decoder):
                 StreamInterruptedError("the server cancelled the reply before it was finished")
             )
         else:
-            details = response.incomplete_details
-            reason = (
-                details.get("reason")
-                if isinstance(details, dict) and status == "incomplete"
-                else None
-            )
+            reason = None
+            if status == "incomplete":
+                reason = dig(response.incomplete_details, "reason")
             self._finish(reason if isinstance(reason, str) else status)
 
     def _finish(self, word: str) -> None:
