@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from ..calls import ProviderRecovered, ProviderUnavailable, Scope, Trigger
 from ..errors import AuthenticationError, NetworkError, ProviderError
-from .layer import check_number
+from .layer import check_number, notify
 
 log = logging.getLogger("dragoman")
 
@@ -271,9 +271,4 @@ class Availability:
         log.log(
             logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event
         )
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            log.warning("on_event failed; the call goes on", exc_info=True)
+        notify("on_event", self._on_event, event)

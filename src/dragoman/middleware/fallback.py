@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -25,12 +25,12 @@ from ..errors import (
 from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
-from ..provider import AssembledReply, Messages, Model, Provider, Reply, ReplyProvider, Served
+from ..provider import Messages, Model, Provider, Reply, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .attempts import Attempt, is_ended
 from .availability import Admission, Availability
-from .layer import Wrapper, walk
+from .layer import Wrapper, notify, walk
 from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
@@ -49,7 +49,7 @@ _CANDIDATE_ERRORS = (
 RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecovered
 
 
-class NotConfigured(ReplyProvider):
+class NotConfigured(Provider):
     """A candidate whose API key, or whose entry in ``models.yaml``, is missing."""
 
     def __init__(self, name: str, model: str, detail: str) -> None:
@@ -57,8 +57,8 @@ class NotConfigured(ReplyProvider):
         self.model = model
         self.detail = detail
 
-    def open(self, request: Request) -> Reply:
-        return _NoReply(self, request)
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        raise self.error(request.request_id)
 
     async def ready(self) -> None:
         raise self.error(None)
@@ -71,20 +71,6 @@ class NotConfigured(ReplyProvider):
             model=self.model,
             request_id=request_id,
         )
-
-
-class _NoReply(AssembledReply):
-    """The reply of a candidate that is not configured; reading the reply raises an error."""
-
-    def __init__(self, owner: NotConfigured, request: Request) -> None:
-        super().__init__(request, owner.name, owner.model)
-        self._error = owner.error(request.request_id)
-
-    async def next(self) -> list[Event]:
-        raise self._error
-
-    async def aclose(self) -> None:
-        pass
 
 
 class Fallback(Wrapper):
@@ -174,7 +160,8 @@ class Fallback(Wrapper):
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
                 switch = _switch(passed[-1], candidate, request)
-                self._notify(switch)
+                log.info("%s", switch)
+                notify("on_event", self._on_event, switch)
                 served.record(None, switch)
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
@@ -325,15 +312,6 @@ class Fallback(Wrapper):
             request_id=request.request_id,
             retry_after=wait or None,
         )
-
-    def _notify(self, event: RoutingSwitched) -> None:
-        log.info("%s", event)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            log.warning("on_event failed; the call goes on", exc_info=True)
 
 
 class _Dispatched:

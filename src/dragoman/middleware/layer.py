@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from operator import attrgetter
 from typing import Any, cast
 
-from ..capabilities import Capabilities
 from ..errors import StreamInterruptedError, UnsupportedFeatureError
 from ..events import Event
 from ..messages import Request
@@ -17,6 +18,8 @@ from ..prices import PricedAs
 from ..provider import Messages, Model, Provider, Reply, Served, WrappedReply, read_events
 from ..retrieval import Embedder, Reranker, RetrievalModel
 from ..wire import SwapPlan
+
+log = logging.getLogger("dragoman")
 
 ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``,
@@ -27,6 +30,11 @@ RETRY_REASON = "dragoman.retry_reason"
 """The key of ``Request.metadata`` with the reason for a further attempt: ``"transient"`` or
 ``"reask"``.
 """
+
+
+def _of_inner(name: str) -> Any:
+    """Return a property that reads an attribute of the wrapped model."""
+    return property(attrgetter(f"inner.{name}"))
 
 
 class Layer(Provider, Embedder, Reranker):
@@ -102,25 +110,10 @@ class Middleware(Layer):
         self.operation = provider.operation
         self.batch_size = getattr(provider, "batch_size", None)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The inner provider's name."""
-        return self.inner.name
-
-    @property
-    def model(self) -> str:  # type: ignore[override]
-        """The inner provider's model."""
-        return self.inner.model
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """The known capabilities of the inner provider's model."""
-        return self.inner.capabilities
-
-    @property
-    def token_family(self) -> str:  # type: ignore[override]
-        """The tokenizer family used to estimate token counts for the inner provider."""
-        return self.inner.token_family
+    name = _of_inner("name")
+    model = _of_inner("model")
+    capabilities = _of_inner("capabilities")
+    token_family = _of_inner("token_family")
 
     def _find_seller(self) -> PricedAs:
         return self.inner.priced_as
@@ -229,6 +222,16 @@ def _show(value: Any) -> str:
     if inspect.isroutine(value) or inspect.isclass(value):
         return str(value.__qualname__).replace("<locals>.", "")
     return type(value).__name__
+
+
+def notify(name: str, listener: Callable[..., object] | None, *facts: Any) -> None:
+    """Call the function that the caller gave as ``name``, if any; log the error if it fails."""
+    if listener is None:
+        return
+    try:
+        listener(*facts)
+    except Exception:
+        log.warning("%s failed; the call goes on", name, exc_info=True)
 
 
 def check_number(

@@ -20,7 +20,7 @@ from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import Model, Served
 from ..validate import parse_config, to_instance
 from .attempts import Attempt
-from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
+from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, notify, walk
 
 log = logging.getLogger("dragoman")
 
@@ -72,27 +72,36 @@ class Retry(Wrapper, Middleware):
         super().__init__(provider)
         if any(isinstance(layer, Retry) for layer in walk(provider)):
             raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
-        self._rule = RetryRule(
-            max_retries, backoff, classifier, on_retry, reask, deadline, clock=clock, random=random
-        )
+        check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
+        if deadline is not None:
+            check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)
+        _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
         self._overrides = _read_overrides(per_attempt_override)
         if self.operation != "chat" and (reask is not None or self._overrides):
             raise ValueError("Retry: reask and per_attempt_override are settings of chats")
-        self._classifier = classifier
-        self._reask = reask
         given = classifier is not None or reask is not None
         self._may_hold = given and self.operation == "chat"
+        self._max_retries = max_retries
+        self._backoff = backoff
+        self._classifier = classifier
+        self._on_retry = on_retry
+        self._reask = reask
+        self._deadline = deadline
         self._clock = clock
         self._sleep = sleep
+        self._random = random
 
     def settings(self) -> Mapping[str, Any]:
-        given = dict(self._rule.settings())
-        if self._overrides:
-            last: dict[str, Any] = {
-                name: given.pop(name) for name in ("reask", "deadline") if name in given
-            }
-            given |= {"per_attempt_override": len(self._overrides), **last}
-        return given
+        given = {
+            "max_retries": self._max_retries,
+            "backoff": self._backoff,
+            "classifier": self._classifier,
+            "on_retry": self._on_retry,
+            "per_attempt_override": len(self._overrides) or None,
+            "reask": self._reask,
+            "deadline": self._deadline,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
@@ -125,7 +134,7 @@ class Retry(Wrapper, Middleware):
             except ProviderError as error:
                 failure = error
                 error.retry_count = call.attempt
-                wait = None if visible else self._rule.decide(error, call.attempt, call.began)
+                wait = None if visible else self._decide(error, call.attempt, call.began)
             if failure is None or wait is None:
                 if held := served.held:
                     served.held = []
@@ -152,65 +161,7 @@ class Retry(Wrapper, Middleware):
             config = _merge(config, self._overrides[min(call.attempt, len(self._overrides)) - 1])
         return replace(request, messages=call.messages, config=config, metadata=metadata)
 
-    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
-        """Prepare the next attempt, call ``on_retry``, and wait for the delay."""
-        if self._rule.asks_again(error):
-            call.ask_again(error, self._reask)
-        else:
-            call.reason = "transient"
-        log.info(
-            "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
-            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
-        )  # fmt: skip
-        self._rule.notify(error, call.attempt, wait)
-        call.attempt += 1
-        if wait > 0:
-            await self._sleep(wait)
-
-
-class RetryRule:
-    """The retry policy of providers, embedders and rerankers: whether to retry, and when."""
-
-    def __init__(
-        self,
-        max_retries: int = 2,
-        backoff: Callable[[int], float] | None = None,
-        classifier: Callable[[ProviderError], bool] | None = None,
-        on_retry: Callable[[ProviderError, int, float], object] | None = None,
-        reask: Callable[[StructuredOutputError], str] | None = None,
-        deadline: float | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random.random,
-    ) -> None:
-        check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
-        if deadline is not None:
-            check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)
-        _check_functions(backoff=backoff, classifier=classifier, on_retry=on_retry, reask=reask)
-        self._max_retries = max_retries
-        self._backoff = backoff
-        self._classifier = classifier
-        self._on_retry = on_retry
-        self._reask = reask
-        self._deadline = deadline
-        self._clock = clock
-        self._random = random
-
-    def settings(self) -> Mapping[str, Any]:
-        """Return the settings that ``describe`` shows."""
-        given = {
-            "backoff": self._backoff,
-            "classifier": self._classifier,
-            "on_retry": self._on_retry,
-            "reask": self._reask,
-            "deadline": self._deadline,
-        }
-        return {
-            "max_retries": self._max_retries,
-            **{name: value for name, value in given.items() if value is not None},
-        }
-
-    def decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
+    def _decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
         """Return the delay before the next attempt; ``None`` if the call must not be retried."""
         if not self._may_help(error):
             return None
@@ -232,11 +183,11 @@ class RetryRule:
     def _may_help(self, error: ProviderError) -> bool:
         if isinstance(error, CallCancelledError):
             return False
-        if self.asks_again(error):
+        if self._asks_again(error):
             return True
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
-    def asks_again(self, error: ProviderError) -> bool:
+    def _asks_again(self, error: ProviderError) -> bool:
         """Return whether the model is asked to correct a reply that caused this error."""
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
@@ -244,7 +195,7 @@ class RetryRule:
         asked = error.retry_after
         if asked is not None and not math.isnan(asked):
             return max(0.0, asked) if asked <= MAX_RETRY_AFTER else None
-        if self.asks_again(error):
+        if self._asks_again(error):
             return 0.0  # do not wait, since the server works and only the reply was invalid
         if self._backoff is not None:
             wait = self._backoff(attempt)
@@ -253,14 +204,20 @@ class RetryRule:
         jitter = 0.75 + 0.5 * self._random()
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
-    def notify(self, error: ProviderError, attempt: int, wait: float) -> None:
-        """Call the function ``on_retry``, if the caller has given one."""
-        if self._on_retry is None:
-            return
-        try:
-            self._on_retry(error, attempt, wait)
-        except Exception:
-            log.warning("on_retry failed; the call goes on", exc_info=True)
+    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
+        """Prepare the next attempt, call ``on_retry``, and wait for the delay."""
+        if self._asks_again(error):
+            call.ask_again(error, self._reask)
+        else:
+            call.reason = "transient"
+        log.info(
+            "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
+            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
+        )  # fmt: skip
+        notify("on_retry", self._on_retry, error, call.attempt, wait)
+        call.attempt += 1
+        if wait > 0:
+            await self._sleep(wait)
 
 
 class _Call:

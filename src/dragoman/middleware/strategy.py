@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, get_args
@@ -38,7 +37,7 @@ ASSUMED_OUTPUT = 500
 _FAILED = 2.0  # a failed call is recorded with its duration multiplied by this factor
 
 
-class Strategy(ABC):
+class Strategy:
     """Determine the order in which candidates are tried; a candidate is identified by its index.
 
     ``Fallback`` reports the start, the first event and the end of each call.
@@ -52,30 +51,29 @@ class Strategy(ABC):
         """Return the settings that ``describe`` shows."""
         return {"strategy": self.name}
 
-    @abstractmethod
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
     ) -> list[int]:
         """Return the eligible candidates in the order in which they are tried."""
+        return sorted(eligible, key=lambda number: self.rank(number, candidates, request))
 
-    def began(self, number: int) -> None:  # noqa: B027
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
+        """Return the sort key of a candidate; the one with the lowest key is tried first."""
+        return number
+
+    def began(self, number: int) -> None:
         """Record that a call was sent to a candidate."""
 
-    def answered(self, number: int, seconds: float) -> None:  # noqa: B027
+    def answered(self, number: int, seconds: float) -> None:
         """Record the time to the first event of a call."""
 
-    def ended(self, number: int, seconds: float, *, failed: bool) -> None:  # noqa: B027
+    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
         """Record the end of a call; ``failed`` is true if it failed before its first event."""
 
 
 class _InOrder(Strategy):
     name = "fallback"
     reason = "fallback: the first candidate that can answer and does"
-
-    def order(
-        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
-    ) -> list[int]:
-        return list(eligible)
 
 
 class _Weighted(Strategy):
@@ -96,10 +94,13 @@ class _Weighted(Strategy):
     ) -> list[int]:
         for number in eligible:
             self._credit[number] += self._weights[number]
-        order = sorted(eligible, key=lambda number: -self._credit[number])
+        order = super().order(candidates, eligible, request)
         if order:
             self._credit[order[0]] -= sum([self._weights[number] for number in eligible])
         return order
+
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
+        return -self._credit[number]
 
 
 class _LeastBusy(Strategy):
@@ -113,12 +114,7 @@ class _LeastBusy(Strategy):
         # all calls at low load.
         self._served = [0] * len(weights)
 
-    def order(
-        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
-    ) -> list[int]:
-        return sorted(eligible, key=self._load)
-
-    def _load(self, number: int) -> tuple[float, float]:
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
         weight = self._weights[number]
         return self._running[number] / weight, self._served[number] / weight
 
@@ -151,19 +147,13 @@ class _LowestLatency(Strategy):
     def settings(self) -> Mapping[str, Any]:
         return {"strategy": self.name, "half_life": self._half_life}
 
-    def order(
-        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
-    ) -> list[int]:
-        now = self._clock()
-        return sorted(eligible, key=lambda number: self._expect(number, now))
-
-    def _expect(self, number: int, now: float) -> float:
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
         mean = self._mean[number]
         if mean is None:
             # A candidate without a measured latency comes first, but receives only one call until
             # it answers.
             return math.inf if self._running[number] else 0.0
-        faded: float = 0.5 ** ((now - self._measured[number]) / self._half_life)
+        faded: float = 0.5 ** ((self._clock() - self._measured[number]) / self._half_life)
         return mean * faded * (self._running[number] + 1)
 
     def began(self, number: int) -> None:
@@ -186,21 +176,15 @@ class _Cheapest(Strategy):
     name = "cheapest"
     reason = "cheapest: the lowest price of this request"
 
-    def order(
-        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
-    ) -> list[int]:
-        def price(number: int) -> tuple[bool, Decimal]:
-            candidate = candidates[number]
-            # all embedders and rerankers of a group serve one model, so any amount compares them
-            used = Usage(input_tokens=1000, search_units=1)
-            if isinstance(request, Request):
-                tokens = candidate.estimate_input_tokens(request.messages, request.tools)
-                output = request.config.max_tokens or ASSUMED_OUTPUT
-                used = Usage(input_tokens=tokens, output_tokens=output)
-            bill = candidate.priced_as.cost(used)
-            return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
-
-        return sorted(eligible, key=price)
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
+        # all embedders and rerankers of a group serve one model, so any amount compares them
+        used = Usage(input_tokens=1000, search_units=1)
+        if isinstance(request, Request):
+            tokens = candidates[number].estimate_input_tokens(request.messages, request.tools)
+            output = request.config.max_tokens or ASSUMED_OUTPUT
+            used = Usage(input_tokens=tokens, output_tokens=output)
+        bill = candidates[number].priced_as.cost(used)
+        return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
 
 
 def make_strategy(
