@@ -41,6 +41,7 @@ __all__ = [
     "Rule",
     "Scope",
     "Verdict",
+    "ask",
     "find_prefix",
 ]
 
@@ -414,6 +415,18 @@ To wait for a person, use a coroutine function.
 """
 
 
+async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
+    """Ask an approver and return its answer as a decision. Without an approver, deny."""
+    if approve is None:
+        return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
+    answer: Any = approve(proposal, verdict)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if isinstance(answer, Decision):
+        return answer
+    return Decision(answer is True, "user", "" if answer is True else "not allowed", verdict.rule)
+
+
 class _Grant(Struct, frozen=True):
     """The permission that a decision grants for the rest of the session."""
 
@@ -435,13 +448,11 @@ class _Grant(Struct, frozen=True):
         if decision.scope == "session":
             return cls(kept, proposal.tool_name)
         if decision.scope == "path":
-            if proposal.paths:
-                return cls(kept, proposal.tool_name, frozenset(proposal.paths))
-            return None
+            paths = frozenset(proposal.paths)
+            return cls(kept, proposal.tool_name, paths) if paths else None
         prefix = find_prefix(proposal.input, decision.prefix)
-        if prefix:
-            return cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix)
-        return None
+        kept = replace(kept, prefix=prefix)
+        return cls(kept, proposal.tool_name, prefix=prefix) if prefix else None
 
     def covers(self, proposal: Proposal) -> bool:
         if proposal.tool_name != self.tool_name:
@@ -485,33 +496,19 @@ class Gate:
 
     async def ask(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Ask the approver. No answer, or anything other than a clear yes, counts as no."""
-        if self._approve is None:
-            return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
         async with self._asking:
             # another call's decision, made while this call waited, may cover this one
-            earlier = self._find_earlier(proposal)
-            decision = earlier or await self._call_approver(self._approve, proposal, verdict)
-            if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:
+            if (earlier := self._find_earlier(proposal)) is not None:
+                return earlier
+            try:
+                decision = await ask(self._approve, proposal, verdict)
+            except Exception as error:
+                name = type(error).__name__
+                log.warning("asking about %s failed: %s", proposal.tool_name, name)
+                return Decision(False, "nobody", f"asking failed: {name}", verdict.rule)
+            if (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)
         return decision
 
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
         return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)
-
-    async def _call_approver(
-        self, approve: Approver, proposal: Proposal, verdict: Verdict
-    ) -> Decision:
-        try:
-            answer: Any = approve(proposal, verdict)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        except Exception as error:
-            log.warning("asking about %s failed: %s", proposal.tool_name, type(error).__name__)
-            return Decision(
-                False, "nobody", f"asking failed: {type(error).__name__}", verdict.rule
-            )
-        if isinstance(answer, Decision):
-            return answer
-        return Decision(
-            answer is True, "user", "" if answer is True else "not allowed", verdict.rule
-        )

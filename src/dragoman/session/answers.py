@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -20,8 +19,7 @@ from msgspec.structs import asdict, replace
 
 from .. import log as logs
 from ..events import ToolIntent
-from ..permission import Approver, Decision, Proposal, Verdict
-from .hooks import ask
+from ..permission import Approver, Decision, Proposal, Verdict, ask
 from .outcome import SessionError
 
 _TYPES = (
@@ -126,7 +124,10 @@ def _open_answers(log: logs.EventLog, *, readonly: bool) -> Iterator[logs.EventL
 
     With ``readonly``, yield ``None`` if there is no such log yet.
     """
-    path = find_answers_file(log)
+    # only a log in a SQLite file stores the answers next to it, since one process can write to it
+    path = (
+        log.path.with_name(f"{log.path.name}.answers") if isinstance(log, logs.SqliteLog) else None
+    )
     if path is None and isinstance(log, logs.PostgresLog) and not readonly:
         with log.reopen() as answers:
             # The log may be open for reading only, so it is opened again to write the answer.
@@ -138,16 +139,6 @@ def _open_answers(log: logs.EventLog, *, readonly: bool) -> Iterator[logs.EventL
     else:
         with logs.SqliteLog(path, readonly=readonly) as answers:
             yield answers
-
-
-def find_answers_file(log: logs.EventLog) -> Path | None:
-    """Return the path of the SQLite file that stores the answers for a log.
-
-    The result is ``None`` if the log is not an SQLite file: such a log stores the answers itself.
-    """
-    return (
-        log.path.with_name(f"{log.path.name}.answers") if isinstance(log, logs.SqliteLog) else None
-    )
 
 
 class RemoteApprover:

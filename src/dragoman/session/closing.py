@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..log import MessageRecorded, ToolIntentClosed
-from ..messages import ToolResult
+from ..log import ToolIntentClosed
 from .execution import describe_end
 from .journal import Journal
-from .records import end_lost_call, new_message_id
+from .records import end_lost_call, record_result
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
@@ -43,11 +42,7 @@ async def answer_calls(journal: Journal, problem: str | None = None) -> None:
         content, is_error = (
             describe_end(kept) if kept is not None or problem is None else (problem, True)
         )
-        result = MessageRecorded(
-            ToolResult(call.id, content, is_error=is_error),  # type: ignore[arg-type]
-            message_id=new_message_id(),
-            tool_ids={call.id: intent_id} if intent_id else {},
-        )
+        result = record_result(call, intent_id, content, is_error=is_error)
         await journal.write(result, parent=kept.record if kept else None, turn=state.turn)
 
 

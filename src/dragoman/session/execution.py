@@ -225,16 +225,16 @@ def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
     if isinstance(end, logs.ToolFailed):
         return f"The tool did not come to an end ({end.kind}): {end.message}", True
     if isinstance(end, logs.PermissionDenied):
-        return (
-            f"Not run: permission denied by {end.by}" + (f": {end.reason}" if end.reason else ""),
-            False,
-        )
+        why = f": {end.reason}" if end.reason else ""
+        return f"Not run: permission denied by {end.by}{why}", False
     if isinstance(end, logs.ToolIntentRejected):
         return f"Not run: {end.detail or end.problem}", True
     if isinstance(end, logs.ToolIntentClosed):
-        began = kept is not None and kept.started
-        return (
-            f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {end.reason}",
-            True,
-        )
+        return describe_stop(kept, end.reason), True
     return "Not run: the call could not be used", True
+
+
+def describe_stop(kept: IntentState | None, reason: str) -> str:
+    """Return the tool result for a call that was stopped, or never started."""
+    began = kept is not None and kept.started
+    return f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {reason}"

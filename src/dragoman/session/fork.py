@@ -6,11 +6,11 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from ..log import EventLog, ForkedFrom, LogRecord, MessageRecorded, SessionStarted
-from ..messages import ToolResult, User
-from .execution import describe_end
+from ..log import Actor, EventLog, ForkedFrom, LogRecord, MessageRecorded, SessionStarted
+from ..messages import User
+from .execution import describe_end, describe_stop
 from .outcome import SessionError
-from .records import new_message_id
+from .records import record_result
 from .state import State, reduce_records
 
 
@@ -42,14 +42,10 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
             change = replace(
                 change, left_out=tuple([replace(each, seq=numbers[each.seq]) for each in known])
             )
-        actor = "user" if is_goal else None
-        if (
-            isinstance(change, MessageRecorded)
-            and not is_goal
-            and isinstance(change.message, User)
-        ):
+        actor: Actor | None = "user" if is_goal else None
+        if not is_goal and isinstance(getattr(change, "message", None), User):
             actor = "system"
-        written = await log.append(name, change, parent=root.id, actor=actor, expected=written.seq)  # type: ignore[arg-type]
+        written = await log.append(name, change, parent=root.id, actor=actor, expected=written.seq)
         numbers[seq] = written.seq
     await _answer(log, name, state, root, written)
 
@@ -69,14 +65,7 @@ async def _answer(
         kept = state.intents.get(intent or "")
         content, is_error = describe_end(kept)
         if kept is not None and kept.is_open:
-            began = kept.started
             why = "the session was forked before this came to an end"
-            content = (
-                f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {why}"
-            )
-        result = MessageRecorded(
-            ToolResult(call.id, content, is_error=is_error),  # type: ignore[arg-type]
-            message_id=new_message_id(),
-            tool_ids={call.id: intent} if intent else {},
-        )
+            content = describe_stop(kept, why)
+        result = record_result(call, intent, content, is_error=is_error)
         last = await log.append(name, result, parent=root.id, expected=last.seq)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from ..permission import Approver, Decision, Proposal, Scope, Verdict
+from ..permission import Approver, Decision, Proposal, Scope, Verdict, ask
 from ..tools import ToolFailure
 from ..tools.process import run_process
 
@@ -88,18 +88,6 @@ def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
     """Return a proposal as plain data, with the rule and the reason why it needs a decision."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
     return {**plain, "rule": verdict.rule, "reason": verdict.reason}
-
-
-async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
-    """Ask an approver and return its answer as a decision. Without an approver, deny."""
-    if approve is None:
-        return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
-    answer: Any = approve(proposal, verdict)
-    if inspect.isawaitable(answer):
-        answer = await answer
-    if isinstance(answer, Decision):
-        return answer
-    return Decision(answer is True, "user", "" if answer is True else "not allowed", verdict.rule)
 
 
 async def _call(function: HookFunction, asked: dict[str, Any]) -> Any:

@@ -68,13 +68,13 @@ class Journal:
                 self.session, payload, expected=self.state.last_seq, **facts
             )
             self.state.apply(record)
-            self._tell(record)
+            if self._watch is not None:
+                self.notify(self._watch, record)
         return record
 
-    def _tell(self, record: LogRecord) -> None:
-        if self._watch is None:
-            return
+    def notify(self, subscriber: Callable[[Any], object], news: object) -> None:
+        """Call a subscriber with a record or an event; log the error if it fails."""
         try:
-            self._watch(record)
+            subscriber(news)
         except Exception:
             log.warning("a subscriber of session %s failed", self.session, exc_info=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, count_usage
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
-from ..messages import Assistant, new_ulid
+from ..messages import Assistant, Message, ToolCall, ToolResult, new_ulid
 from ..middleware import Fallback, walk
 from ..middleware.attempts import Attempt, CallEnd, make_end
 
@@ -20,6 +22,19 @@ _SHARED = set(CallStarted.__struct_fields__) - {"estimated_input_tokens", "is_wo
 def new_message_id() -> str:
     """Return a new message id."""
     return f"msg_{new_ulid()}"
+
+
+def record_message(message: Message) -> MessageRecorded:
+    """Return the record of a message that no model wrote."""
+    return MessageRecorded(message, message_id=new_message_id())
+
+
+def record_result(
+    call: ToolCall, intent_id: str | None, content: Any, *, is_error: bool
+) -> MessageRecorded:
+    """Return the record of the tool result that the model receives for a call."""
+    result = record_message(ToolResult(call.id, content, is_error=is_error))
+    return replace(result, tool_ids={call.id: intent_id}) if intent_id else result
 
 
 def make_message(

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from .. import errors
 from .. import log as logs
 from ..calls import redact
-from ..display import Displayed
+from ..display import Displayed, Sheet
 from ..events import Event, Parsed, Response, Usage
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
 from ..middleware.attempts import Price
@@ -37,7 +37,7 @@ from .fork import write_fork
 from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
-from .records import new_message_id
+from .records import record_message
 from .sheet import describe_session
 from .state import State, reduce_records
 from .supervisor import Supervisor
@@ -292,7 +292,8 @@ class Session(Displayed, Generic[Parsed]):
         where = ", log in memory" if isinstance(self.log, logs.MemoryLog) else ""
         return f"<Session {self.id} {_name(self.provider)}{where}>"
 
-    _sheet = describe_session  # pyright: ignore[reportAssignmentType]
+    def _sheet(self) -> Sheet:
+        return describe_session(self.id, self.provider, self.state)
 
     # --- the agent loop -------------------------------------------------------------------------
 
@@ -327,9 +328,7 @@ class Session(Displayed, Generic[Parsed]):
     async def _advance(self) -> Step:
         """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
-            await self._journal.write(
-                logs.MessageRecorded(self._queued.pop(0), message_id=new_message_id())
-            )
+            await self._journal.write(record_message(self._queued.pop(0)))
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
@@ -337,8 +336,7 @@ class Session(Displayed, Generic[Parsed]):
                     self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
                 )
             self._final = True
-            asked = logs.MessageRecorded(User(_FINAL), message_id=new_message_id())
-            await self._journal.write(asked, actor="system")
+            await self._journal.write(record_message(User(_FINAL)), actor="system")
         excess = self.budget.find_excess(self.state.spent)
         if excess is None:
             return await self._turn()
@@ -426,10 +424,8 @@ class Session(Displayed, Generic[Parsed]):
         if goal is not None:
             message = _as_user(goal)
             if self._system and not self.state.messages:
-                await self._journal.write(
-                    logs.MessageRecorded(System(self._system), message_id=new_message_id())
-                )
-            await self._journal.write(logs.MessageRecorded(message, message_id=new_message_id()))
+                await self._journal.write(record_message(System(self._system)))
+            await self._journal.write(record_message(message))
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -511,16 +507,13 @@ def _check_price(provider: Provider, budget: Budget, price: Price | None) -> Non
 
 
 def _reject(response: Response, end: Any) -> errors.MalformedToolCallError:
-    error = errors.MalformedToolCallError(
-        f"tool call ({errors.cut(end.tool_name)}): {end.detail or end.problem}"
+    return errors.MalformedToolCallError(
+        f"tool call ({errors.cut(end.tool_name)}): {end.detail or end.problem}",
+        provider=response.provider,
+        model=response.model,
+        request_id=response.request_id,
+        response=response,
     )
-    error.provider, error.model, error.request_id = (
-        response.provider,
-        response.model,
-        response.request_id,
-    )
-    error.response = response
-    return error
 
 
 def _load(log: logs.EventLog, session: str) -> State:

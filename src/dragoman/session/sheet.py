@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ..calls import redact
 from ..display import Sheet, Table, shorten
 from ..messages import Assistant, Message, System
@@ -11,26 +9,16 @@ from ..provider import Provider
 from .state import State
 
 
-class Shown(Protocol):
-    """The attributes of a ``Session`` that its summary needs."""
-
-    id: str
-    provider: Provider
-
-    @property
-    def state(self) -> State: ...  # pragma: no cover - a protocol
-
-
-def describe_session(session: Shown) -> Sheet:
+def describe_session(name: str, provider: Provider, state: State) -> Sheet:
     """Return the summary of a session for display; keys and passwords in messages are removed."""
-    state, spent = session.state, session.state.spent
-    facts = [session.id, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
+    spent = state.spent
+    facts = [name, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
     facts += [f"{len(state.open_intents)} open calls"] if state.open_intents else []
     rows = [
         (type(each.message).__name__.lower(), shorten(redact(_summarise(each.message))))
         for each in state.messages
     ]
-    title = f"Session with {session.provider.name}:{session.provider.model}"
+    title = f"Session with {provider.name}:{provider.model}"
     return Sheet(title, facts, tables=[Table(("role", "message"), rows)])
 
 

@@ -28,7 +28,15 @@ Stage: TypeAlias = Literal[
     "rejected",
     "closed",
 ]
-_ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
+
+
+IntentEnd: TypeAlias = (
+    logs.ToolObserved
+    | logs.ToolFailed
+    | logs.PermissionDenied
+    | logs.ToolIntentRejected
+    | logs.ToolIntentClosed
+)
 
 
 class IntentState(Struct):
@@ -41,19 +49,12 @@ class IntentState(Struct):
     started: bool = False
     side_effect: logs.SideEffect | None = None
     edited: dict[str, Any] | None = None
-    end: (
-        logs.ToolObserved
-        | logs.ToolFailed
-        | logs.PermissionDenied
-        | logs.ToolIntentRejected
-        | logs.ToolIntentClosed
-        | None
-    ) = None
+    end: IntentEnd | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether this intent has no recorded end yet."""
-        return self.stage not in _ENDS
+        return self.end is None
 
 
 class OpenCall(Struct):
@@ -145,23 +146,15 @@ class State:
         if kept is None or stage is None:
             return
         kept.stage, kept.record = stage, record.id
-        if not kept.is_open:
-            self._open.pop(kept.intent.id, None)
         if isinstance(payload, logs.ToolIntentValidated):
             kept.side_effect = payload.side_effect
         elif isinstance(payload, logs.PermissionGranted):
             kept.edited = payload.input
-        if stage == "started":
+        elif isinstance(payload, logs.ToolStarted):
             kept.started = True
-        if isinstance(
-            payload,
-            logs.ToolObserved
-            | logs.ToolFailed
-            | logs.PermissionDenied
-            | logs.ToolIntentRejected
-            | logs.ToolIntentClosed,
-        ):
+        elif isinstance(payload, IntentEnd):
             kept.end = payload
+            self._open.pop(kept.intent.id, None)
 
     # --- facts derived from the records
 

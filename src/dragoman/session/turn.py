@@ -24,7 +24,6 @@ from ..log import (
     InvalidRecordError,
     LlmExchangeKept,
     LogRecord,
-    MessageRecorded,
     Payload,
     Routing,
     TurnStarted,
@@ -37,7 +36,7 @@ from .closing import answer_calls, close_intents
 from .execution import Pipeline
 from .journal import Journal
 from .projector import Projector
-from .records import is_repeatable, make_message, new_message_id
+from .records import is_repeatable, make_message, record_message
 
 log = logging.getLogger("dragoman")
 
@@ -88,9 +87,8 @@ class Turn:
     def __post_init__(self) -> None:
         self._id = f"t{self.number}"
         self._ends: list[ev.ToolUseEnd] = []
-        self._begun: ev.ToolUseStart | None = (
-            None  # the tool call that is currently being received
-        )
+        # the tool call that is currently being received
+        self._begun: ev.ToolUseStart | None = None
         self._written: list[str] = []  # the arguments of the current tool call so far
         self._recorded = 0  # number of the call's history records already in the log
         self._estimate = 0  # estimated input tokens of the call
@@ -103,9 +101,7 @@ class Turn:
         paused_by = self.journal.state.paused_by
         # another provider cannot continue a paused reply
         if paused_by is not None and paused_by != self.provider.name:
-            await self._write(
-                MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system"
-            )
+            await self._tell("Continue.")
         response = await self._call(record.id)
         intents = tuple([end.intent for end in self._ends if end.intent is not None])
         if intents and response.finish_reason in RUNNABLE:
@@ -120,19 +116,21 @@ class Turn:
         if self.journal.state.unanswered():
             await answer_calls(self.journal, problem)
             return
-        text = (
+        await self._tell(
             f"{problem}. Propose it again with arguments that fit the tool's schema, or answer "
             "without it."
         )
-        await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     async def correct_output(self, error: StructuredOutputError) -> None:
         """Ask for the structured answer again, and explain why the last one is unusable."""
-        text = (
+        await self._tell(
             f"This answer cannot be used: {error.error_message or error.message}. Answer again, as"
             " JSON alone."
         )
-        await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
+
+    async def _tell(self, text: str) -> None:
+        """Add a message of the session itself to the conversation."""
+        await self._write(record_message(User(text)), actor="system")
 
     # --- calling the model in a turn ------------------------------------------------------------
 
@@ -204,7 +202,8 @@ class Turn:
                 if isinstance(event, ev.MessageStart):
                     await self._write_history(stream.reply, parent)
                     self._report_losses(stream)
-                self._report(event)
+                if self.settings.on_event is not None:
+                    self.journal.notify(self.settings.on_event, event)
                 if isinstance(event, ev.ToolUseStart):
                     self._begun, self._written = event, []
                 elif isinstance(event, ev.ToolUseInputDelta):
@@ -254,14 +253,6 @@ class Turn:
                     "%s/%s %s %s: %s", reply.provider, reply.model, self.journal.session,
                     message or stream.request_id, warning,
                 )  # fmt: skip
-
-    def _report(self, event: ev.Event) -> None:
-        if self.settings.on_event is None:
-            return
-        try:
-            self.settings.on_event(event)
-        except Exception:
-            log.warning("a subscriber of session %s failed", self.journal.session, exc_info=True)
 
     # --- recording the reply or failure of a turn -----------------------------------------------
 
