@@ -306,17 +306,12 @@ class ProviderError(Exception):
         secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
         self.message = scrub(self.message, secrets)
         self.args = (self.message,)
-        if self.provider_code is not None:
-            self.provider_code = scrub(self.provider_code, secrets)
-        if self.provider_message is not None:
-            self.provider_message = scrub(self.provider_message, secrets)
-            if _echoes(self.provider_message, prompts):
-                self.quotable = False
+        for name in ("provider_code", "provider_message", "param", "body_text"):
+            if (text := getattr(self, name)) is not None:
+                setattr(self, name, scrub(text, secrets))
+        if self.provider_message is not None and _echoes(self.provider_message, prompts):
+            self.quotable = False
         self.headers = {name: scrub(value, secrets) for name, value in self.headers.items()}
-        if self.param is not None:
-            self.param = scrub(self.param, secrets)
-        if self.body_text is not None:
-            self.body_text = scrub(self.body_text, secrets)
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:

@@ -271,16 +271,16 @@ async def test_an_answer_can_be_a_function_of_the_request() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda: Answer("a", content=[d.Text("b")]), "content excludes"),
     (lambda: Answer(finish="done"), "finish must be one of"),  # type: ignore[arg-type]
-    (lambda: Answer(pace=-1), "pace must be a number of seconds"),
+    (lambda: Answer(pace=-1), "pace must be a number of at least 0"),
     (lambda: Answer(delay=math.nan), "delay must be"),
     (lambda: Answer(piece=0), "piece must be"),
     (lambda: Fault(status=200), "status must be"),
     (lambda: Fault(error="OopsError"), "error must name a class"),
-    (lambda: Fault(cut_at=-1), "cut_at must be an integer of at least 0"),
-    (lambda: Fault(duplicate=0), "duplicate must be an integer of at least 1"),
+    (lambda: Fault(cut_at=-1), "cut_at must be a whole number of at least 0"),
+    (lambda: Fault(duplicate=0), "duplicate must be a whole number of at least 1"),
     (lambda: Fault(status=500, error="OverloadedError", after=1), "a status precedes"),
     (lambda: RequestMatch(pattern="("), "pattern is not a regular expression"),
-    (lambda: RequestMatch(turn=0), "turn counts from 1"),
+    (lambda: RequestMatch(turn=0), "turn must be a whole number of at least 1"),
     (lambda: ScriptRule(times=0), "times must be"),
     (lambda: ScriptRule(chance=1.5), "chance must be"),
     (

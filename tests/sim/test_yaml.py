@@ -115,7 +115,7 @@ WRONG = [
     ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4,
      "rules[0].match.pattern: is not a regular expression"),
     ("rules:\n  - reply: a\n    match: {where: b}", 3, "rules[0].match.where: unknown key"),
-    ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a positive integer"),
+    ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a whole number of at least 1"),
     ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
     ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be an error status"),
     ("rules:\n  - fault:\n      error: Oops", 3, "rules[0].fault.error: must name a class"),

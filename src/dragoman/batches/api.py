@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..prices.results import EXACT
 from ..provider import Provider
@@ -19,7 +20,7 @@ from ..validate import build_request
 from .apis import open_api
 from .cluster import ClusterRunner
 from .embed import embeds, make_embed_defaults
-from .job import Job, Limits, State, StateFile
+from .job import Job, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
 from .output import Lines, Output, OutputError, drop_failures
 from .parts import merge
@@ -109,7 +110,9 @@ async def batch(
         # Merge the part files that an earlier run on a cluster left.
         merge(Path(out), ordered=given.order == "input")
         if given.retry_failed:
-            _drop(file, state)
+            # the rows are sent again, and the state file keeps their cost
+            state.dropped_usd = EXACT.add(state.dropped_usd, drop_failures(file.out))
+            file.save(state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
         return await _Run(rows, parser, provider, output, limits, given, job).run(file, state)
     finally:
@@ -130,11 +133,8 @@ def _make_job(model: str | Provider | Embedder, source: Source, given: Options) 
         defaults=make_embed_defaults(given) if is_embedding else _make_defaults(given),
         concurrency=given.concurrency,
         retries=given.retries,
-        limits=Limits(
-            requests_per_minute=given.requests_per_minute,
-            tokens_per_minute=given.tokens_per_minute,
-            redis=given.limits_redis,
-        ),
+        rates=(given.requests_per_minute, given.tokens_per_minute),
+        limits_redis=given.limits_redis,
         cache=given.cache,
     )
 
@@ -203,19 +203,19 @@ class _Run:
             # A worker that died may have saved rows without reporting them.
             self._spent.take_over(self._cluster.found, state.dropped_usd)
             return self._cluster
+        shared: dict[str, Any] = {
+            "output": output, "spending": spending, "on_saved": self._report
+        }  # fmt: skip
         if given.via == "provider":
             if provider.operation == "embed" or not isinstance(provider, Provider):
                 raise ValueError("via: rows to embed are not sent to a provider's batch API yet")
             remote = RemoteRunner(
-                rows, open_api(provider), output, spending, file, state,
-                poll_seconds=given.poll_seconds, on_saved=self._report,
-            )  # fmt: skip
+                rows, open_api(provider), file, state, poll_seconds=given.poll_seconds, **shared
+            )
             await remote.run(cancel=given.cancel)
             return remote
         caller = Caller(provider, needs_price="usd" in self.limits)
-        runner = Runner(
-            rows(), caller, output, spending, concurrency=given.concurrency, on_saved=self._report
-        )
+        runner = Runner(rows(), caller, concurrency=given.concurrency, **shared)
         await runner.run()
         return runner
 
@@ -228,21 +228,13 @@ class _Run:
             )
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
-        spent = self._spent
         return BatchReport(
             out=str(self.output.path),
-            rows=spent.rows,
-            failed=spent.failed,
-            bad=spent.bad,
             resumed=self._resumed,
-            cached=spent.cached,
-            tokens=spent.tokens,
-            cost_usd=spent.cost,
-            unpriced=spent.unpriced,
-            unpriced_reason=spent.unpriced_reason,
             problems=tuple(problems),
             stopped=stopped,
             seconds=round(time.monotonic() - self._began, 3),
+            **asdict(self._spent),
         )
 
 
@@ -253,7 +245,7 @@ def _measure(
     rate = saved / seconds if seconds > 0 else 0.0
     left = max(0, total - done) / rate if total is not None and rate > 0 else None
     return BatchProgress(
-        total, done, spent.failed, spent.cost, not spent.unpriced, seconds, rate, left
+        total, done, spent.failed, spent.cost_usd, not spent.unpriced, seconds, rate, left
     )
 
 
@@ -285,12 +277,3 @@ def _check_price(provider: Provider | Embedder, limits: Mapping[str, Decimal]) -
     problem = provider.priced_as.find_problem() if "usd" in limits else None
     if problem is not None:
         raise BatchError(f"a budget in usd cannot hold: {problem}")
-
-
-def _drop(file: StateFile, state: State) -> None:
-    """Remove failed rows from the output, so that they are sent again.
-
-    The state file keeps their cost.
-    """
-    state.dropped_usd = EXACT.add(state.dropped_usd, drop_failures(file.out))
-    file.save(state)

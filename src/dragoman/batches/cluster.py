@@ -259,30 +259,6 @@ class _Budget(Struct):
     needs_price: bool
 
 
-class _Block:
-    """A block of rows that an actor processes; ``done`` is set when every row has an outcome."""
-
-    def __init__(self, rows: int) -> None:
-        self.results: list[Result] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = rows
-        if not rows:
-            self.done.set_result(None)
-
-    def add(self, result: Result | None) -> None:
-        """Add the result of a row; ``None`` if the row was not sent."""
-        if result is not None:
-            self.results.append(result)
-        self._left -= 1
-        if not self._left and not self.done.done():
-            self.done.set_result(None)
-
-    def fail(self, error: BaseException) -> None:
-        """End the block with an error."""
-        if not self.done.done():
-            self.done.set_exception(error)
-
-
 class Asker:
     """A Ray actor that calls the model for the rows of a block and writes the results to disk."""
 
@@ -299,7 +275,7 @@ class Asker:
         self._output: Output
         self._announced: Any = None  # to be awaited before the first call
         # Ray may pass several blocks at a time; their rows are processed by the same tasks
-        self._waiting: deque[tuple[Row | BadRow, _Block]] = deque()
+        self._waiting: deque[tuple[Row | BadRow, asyncio.Future[Result | None]]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
     async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -349,23 +325,27 @@ class Asker:
 
     async def answer_all(self, rows: list[NamedRow | BadRow]) -> list[Result]:
         """Return the results of a block of rows, without those that the budget does not cover."""
-        block = _Block(len(rows))
-        for row in rows:
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Result | None]] = [loop.create_future() for _ in rows]
+        for row, answer in zip(rows, answers, strict=True):
             read = parse_row(row, self._parser) if isinstance(row, NamedRow) else row
-            self._waiting.append((read, block))
+            self._waiting.append((read, answer))
         missing = min(self._job.concurrency - len(self._workers), len(rows))
         for _ in range(missing):
             self._workers.add(asyncio.create_task(self._work()))
-        await block.done
-        return block.results
+        return [each for each in await asyncio.gather(*answers) if each is not None]
 
     async def _work(self) -> None:
         while self._waiting:
-            row, block = self._waiting.popleft()
+            row, answer = self._waiting.popleft()
             try:
-                block.add(await self._answer(row))
+                result = await self._answer(row)
             except Exception as error:
-                block.fail(error)
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():  # not if the block was cancelled
+                    answer.set_result(result)
         # A worker that takes no more rows must not count when the next block arrives: a callback
         # of the task would run too late.
         worker = asyncio.current_task()

@@ -23,42 +23,32 @@ from .sources import Source
 VERSION = 1
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """The rate limits of a batch. With ``redis``, all processes that use it share the limits."""
-
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    redis: str | None = None
-
-    @property
-    def are_set(self) -> bool:
-        return self.requests_per_minute is not None or self.tokens_per_minute is not None
-
-
 class Job(Struct, frozen=True, kw_only=True):
-    """Everything that a runner needs to run a batch, except its rows."""
+    """Everything that a runner needs to run a batch, except its rows.
+
+    ``rates`` are the limits on requests and tokens per minute. With ``limits_redis``, all
+    processes that use it share the limits.
+    """
 
     model: str
     connection: dict[str, Any] = field(default_factory=dict)
     defaults: Defaults | EmbedDefaults = Defaults()
     concurrency: int = 16
     retries: int = 4
-    limits: Limits = Limits()
+    rates: tuple[float | None, float | None] = (None, None)
+    limits_redis: str | None = None
     cache: Any = None
 
     def open(self, given: Provider | Embedder | None = None) -> Provider | Embedder:
         """Open the model, and wrap it in retries, rate limits and the cache."""
         model: Any = self._connect() if given is None else given
-        limits = self.limits
-        if limits.are_set:
-            rates = (limits.requests_per_minute, limits.tokens_per_minute)
-            if limits.redis is None:
-                model = RateLimit(model, *rates)
+        if self.rates != (None, None):
+            if self.limits_redis is None:
+                model = RateLimit(model, *self.rates)
             else:
-                model = RateLimit(
-                    model,
-                    limiter=RedisLimiter(limits.redis, f"dragoman:batch:{self.model}", *rates),
-                )
+                key = f"dragoman:batch:{self.model}"
+                limiter = RedisLimiter(self.limits_redis, key, *self.rates)
+                model = RateLimit(model, limiter=limiter)
         if self.retries:
             model = Retry(model, max_retries=self.retries)
         found: Provider | Embedder = model if self.cache is None else Cache(model, self.cache)

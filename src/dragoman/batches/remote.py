@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ..errors import InvalidRequestError, InvalidResponseError, ProviderError, UnavailableError
-from ..events import Assembler, Response, Usage, fold
-from ..messages import Issuer, new_ulid
+from ..events import Response, Usage, fold
+from ..messages import new_ulid
 from ..prices import Cost, Unpriced
 from ..prices.results import EXACT
-from ..validate import Expectation, check_request
+from ..validate import check_request
 from .apis import Answered, Asked, BatchApi
 from .job import State, StateFile
-from .output import Output
-from .results import Result, find_usage, write_bad, write_failure, write_reply
+from .results import Result, find_usage, write_failure, write_reply
 from .rows import BadRow, Row, Skipped
-from .spending import Spending
+from .runner import RowWriter
 
 _SLOWEST = 60.0  # longest pause in seconds between two polls of the provider
 _GROWTH = 1.5
@@ -47,20 +46,15 @@ class Submitted(Struct):
 
 
 @dataclass(eq=False)
-class RemoteRunner:
+class RemoteRunner(RowWriter):
     """Submit the rows of a batch, wait, and write the answers to the output."""
 
     rows: Rows
     api: BatchApi
-    output: Output
-    spending: Spending
     file: StateFile
     state: State
     _: KW_ONLY
     poll_seconds: float
-    on_saved: Callable[[], None]
-    problems: list[str] = field(default_factory=list)
-    stopped: str | None = None
 
     def __post_init__(self) -> None:
         self._batches = [Submitted(**each) for each in self.state.provider.get("batches", ())]
@@ -139,13 +133,10 @@ class RemoteRunner:
             while waiting and row.line > waiting[0].last:
                 await self._fetch(waiting.pop(0), chunk)
                 chunk = {}
-            if isinstance(row, Skipped):
-                self.output.skip(row.line)
-            elif isinstance(row, BadRow):
-                self.problems += [str(row)][: 20 - len(self.problems)]
-                self._put(write_bad(row), begin=True)
+            if not isinstance(row, Row):
+                self.pass_over(row)
             elif isinstance(error := self._encode(row), ProviderError):
-                self._put(write_failure(row, error, None), begin=True)
+                self.put_first(write_failure(row, error, None))
             elif waiting and waiting[0].first <= row.line:
                 chunk[row.line] = row
                 self.output.begin(row.line)
@@ -165,14 +156,14 @@ class RemoteRunner:
                 f"the provider did not take the batch {batch.id}: {progress.refusal}"
             )
             for row in rows.values():
-                self._put(write_failure(row, error, None))
+                self.put(write_failure(row, error, None))
             return
         answers: AsyncIterator[Answered] = self.api.download(batch.id, progress)
         async for answer in answers:
             line = _read_line(answer, order)
             found = rows.pop(line, None) if line is not None else None
             if found is not None and not (answer.lost == "cancelled" and self.stopped):
-                self._put(self._decode(found, answer))
+                self.put(self._decode(found, answer))
             elif found is not None:
                 self.output.forget(found.line)
         for row in rows.values():
@@ -180,7 +171,7 @@ class RemoteRunner:
                 # without a result, the next run submits this row again
                 self.output.forget(row.line)
             else:
-                self._put(write_failure(row, _lost(progress.state), None))
+                self.put(write_failure(row, _lost(progress.state), None))
 
     async def _wait(self, batch_id: str) -> Any:
         pause = self.poll_seconds
@@ -188,12 +179,6 @@ class RemoteRunner:
             await asyncio.sleep(pause)
             pause = min(max(_SLOWEST, self.poll_seconds), pause * _GROWTH)
         return progress
-
-    def _put(self, result: Result, *, begin: bool = False) -> None:
-        if begin:
-            self.output.begin(result.line)
-        self.spending.add(result)
-        self.output.put(result.line, result.data)
 
     # --- decoding and pricing answers
 
@@ -216,16 +201,7 @@ class RemoteRunner:
         if answer.status >= 300:
             raise codec.error(answer.status, {}, answer.body)
         encoded = codec.encode(request)
-        out = Assembler(
-            request_id=request.request_id,
-            model=provider.model,
-            provider=provider.name,
-            issuer=Issuer(codec.wire, codec.issuer_vendor, provider.model),
-            expected=Expectation(request),
-            warnings=encoded.warnings,
-            structured_path=encoded.structured_path,
-        )
-        decoder = codec.decoder(request, out)
+        decoder = codec.decoder(request, provider.make_assembler(request, encoded))
         events = [*decoder.feed(answer.body), *decoder.end()]
         if decoder.error is not None:
             raise decoder.error

@@ -81,7 +81,7 @@ def write_bad(row: BadRow) -> Result:
     error = {"category": INVALID_ROW, "message": f"line {row.line}: {row.reason}"}
     record = {
         "line": row.line,
-        "id" if row.shape == "own" else _ID[row.shape]: row.id,
+        _ID.get(row.shape, "custom_id"): row.id,
         "error": error,
     }
     return Result(row.line, _encode(record) + b"\n", failed=True, bad=True)
@@ -98,13 +98,7 @@ def find_usage(error: Exception) -> Usage:
 
 # --- results in our format ---------------------------------------------------------------------
 
-_ID = {
-    "openai": "custom_id",
-    "responses": "custom_id",
-    "embeddings": "custom_id",
-    "anthropic": "custom_id",
-    "gemini": "key",
-}
+_ID = {"own": "id", "gemini": "key"}  # the other formats name it custom_id
 
 
 def _own(name: str | None, record: dict[str, Any]) -> dict[str, Any]:

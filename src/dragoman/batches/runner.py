@@ -87,19 +87,44 @@ class Caller:
         return self.model.find_sold(error.provider or "", error.model or "").cost(usage)
 
 
+@dataclass(eq=False, kw_only=True)
+class RowWriter:
+    """What the runners of this process have in common: where results go, and what went wrong."""
+
+    output: Output
+    spending: Spending
+    on_saved: Callable[[], None]
+    problems: list[str] = field(default_factory=list)
+    stopped: str | None = None
+
+    def pass_over(self, row: BadRow | Skipped) -> None:
+        """Handle a row that needs no call: it is invalid, or has a result already."""
+        if isinstance(row, Skipped):
+            self.output.skip(row.line)
+            return
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(str(row))
+        self.put_first(write_bad(row))
+
+    def put_first(self, result: Result) -> None:
+        """Write the result of a row whose processing was not registered before."""
+        self.output.begin(result.line)
+        self.put(result)
+
+    def put(self, result: Result) -> None:
+        """Count a result, and write it."""
+        self.spending.add(result)
+        self.output.put(result.line, result.data)
+
+
 @dataclass(eq=False)
-class Runner:
+class Runner(RowWriter):
     """Take rows from the source, call the model, and write results to the output."""
 
     rows: Iterator[Row | BadRow | Skipped]
     caller: Caller
-    output: Output
-    spending: Spending
     _: KW_ONLY
     concurrency: int
-    on_saved: Callable[[], None]
-    problems: list[str] = field(default_factory=list)
-    stopped: str | None = None
 
     def __post_init__(self) -> None:
         self._settled = asyncio.Event()
@@ -164,22 +189,11 @@ class Runner:
             self.spending.settle(None)
             if row is None:
                 return None
-            self._pass(row)
+            self.pass_over(row)
             passed += 1
             if passed % _BREATH == 0:
                 await asyncio.sleep(0)
         return None
-
-    def _pass(self, row: BadRow | Skipped) -> None:
-        if isinstance(row, Skipped):
-            self.output.skip(row.line)
-            return
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(str(row))
-        self.output.begin(row.line)
-        result = write_bad(row)
-        self.spending.add(result)
-        self.output.put(row.line, result.data)
 
     async def _wait_for_budget(self) -> None:
         if self.spending.in_flight == 0:
@@ -188,7 +202,7 @@ class Runner:
                 if isinstance(row, Row):  # the rest of the budget is too small for the next row
                     self.stopped = "budget"
                     break
-                self._pass(row)
+                self.pass_over(row)
             self._settled.set()
             return
         self._settled.clear()

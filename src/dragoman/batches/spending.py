@@ -25,7 +25,7 @@ class Spent(Struct):
     bad: int = 0
     cached: int = 0
     tokens: int = 0
-    cost: Decimal = Decimal(0)
+    cost_usd: Decimal = Decimal(0)
     unpriced: int = 0
     unpriced_reason: str | None = None
 
@@ -33,7 +33,7 @@ class Spent(Struct):
         """Replace the totals with those of an output; ``dropped`` is the cost of removed rows."""
         self.rows, self.failed = found.done.count, found.failed
         self.bad, self.tokens = found.bad, found.tokens
-        self.cost = EXACT.add(found.cost, dropped)
+        self.cost_usd = EXACT.add(found.cost, dropped)
 
 
 def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
@@ -99,7 +99,7 @@ class Spending:
         spent.cached += result.cached
         spent.tokens += used
         if result.cost is not None:
-            spent.cost = EXACT.add(spent.cost, result.cost)
+            spent.cost_usd = EXACT.add(spent.cost_usd, result.cost)
         elif result.unpriced is not None:
             spent.unpriced += 1
             spent.unpriced_reason = result.unpriced
@@ -112,7 +112,7 @@ class Spending:
         if self.in_flight and not self._is_known and self.limits.keys() != {"rows"}:
             return False
         used = {
-            "usd": self.spent.cost,
+            "usd": self.spent.cost_usd,
             "tokens": Decimal(self.spent.tokens),
             "rows": Decimal(self.spent.rows),
         }

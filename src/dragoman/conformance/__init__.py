@@ -107,11 +107,10 @@ def suite(
             "breaking": breaking,
             "unready": unready,
             "other": other,
+            **settings,
         }
-        _refuse(
-            wire,
-            {**{name: value for name, value in given.items() if value is not None}, **settings},
-        )
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise ValueError(f"suite: {', '.join(wrong)} do not apply to a codec (wire={wire!r})")
         return leave_out(
             _codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip
         )
@@ -124,11 +123,6 @@ def suite(
     known = read_capabilities(capabilities)
     kit = Kit(factory, known, failing or {}, breaking, unready or {}, other, **settings)
     return leave_out(build_cases(kit), skip)
-
-
-def _refuse(wire: str, given: Mapping[str, Any]) -> None:
-    if given:
-        raise ValueError(f"suite: {', '.join(given)} do not apply to a codec (wire={wire!r})")
 
 
 def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[CodecCase | CodecRule]:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from msgspec.structs import replace
 
 from .. import errors
 from ..capabilities import Capabilities
 from ..events import StreamContractError
+from ..provider.http_model import show_url
 from ..transport import Transport
 from ..wire import CODECS
 from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
@@ -69,13 +69,7 @@ async def check_server(
     facts["max_context_tokens"] = server.window
     known = Capabilities.of(facts, "probed", at=at, by=f"{by} check")
     probes = {probe: _answer(found, names) for probe, names in _PROBES.items()}
-    return Report(_shown(url), wire, model, by, at, tuple(outcomes), known, probes)
-
-
-def _shown(url: str) -> str:
-    """Return the server's address without credentials and other secret parts."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return Report(show_url(url), wire, model, by, at, tuple(outcomes), known, probes)
 
 
 async def _run_all(
@@ -86,28 +80,17 @@ async def _run_all(
         if progress is not None:
             progress(at, len(checks), check.name)
         if time.monotonic() >= until:
-            outcomes.append(
-                CheckOutcome(
-                    check.name,
-                    check.title,
-                    "not_applicable",
-                    "the time budget was used up",
-                    about=False,
-                )
-            )
-        else:
-            outcomes.append(await _run(server, check))
+            why = "the time budget was used up"
+            late = CheckOutcome(check.name, check.title, "not_applicable", why, about=False)
+            outcomes.append(late)
+            continue
+        outcome = await run_check(check, server)
+        evidence = server.witness.take()[-3:]
+        is_lacking = outcome.status in ("fail", "unsupported")
+        outcomes.append(replace(outcome, evidence=evidence if is_lacking else ()))
     if progress is not None:
         progress(len(checks), len(checks), "")
     return outcomes
-
-
-async def _run(server: Server, check: Check) -> CheckOutcome:
-    outcome = await run_check(check, server)
-    evidence = server.witness.take()
-    return replace(
-        outcome, evidence=evidence[-3:] if outcome.status in ("fail", "unsupported") else ()
-    )
 
 
 async def run_check(check: Check, subject: Any) -> CheckOutcome:

@@ -129,12 +129,8 @@ class Server:
         self.has_key = bool(key)
         self.window: int | None = None
         self.witness = RecordingTransport(transport or HttpTransport(), [key] if key else [])
+        self._key = key
         self.provider = self._connect(model, key)
-        self._credentials = (
-            {name: Secret(value) for name, value in self.codec().authorise(key).items()}
-            if key
-            else {}
-        )
 
     def codec(self, model: str | None = None) -> Codec:
         """Return a new codec for the server's wire."""
@@ -170,24 +166,18 @@ class Server:
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self.witness.exchange(
-            replace(http, body=data), self._credentials, self.timeouts
-        )
+        credentials = _authorise(self.codec(), self._key)
+        return await self.witness.exchange(replace(http, body=data), credentials, self.timeouts)
 
     async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
         """Send a short prompt to another model, or with another key."""
-        credentials = {name: value.reveal() or "" for name, value in self._credentials.items()}
-        headers = self.codec().authorise(key) if key else credentials
-        name = model or self.model
-        other = HttpProvider(
-            self.codec(name), self.witness, name="server", model=name, headers=headers,
-            timeouts=self.timeouts
-        )  # fmt: skip
+        other = self._connect(model or self.model, key or self._key)
         return await other.complete("Hello", config={"max_tokens": 4})
 
     async def get(self, url: str) -> Any:
         """Send a GET request; return the JSON of the reply, or ``None`` if the request fails."""
-        return await _get(self.witness, url, self._credentials, self.timeouts)
+        credentials = _authorise(self.codec(), self._key)
+        return await _get(self.witness, url, credentials, self.timeouts)
 
     def read_refusal(self, reply: HttpReply) -> ProviderError:
         """Return the error that the codec reads from an error response."""
@@ -199,6 +189,11 @@ class Server:
 
 
 # --- finding the wire, the model and the context window ----------------------------------------
+
+
+def _authorise(codec: Codec, key: str | None) -> dict[str, Secret]:
+    headers = codec.authorise(key) if key else {}
+    return {name: Secret(value) for name, value in headers.items()}
 
 
 async def _get(
@@ -230,9 +225,7 @@ async def find_wire(url: str, key: str | None, seconds: float) -> str:
 async def _ask(wire: str, url: str, address: str, key: str | None, seconds: float) -> Any:
     """Send a GET request to a server whose wire or model is not known yet."""
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
-    codec = CODECS[wire].connect("", url, None, Capabilities())
-    headers = codec.authorise(key) if key else {}
-    credentials = {name: Secret(value) for name, value in headers.items()}
+    credentials = _authorise(CODECS[wire].connect("", url, None, Capabilities()), key)
     try:
         return await _get(transport, address, credentials, timeouts)
     finally:

@@ -11,15 +11,7 @@ reply.
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from importlib import import_module
@@ -30,8 +22,9 @@ import msgspec
 from .. import errors
 from ..capabilities import Capabilities
 from ..events import Assembler, Event, FinishReason, Usage
-from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
+from ..messages import LossWarning, Request, Thinking, ToolCall
 from ..provider import Provider
+from ..provider.http import find_texts
 from ..provider.http_model import read_capabilities
 from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
@@ -148,7 +141,7 @@ class BridgeProvider(Provider):
             found.__cause__ = error
         found.provider, found.model = found.provider or self.name, found.model or self.model
         found.request_id = found.request_id or request.request_id
-        found.hide((), [*_find_texts(request.messages)])
+        found.hide((), find_texts(request.messages))
         return found
 
 
@@ -231,15 +224,6 @@ def read_error(error: Exception) -> errors.ProviderError | None:
         ):
             return errors.NetworkError(f"the connection of the SDK failed: {name}")
     return None
-
-
-def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of a conversation, which must not appear in an error message."""
-    for message in messages:
-        if isinstance(message.content, str):
-            yield message.content
-        else:
-            yield from [block.text for block in message.content if isinstance(block, Text)]
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:

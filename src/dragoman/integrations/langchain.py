@@ -33,7 +33,7 @@ from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelt
 from ..messages import ForceTool, Tool
 from ..provider import Provider, connect
 from ..sync import SyncProvider
-from .langchain_embeddings import DragomanEmbeddings
+from .langchain_embeddings import DragomanEmbeddings, connection_of
 from .langchain_messages import make_last_chunk, make_message, read_messages
 from .loops import Opened
 from .losses import DragomanLossWarning, warn_of_losses
@@ -165,16 +165,6 @@ class ChatDragoman(BaseChatModel):
 
     # --- opening providers ----------------------------------------------------------------------
 
-    def _open(self, model: str) -> Provider:
-        return connect(
-            model,
-            base_url=self.base_url,
-            wire=self.wire,
-            api_key=self.api_key.get_secret_value() if self.api_key is not None else None,
-            timeouts=self.timeout,
-            retries=self.max_retries or None,
-        )
-
     @cached_property
     def _models(self) -> dict[str, Opened[Provider, SyncProvider]]:
         return {}
@@ -182,7 +172,7 @@ class ChatDragoman(BaseChatModel):
     def _find(self, model: str | None) -> Opened[Provider, SyncProvider]:
         name = model or self._name
         own = self.provider if name == self._name else None
-        opened = Opened(lambda: self._open(name), SyncProvider, own)
+        opened = Opened(lambda: connect(name, **connection_of(self)), SyncProvider, own)
         return self._models.setdefault(name, opened)
 
     # --- tools and structured output ------------------------------------------------------------

@@ -70,18 +70,25 @@ class DragomanEmbeddings(BaseModel, Embeddings):
     def _open(self) -> Embedder:
         return connect_embedder(
             self.model,
-            base_url=self.base_url,
-            wire=self.wire,
-            api_key=self.api_key.get_secret_value() if self.api_key is not None else None,
             batch_size=self.batch_size,
             prefixes=self.prefixes,
-            timeouts=self.timeout,
-            retries=self.max_retries or None,
+            **connection_of(self),
         )
 
     @cached_property
     def _opened(self) -> Opened[Embedder, SyncEmbedder]:
         return Opened(self._open, SyncEmbedder, self.embedder)
+
+
+def connection_of(model: Any) -> dict[str, Any]:
+    """Return the settings of ``connect`` that chat and embedding models of LangChain share."""
+    return {
+        "base_url": model.base_url,
+        "wire": model.wire,
+        "api_key": model.api_key.get_secret_value() if model.api_key is not None else None,
+        "timeouts": model.timeout,
+        "retries": model.max_retries or None,
+    }
 
 
 def _make_lists(answer: Embedded) -> list[list[float]]:

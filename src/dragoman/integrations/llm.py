@@ -49,10 +49,20 @@ class Options(llm.Options):
     )
 
 
-class _Described:
+class _Named:
+    """A model of Dragoman under its name in ``llm``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.model_id = PREFIX + name
+
+    def __str__(self) -> str:
+        return f"Dragoman: {self.model_id}"
+
+
+class _Described(_Named):
     """The attributes and options that the blocking and the asynchronous model class share."""
 
-    model_id: str
     can_stream = True
     supports_schema = True
     supports_tools = True
@@ -60,12 +70,8 @@ class _Described:
     Options = Options
 
     def __init__(self, name: str, open_provider: Callable[[str], Provider] = connect) -> None:
-        self.name = name
-        self.model_id = PREFIX + name
+        super().__init__(name)
         self._opened = Opened(lambda: open_provider(name), SyncProvider)
-
-    def __str__(self) -> str:
-        return f"Dragoman: {self.model_id}"
 
 
 class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
@@ -108,7 +114,7 @@ class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
         finish(response, reply)
 
 
-class DragomanEmbeddingModel(EmbeddingModel):
+class DragomanEmbeddingModel(_Named, EmbeddingModel):
     """An embedding model of the ``llm`` command."""
 
     batch_size = 100  # how many texts llm reads at a time from a file or a database
@@ -116,8 +122,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
     def __init__(
         self, name: str, open_embedder: Callable[[str], Embedder] = connect_embedder
     ) -> None:
-        self.name = name
-        self.model_id = PREFIX + name
+        super().__init__(name)
         self._opened = Opened(lambda: open_embedder(name), SyncEmbedder)
 
     def embed_batch(
@@ -130,9 +135,6 @@ class DragomanEmbeddingModel(EmbeddingModel):
         answer = self._opened.blocking.embed(texts)
         warn_of_losses(answer.warnings, stacklevel=2)
         yield from answer.vectors.tolist()
-
-    def __str__(self) -> str:
-        return f"Dragoman: {self.model_id}"
 
 
 @llm.hookimpl

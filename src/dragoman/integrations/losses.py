@@ -20,16 +20,14 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
     """Yield a loss for each prompt-cache setting and document name, which bridges cannot send."""
-    if request.config.cache not in (None, "off"):
-        yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
+    lost = ["config.cache"] if request.config.cache not in (None, "off") else []
     for number, message in enumerate(request.messages):
-        if getattr(message, "cache", False):
-            yield LossWarning(
-                "cache_dropped", f"messages[{number}].cache", "it is not sent over a bridge"
-            )
+        path = f"messages[{number}]"
+        lost += [f"{path}.cache"] if getattr(message, "cache", False) else []
         for at, block in enumerate(() if isinstance(message.content, str) else message.content):
-            path = f"messages[{number}].content[{at}]"
-            if getattr(block, "cache", False):
-                yield LossWarning("cache_dropped", f"{path}.cache", "it is not sent over a bridge")
+            lost += [f"{path}.content[{at}].cache"] if getattr(block, "cache", False) else []
             if isinstance(block, Document) and block.name is not None:
-                yield LossWarning("name_dropped", f"{path}.name", "it is not sent over a bridge")
+                lost.append(f"{path}.content[{at}].name")
+    for path in lost:
+        code = f"{path.rpartition('.')[2]}_dropped"
+        yield LossWarning(code, path, "it is not sent over a bridge")

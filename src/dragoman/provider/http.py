@@ -115,6 +115,18 @@ class HttpProvider(HttpModel, ReplyProvider):
             self._report(encoded.warnings, request)
         return encoded
 
+    def make_assembler(self, request: Request, encoded: Encoded) -> Assembler:
+        """Return the assembler of the reply to an encoded request."""
+        return Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            issuer=self._issuer,
+            expected=Expectation(request),
+            warnings=encoded.warnings,
+            structured_path=encoded.structured_path,
+        )
+
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Change the codec so that later requests omit or replace a field that was rejected.
 
@@ -227,7 +239,7 @@ class WireReply(AssembledReply):
         while True:
             codec = provider.codec
             encoded = provider._encode(codec, request, losses)
-            self.out = out = self._assembler(encoded)
+            self.out = out = provider.make_assembler(self.request, encoded)
             exchange = await provider.exchange(encoded.http, stream=request.stream)
             http = await exchange.__aenter__()
             if http.status < 300:
@@ -240,17 +252,6 @@ class WireReply(AssembledReply):
                 await exchange.__aexit__(*sys.exc_info())
             provider._learn(codec, failure, request)
 
-    def _assembler(self, encoded: Encoded) -> Assembler:
-        return Assembler(
-            request_id=self.request.request_id,
-            model=self.model,
-            provider=self.provider,
-            issuer=self._provider._issuer,
-            expected=Expectation(self.request),
-            warnings=encoded.warnings,
-            structured_path=encoded.structured_path,
-        )
-
     async def _fail(self, error: BaseException) -> NoReturn:
         await self._leave(error)
         self._charge(error)
@@ -259,7 +260,7 @@ class WireReply(AssembledReply):
                 raise error
             # Raise the error without its traceback: the frames contain the reply, in which some
             # servers repeat the key.
-            error = self._provider.annotate(error, self.request, _texts(self.request.messages))
+            error = self._provider.annotate(error, self.request, find_texts(self.request.messages))
             raise error.with_traceback(None) from error.__cause__
         finally:
             # The error refers to this frame, and the frame to the request.
@@ -279,7 +280,7 @@ def _asks_natively(codec: Codec) -> bool:
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 
-def _texts(messages: Any) -> list[str]:
+def find_texts(messages: Any) -> list[str]:
     """Return the texts of a conversation, so that they can be removed from error messages."""
     texts: list[str] = []
     for message in messages:

@@ -113,9 +113,9 @@ class HttpModel(Model):
         body = await _read_error(http)
         error: ProviderError = codec.error(http.status, http.headers, body, time.time())
         if http.status < 400:
-            error.advice = f"It redirects to {_show_url(http.headers.get('location', ''))}."
+            error.advice = f"It redirects to {show_url(http.headers.get('location', ''))}."
         if http.status < 400 or (http.status in (404, 405) and type(error) is InvalidRequestError):
-            error.advice = f"{error.advice} Check base_url: {_show_url(url)} was asked.".strip()
+            error.advice = f"{error.advice} Check base_url: {show_url(url)} was asked.".strip()
         return error
 
     def keep_headers(self, http: HttpStream) -> Mapping[str, str]:
@@ -224,7 +224,7 @@ def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Tim
     return Timeouts(total=timeouts)
 
 
-def _show_url(url: str) -> str:
+def show_url(url: str) -> str:
     """Return a URL without what may be secret: the user, the query and the fragment."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..capabilities import Capabilities
 from ..errors import InvalidRequestError, UnsupportedFeatureError, quote
-from ..messages import new_ulid
 from .values import EmbedRequest, RerankRequest
 
 
@@ -17,12 +16,12 @@ def build_embed_request(
     input_type: str | None = None,
     dimensions: int | None = None,
     extras: Mapping[str, Any] | None = None,
-    model: str = "",
-    request_id: str | None = None,
-    session_id: str | None = None,
-    metadata: Mapping[str, str] | None = None,
+    **facts: Any,
 ) -> EmbedRequest:
-    """Check the arguments of ``embed`` and return them as a request."""
+    """Check the arguments of ``embed`` and return them as a request.
+
+    ``facts`` are fields of the request that need no check; one that is ``None`` is not set.
+    """
     if input_type is not None and (not isinstance(input_type, str) or not input_type):
         raise InvalidRequestError(
             f"input_type must be a string such as 'query' or 'document', not {quote(input_type)}"
@@ -33,10 +32,7 @@ def build_embed_request(
         input_type=input_type,
         dimensions=dimensions,
         extras=_check_extras(extras),
-        model=model,
-        request_id=request_id or new_ulid(),
-        session_id=session_id,
-        metadata=metadata or {},
+        **{name: value for name, value in facts.items() if value is not None},
     )
 
 
@@ -47,12 +43,9 @@ def build_rerank_request(
     top_k: int | None = None,
     return_documents: bool | None = None,
     extras: Mapping[str, Any] | None = None,
-    model: str = "",
-    request_id: str | None = None,
-    session_id: str | None = None,
-    metadata: Mapping[str, str] | None = None,
+    **facts: Any,
 ) -> RerankRequest:
-    """Check the arguments of ``rerank`` and return them as a request."""
+    """Check the arguments of ``rerank`` and return them as a request; see the function above."""
     if not isinstance(query, str):
         raise InvalidRequestError(f"query must be a string, not {type(query).__name__}")
     if not query:
@@ -68,10 +61,7 @@ def build_rerank_request(
         top_k=top_k,
         return_documents=return_documents,
         extras=_check_extras(extras),
-        model=model,
-        request_id=request_id or new_ulid(),
-        session_id=session_id,
-        metadata=metadata or {},
+        **{name: value for name, value in facts.items() if value is not None},
     )
 
 

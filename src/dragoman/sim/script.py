@@ -15,6 +15,7 @@ from .. import errors
 from .. import messages as m
 from ..errors import ProviderError
 from ..events import FinishReason, Usage
+from ..middleware.layer import check_number
 
 FINISHES: tuple[str, ...] = get_args(FinishReason)
 
@@ -73,10 +74,8 @@ class Answer(Struct, frozen=True):
             raise ValueError(
                 f"answer: finish must be one of {', '.join(FINISHES)}, not {self.finish!r}"
             )
-        for name in ("delay", "pace"):
-            _check_seconds("answer", name, getattr(self, name))
-        if self.piece is not None and (not isinstance(self.piece, int) or self.piece < 1):
-            raise ValueError(f"answer: piece must be a positive integer, not {self.piece!r}")
+        _check_numbers(self, "answer", "delay", "pace")
+        _check_numbers(self, "answer", "piece", least=1, whole=True)
 
     @property
     def said(self) -> tuple[Said, ...]:
@@ -134,18 +133,11 @@ class Fault(Struct, frozen=True):
             raise ValueError(
                 "fault: a status precedes the reply; omit after, or use error instead"
             )
-        for name, least in _NUMBERS.items():
-            value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < least
-            ):
-                raise ValueError(
-                    f"fault: {name} must be an integer of at least {least}, not {value!r}"
-                )
-        for name in ("retry_after", "pace"):
-            _check_seconds("fault", name, getattr(self, name))
-        if self.stall is not None and self.stall != math.inf:
-            _check_seconds("fault", "stall", self.stall)
+        _check_numbers(self, "fault", "after", "cut_at", "end_at", "garbage_at", whole=True)
+        _check_numbers(self, "fault", "garbage", "duplicate", "drip", least=1, whole=True)
+        _check_numbers(self, "fault", "retry_after", "pace")
+        if self.stall != math.inf:
+            _check_numbers(self, "fault", "stall")
 
     @property
     def is_of_bytes(self) -> bool:
@@ -153,28 +145,13 @@ class Fault(Struct, frozen=True):
         return self.interleave or any(getattr(self, name) is not None for name in _OF_BYTES)
 
 
-_NUMBERS = {
-    "after": 0,
-    "cut_at": 0,
-    "end_at": 0,
-    "garbage_at": 0,
-    "garbage": 1,
-    "duplicate": 1,
-    "drip": 1,
-}
 _OF_BYTES = ("cut_at", "end_at", "garbage_at", "duplicate", "drip", "content_type", "body")
 
 
-def _check_seconds(owner: str, name: str, value: Any) -> None:
-    if value is None:
-        return
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < 0
-    ):
-        raise ValueError(f"{owner}: {name} must be a number of seconds, not {value!r}")
+def _check_numbers(value: Struct, owner: str, *names: str, **bounds: Any) -> None:
+    for name in names:
+        if (number := getattr(value, name)) is not None:
+            check_number(owner, name, number, **bounds)
 
 
 class RequestMatch(Struct, frozen=True):
@@ -204,8 +181,7 @@ class RequestMatch(Struct, frozen=True):
                 re.compile(self.pattern)
             except re.error as error:
                 raise ValueError(f"match: pattern is not a regular expression: {error}") from None
-        if self.turn is not None and (isinstance(self.turn, bool) or self.turn < 1):
-            raise ValueError(f"match: turn counts from 1, not {self.turn!r}")
+        _check_numbers(self, "match", "turn", least=1, whole=True)
 
     def fits(self, request: m.Request) -> bool:
         """Return whether the request meets all conditions."""
@@ -271,10 +247,8 @@ class ScriptRule(Struct, frozen=True):
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.times is not None and (isinstance(self.times, bool) or self.times < 1):
-            raise ValueError(f"rule: times must be a positive integer, not {self.times!r}")
-        if isinstance(self.chance, bool) or not 0 <= self.chance <= 1:
-            raise ValueError(f"rule: chance must be between 0 and 1, not {self.chance!r}")
+        _check_numbers(self, "rule", "times", least=1, whole=True)
+        _check_numbers(self, "rule", "chance", most=1)
 
     def answer(self, request: m.Request) -> Answer:
         """Return the answer to a request."""

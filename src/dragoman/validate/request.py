@@ -62,8 +62,10 @@ def _check_messages(messages: Sequence[m.Message]) -> None:
     open_calls: dict[str, int] = {}
     for at, message in enumerate(messages[leading:], leading):
         if type(message) is User:
-            if type(message.content) is not str or not message.content:
-                _check_user(message, f"messages[{at}]")
+            if not message.content:
+                raise InvalidRequestError(f"messages[{at}].content is empty")
+            if type(message.content) is not str:
+                check_blocks(message.content, f"messages[{at}]")
         elif type(message) is Assistant:
             _check_assistant(message, at, open_calls)
         elif type(message) is System:
@@ -86,12 +88,6 @@ def _check_opening(messages: Sequence[m.Message]) -> int:
             f"messages[{leading}]: the conversation must begin with the user"
         )
     return leading
-
-
-def _check_user(message: User, path: str) -> None:
-    if not message.content:
-        raise InvalidRequestError(f"{path}.content is empty")
-    check_blocks(message.content, path)
 
 
 def _check_assistant(message: Assistant, number: int, open_calls: dict[str, int]) -> None:
@@ -220,10 +216,16 @@ def _check_config(config: m.RuntimeConfig) -> None:
         value = getattr(config, name)
         if value is not None and not _is_finite(value):
             raise InvalidRequestError(f"config.{name} must be a finite number")
-    _check_whole(config.seed, "seed")
-    _check_whole(config.max_tokens, "max_tokens")
-    if config.reasoning is not None:
-        _check_reasoning(config.reasoning)
+    for name in ("seed", "max_tokens"):
+        value = getattr(config, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidRequestError(f"config.{name} must be a whole number")
+    amount: Any = config.reasoning
+    if amount is not None and type(amount) is not int and amount not in m.EFFORTS:
+        raise InvalidRequestError(
+            f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
+            f"{quote(amount)}"
+        )
     if config.stop_sequences is not None and not (
         isinstance(config.stop_sequences, tuple)
         and all(isinstance(stop, str) for stop in config.stop_sequences)
@@ -237,19 +239,6 @@ def _check_config(config: m.RuntimeConfig) -> None:
         check_depth(config.extras, "config.extras")
     if config.cache not in (None, "auto", "off") and not isinstance(config.cache, m.PromptCache):
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
-
-
-def _check_whole(value: Any, name: str) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise InvalidRequestError(f"config.{name} must be a whole number")
-
-
-def _check_reasoning(value: Any) -> None:
-    if type(value) is not int and value not in m.EFFORTS:
-        raise InvalidRequestError(
-            f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
-            f"{quote(value)}"
-        )
 
 
 def _is_finite(value: Any) -> bool:

@@ -22,6 +22,11 @@ from ...transport import FixtureTransport
 from ..violation import demand, demand_same
 
 CASES = Path(__file__).parent / "cases"
+# for each operation, the codecs, the class of models and the class of requests
+_KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "embed": (retrieval.EMBED_CODECS, retrieval.HttpEmbedder, retrieval.EmbedRequest),
+    "rerank": (retrieval.RERANK_CODECS, retrieval.HttpReranker, retrieval.RerankRequest),
+}
 
 
 class RetrievalCase(Struct, frozen=True):
@@ -37,41 +42,31 @@ class RetrievalCase(Struct, frozen=True):
 
     def run(self, codec: Any = None) -> None:
         """Test a codec class with the case; without one, test Dragoman's own codec."""
-        kind = (
-            codec
-            or (retrieval.EMBED_CODECS if self.operation == "embed" else retrieval.RERANK_CODECS)[
-                self.wire
-            ]
+        data = self.data
+        codecs, kind, request = _KINDS[self.operation]
+        text = data.get("text")
+        body = msgspec.json.encode(data.get("reply")) if text is None else str(text).encode()
+        transport = FixtureTransport((data.get("status", 200), data.get("headers", {}), [body]))
+        made = (codec or codecs[self.wire]).connect(
+            data["model"], data["base_url"], data.get("quirks")
         )
-        transport = FixtureTransport(
-            (self.data.get("status", 200), self.data.get("headers", {}), [self._body()])
-        )
-        made: Any = kind.connect(
-            self.data["model"], self.data["base_url"], self.data.get("quirks")
-        )
-        opened = retrieval.HttpEmbedder if self.operation == "embed" else retrieval.HttpReranker
-        model = opened(made, transport, name="case", prefixes=self.data.get("prefixes"))
-        request = retrieval.EmbedRequest if self.operation == "embed" else retrieval.RerankRequest
+        model = kind(made, transport, name="case", prefixes=data.get("prefixes"))
         error: ProviderError | None = None
         answer: retrieval.Embeddings | retrieval.Ranking | None = None
         try:
-            answer = asyncio.run(model.send(msgspec.convert(self.data["request"], request)))
+            answer = asyncio.run(model.send(msgspec.convert(data["request"], request)))
         except ProviderError as raised:
             error = raised
         self._check_sent(transport)
-        if "error" in self.data:
+        if "error" in data:
             self._check_error(error)
             return
         demand(error is None, f"{self}: {error!r}")
         assert answer is not None
-        demand_same(_show(answer), _read_answer(self.data["answer"]), f"{self}: the answer")
+        wanted = {"response_id": None, **data["answer"]}
+        demand_same(_show(answer), wanted, f"{self}: the answer")
         found = [warning.code for warning in answer.warnings]
-        demand_same(found, self.data.get("warnings", []), f"{self}: the warnings")
-
-    def _body(self) -> bytes:
-        if "text" in self.data:
-            return str(self.data["text"]).encode()
-        return msgspec.json.encode(self.data.get("reply"))
+        demand_same(found, data.get("warnings", []), f"{self}: the warnings")
 
     def _check_sent(self, transport: FixtureTransport) -> None:
         expects = self.data.get("error", {}).get("sent", True)
@@ -130,7 +125,3 @@ def _show(answer: retrieval.Embeddings | retrieval.Ranking) -> dict[str, Any]:
     return shown | {
         "results": [[each.index, each.relevance_score, each.document] for each in answer.results]
     }
-
-
-def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    return {"response_id": None, **answer}

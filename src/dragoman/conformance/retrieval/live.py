@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ...capabilities import Capabilities
+from ...provider.http_model import show_url
 from ...retrieval import bind_embedder, bind_reranker
 from ..checks import Check, Failed, Unsupported
 from ..live import run_check
@@ -40,7 +41,7 @@ async def check_retrieval_server(
         probe.facts["supports_dimensions"] = False
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = Capabilities.of(probe.facts, "probed", at=at, by=f"{by} check")
-    return Report(url.partition("?")[0], wire, model, by, at, tuple(outcomes), known, {})
+    return Report(show_url(url), wire, model, by, at, tuple(outcomes), known, {})
 
 
 class _Probe:

@@ -151,21 +151,23 @@ class RetrievalCodec(ABC, Generic[Q]):
             if self.operation == "embed"
             else RerankRequest(query="?", documents=("?",))
         )
-        reply = yield self.encode(request).http
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        self.decode(reply, request)
+        self.decode(self.need_success((yield self.encode(request).http)), request)
 
-    def check_listed(self, reply: HttpReply, field: str, *wanted: str) -> None:
-        """Raise an error if a description of the model lists other abilities than those it needs."""
+    def need_success(self, reply: HttpReply) -> HttpReply:
+        """Return a reply; raise its error if it has an error status."""
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
-        record = reading.read_any(reply.body)
+        return reply
+
+    def check_listed(
+        self, reply: HttpReply, field: str, *wanted: str, problem: str | None = None
+    ) -> None:
+        """Raise an error if a description of the model lists other abilities than those it needs."""
+        record = reading.read_any(self.need_success(reply).body)
         listed = record.get(field) if isinstance(record, dict) else None
         if isinstance(listed, list | dict) and listed and not {*map(str, listed)} & {*wanted}:
-            raise errors.InvalidModelError(
-                f"the model {self.model!r} does not {self.operation}", status=reply.status
-            )
+            problem = problem or f"the model {self.model!r} does not {self.operation}"
+            raise errors.InvalidModelError(problem, status=reply.status)
 
     def locate(self, path: str) -> str:
         """Return the URL of a path of this wire."""

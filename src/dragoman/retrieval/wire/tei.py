@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import field
 
-from ...errors import InvalidModelError, ModelNotLoadedError, UnavailableError
+from ...errors import ModelNotLoadedError, UnavailableError
 from ...events import Usage
 from ...wire.codec import HttpReply, HttpRequest, Notes
 from ...wire.readiness import get_json
 from ..values import EmbedRequest
 from .codec import BatchQuirks, EmbedCodec, EmbedRow, RerankCodec, RerankRow, RetrievalCodec
-from .reading import read_any
 
 
 class EmbedQuirks(BatchQuirks, frozen=True, forbid_unknown_fields=True):
@@ -56,14 +55,8 @@ class _Tei(RetrievalCodec[Any]):
                 "the server reports that it is not healthy", status=health.status
             )
         reply = yield get_json(self.locate("/info"))
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        info = read_any(reply.body)
-        kinds = info.get("model_type") if isinstance(info, dict) else None
-        if isinstance(kinds, dict) and kinds and self.kind not in kinds:
-            raise InvalidModelError(
-                f"the server's model is not of the kind {self.kind!r}", status=reply.status
-            )
+        problem = f"the server's model is not of the kind {self.kind!r}"
+        self.check_listed(reply, "model_type", self.kind, problem=problem)
 
 
 class TeiEmbed(_Tei, EmbedCodec[EmbedQuirks]):
