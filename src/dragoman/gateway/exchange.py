@@ -185,5 +185,5 @@ class ChatHandler:
         encoder.served_model = asked.request.model
         if asked.request.stream:
             query = bytes(scope.get("query_string", b"")).decode("latin-1")
-            encoder = self._codec.fit_stream(encoder, query)
-        return encoder if memory is None else memory.watch(encoder)
+            return self._codec.fit_stream(encoder, query)
+        return encoder

@@ -25,12 +25,12 @@ import logging
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -39,12 +39,16 @@ from ..errors import scrub
 
 log = logging.getLogger("dragoman")
 
+T = TypeVar("T")
+
 PREFIX = "dg-"
 TEAM = "team:"
 """The prefix of a team's account in the ledger; no key may have a name with this prefix."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NOT_HASH = "must be sha256: and 64 hexadecimal digits"
+_NOT_TIME = "must be a time such as 2030-01-31T12:00:00Z"
+_NOT_DATE = "must be a date such as 2030-01-31"
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "max_concurrency")
 
 
@@ -168,7 +172,7 @@ class KeyRing:
     def load(cls, path: str | Path) -> KeyRing:
         """Read a key file; raise ``ConfigError`` if it is invalid or has no keys."""
         ring = cls(path=Path(path))
-        ring._keys = _read(Path(path))
+        ring._keys, _ = read_key_file(Path(path))
         if not ring._keys:
             raise ConfigError(
                 str(path), None, "has no keys; create one with `dragoman serve --new-key NAME`"
@@ -237,7 +241,7 @@ class KeyRing:
             return
         self._stamp = stamp
         try:
-            self._keys = _read(self._path) if stamp is not None else ()
+            self._keys = read_key_file(self._path)[0] if stamp is not None else ()
         except ConfigError as error:
             log.warning("%s; keeping the keys that were read before", error)
             return
@@ -260,7 +264,10 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
     """Return the keys in a file, and its teams with their monthly budgets."""
     root = read_yaml(path)
     root.allow("keys", "teams")
-    teams = {name: _read_team(section) for name, section in root.section("teams").sections()}
+    teams = {}
+    for name, section in root.section("teams").sections():
+        section.allow("budget_usd_month")
+        teams[name] = _read_money(section, "budget_usd_month")
     keys = tuple(
         [_read_key(name, section, teams) for name, section in root.section("keys").sections()]
     )
@@ -268,15 +275,6 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
     if len(set(hashes)) != len(hashes):
         raise ConfigError(str(path), None, "two keys have the same hash")
     return keys, teams
-
-
-def _read(path: Path) -> tuple[Key, ...]:
-    return read_key_file(path)[0]
-
-
-def _read_team(section: Section) -> Decimal | None:
-    section.allow("budget_usd_month")
-    return _read_money(section, "budget_usd_month")
 
 
 def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
@@ -289,7 +287,7 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
     for field in _COUNTS:
         if found.get(field, 1) < 1:
             raise section.fail("must be 1 or more", field)
-    old_until = _read_time(section, "old_until")
+    old_until = _read_value(section, "old_until", str, _read_time, _NOT_TIME)
     if ("old_hash" in found) != (old_until is not None):
         raise section.fail("old_hash and old_until go together")
     if "hash" not in found:
@@ -300,27 +298,29 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
         budget_usd=_read_money(section, "budget_usd"),
         budget_usd_month=_read_money(section, "budget_usd_month"),
         team_budget_usd_month=teams.get(found.get("team", "")),
-        expires=_read_date(section),
+        expires=_read_value(section, "expires", str, date.fromisoformat, _NOT_DATE),
         old_until=old_until,
         **found,
     )
 
 
-def _read_time(section: Section, name: str) -> datetime | None:
-    value = section.get(name, str)
-    try:
-        found = None if value is None else datetime.fromisoformat(value)
-    except ValueError:
-        raise section.fail("must be a time such as 2030-01-31T12:00:00Z", name) from None
-    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
-
-
 def _read_money(section: Section, name: str) -> Decimal | None:
-    value = section.get(name, (int, float, str))
+    return _read_value(section, name, (int, float, str), read_money)
+
+
+def _read_value(
+    section: Section, name: str, kinds: Any, read: Callable[[str], T], problem: str | None = None
+) -> T | None:
+    value = section.get(name, kinds)
     try:
-        return None if value is None else read_money(str(value))
+        return None if value is None else read(str(value))
     except ValueError as error:
-        raise section.fail(str(error), name) from None
+        raise section.fail(problem or str(error), name) from None
+
+
+def _read_time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def read_money(text: str) -> Decimal:
@@ -332,11 +332,3 @@ def read_money(text: str) -> Decimal:
     if not (money.is_finite() and money >= 0):
         raise ValueError("must be an amount of money")
     return money
-
-
-def _read_date(section: Section) -> date | None:
-    value = section.get("expires", str)
-    try:
-        return None if value is None else date.fromisoformat(value)
-    except ValueError:
-        raise section.fail("must be a date such as 2030-01-31", "expires") from None

@@ -15,9 +15,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
-from ..events import Event, MessageComplete
 from ..messages import LossWarning, new_ulid
-from ..wire import ReplyEncoder
 from ..wire.responses.echo import show_tools, write_echo
 from ..wire.responses.server_request import as_items
 from .store import ResponseStore
@@ -45,7 +43,6 @@ class Memory:
         self._is_stored = True
         # the id of the background response that this request generates
         self._response_id = response_id
-        self._encoder: _KeepingEncoder | None = None
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Extend a request's input with the stored items that it refers to; return its fields."""
@@ -113,19 +110,14 @@ class Memory:
             shown["conversation"] = {"id": self._conversation}
         return shown
 
-    def watch(self, encoder: ReplyEncoder) -> ReplyEncoder:
-        """Return an encoder whose response ``keep`` stores."""
-        self._encoder = _KeepingEncoder(encoder)
-        return self._encoder
-
     async def keep(self, last: bytes) -> tuple[bytes, tuple[LossWarning, ...]]:
-        """Store the response and its items; add the items to the conversation.
+        """Store the response in the end of a reply, and its items; add these to the conversation.
 
         Return the end of the reply. If storing fails, the client still gets its reply, but the
         response in it has ``store: false``, and a warning is returned.
         """
         try:
-            await self._keep(None if self._encoder is None else self._encoder.response)
+            await self._keep(_find_response(last)[2])
         except ProviderError as error:
             log.warning("a response was not kept: %s", error)
             return _deny_storage(last), (_NOT_STORED,)
@@ -154,37 +146,6 @@ def _is_reference(item: Any) -> bool:
 
 _NOT_STORED = LossWarning("response_not_stored", "store", "the store cannot be used at the moment")
 _STATE = ("previous_response_id", "conversation", "store", "background")
-
-
-class _KeepingEncoder(ReplyEncoder):
-    """Forward the output of another encoder, and extract the final response to be stored."""
-
-    def __init__(self, inner: ReplyEncoder) -> None:
-        super().__init__(inner.asked, inner.created)
-        self._inner = inner
-        self.content_type = inner.content_type
-        self.response: Any = None
-
-    def feed(self, event: Event) -> bytes:
-        return self._inner.feed(event)
-
-    def end(self) -> bytes:
-        return self._read(self._inner.end())
-
-    def fail(self, error: ProviderError) -> bytes:
-        last = self._read(self._inner.fail(error))
-        self.unsound = self._inner.unsound
-        return last
-
-    def write_end(self, complete: MessageComplete) -> bytes:
-        return self._read(self._inner.write_end(complete))
-
-    def write_error(self, error: ProviderError) -> bytes:
-        return self._inner.write_error(error)
-
-    def _read(self, data: bytes) -> bytes:
-        _, _, self.response = _find_response(data)
-        return data
 
 
 def _find_response(data: bytes) -> tuple[bytes, Any, Any]:
