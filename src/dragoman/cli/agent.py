@@ -7,8 +7,8 @@ import contextlib
 import logging
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -21,7 +21,7 @@ from ..errors import UnsupportedFeatureError
 from ..local import WeightsError, find_model, list_models
 from ..log import EventLog
 from ..messages import RuntimeConfig
-from ..permission import Approver, Policy, Rule
+from ..permission import Policy, Rule
 from ..provider import SCHEMES, Provider
 from ..replay import make_printable
 from ..session import (
@@ -239,7 +239,11 @@ def command(goal: str | None, options: AgentOptions) -> None:
         },
     }
     with open_log_at(options.where, readonly=False) as log:
-        settings["approve"] = _add_approvers(log, approver, options)
+        if options.await_approval:
+            approver = RemoteApprover(log, approver)
+        if options.hook:  # the program decides first
+            approver = hook(shlex.split(options.hook), then=approver)
+        settings["approve"] = approver
         if options.resume is not None:
             options.resume = find_session(log, options.resume, "agent")
         if options.fork is not None:
@@ -295,7 +299,8 @@ async def _run(
     follow_up: InputLines | None,
 ) -> Outcome:
     try:
-        async with provider, _open_tools(options, view, lines) as tools:
+        async with provider, AsyncExitStack() as stack:
+            tools = await _open_tools(stack, options, view, lines)
             for rule in policy.find_idle(
                 [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
             ):
@@ -340,21 +345,6 @@ async def _open_session(
     return await Session.resume(*parts, options.resume, **settings)
 
 
-def _add_approvers(
-    log: EventLog, approver: Approver | None, options: AgentOptions
-) -> Approver | None:
-    """Extend an approver as the command-line options request, and return the result.
-
-    With ``--await-approval``, another process may also decide. With ``--hook``, the hook program
-    decides first.
-    """
-    if options.await_approval:
-        approver = RemoteApprover(log, approver)
-    if options.hook:
-        approver = hook(shlex.split(options.hook), then=approver)
-    return approver
-
-
 async def _ask_next(lines: InputLines) -> str:
     """Ask for the next goal; return an empty string at the end of the input."""
     click.echo("what next? (empty line to end) ", nl=False, err=True)
@@ -364,19 +354,16 @@ async def _ask_next(lines: InputLines) -> str:
     return (line or "").strip()
 
 
-@asynccontextmanager
 async def _open_tools(
-    options: AgentOptions, view: AgentView, lines: InputLines
-) -> AsyncIterator[list[toolbox.ExecutableTool]]:
-    async with AsyncExitStack() as stack:
-        tools = toolbox.workspace_tools(
-            options.workspace, network=options.network, readable=options.readable
-        )
-        with reject(ValueError, about="--plugin: "):
-            tools += toolbox.plugin_tools(options.plugins)
-        asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
-        tools += await open_servers(stack, options.mcp, view, asked)
-        yield tools
+    stack: AsyncExitStack, options: AgentOptions, view: AgentView, lines: InputLines
+) -> list[toolbox.ExecutableTool]:
+    tools = toolbox.workspace_tools(
+        options.workspace, network=options.network, readable=options.readable
+    )
+    with reject(ValueError, about="--plugin: "):
+        tools += toolbox.plugin_tools(options.plugins)
+    asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
+    return tools + await open_servers(stack, options.mcp, view, asked)
 
 
 # --- reading the options -----------------------------------------------------------------------

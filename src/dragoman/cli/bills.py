@@ -35,7 +35,11 @@ def add_up(log: EventLog, session: str | None, table: PriceTable, by: str) -> li
     for record, use in read_calls(log, session):
         [result] = reprice([use], table)
         if by == "project" and record.session not in projects:
-            projects[record.session] = _find_project(log, record.session)
+            first = next(log.read(record.session)).payload
+            metadata = first.metadata if isinstance(first, SessionStarted) else {}
+            # without a project, the calls are those of the folder that the session worked in
+            project = metadata.get("project") or metadata.get("workspace") or NONE
+            projects[record.session] = str(project)
         name = projects[record.session] if by == "project" else _find_group(record, use.model, by)
         bills.setdefault(name, _Bill()).add(result)
     return [{by: name, **bills[name].total()} for name in sorted(bills)]
@@ -48,13 +52,6 @@ def _find_group(record: LogRecord, sold_as: str, by: str) -> str:
     if by == "key":
         return str(call.inbound.key if call.inbound is not None and call.inbound.key else NONE)
     return str({"model": sold_as, "provider": call.provider, "session": record.session}[by])
-
-
-def _find_project(log: EventLog, session: str) -> str:
-    """Return the project that a session's metadata names or, without one, the working folder."""
-    first = next(log.read(session)).payload
-    metadata = first.metadata if isinstance(first, SessionStarted) else {}
-    return str(metadata.get("project") or metadata.get("workspace") or NONE)
 
 
 class _Bill:
@@ -119,10 +116,13 @@ def show_bills(rows: Sequence[dict[str, Any]], table: PriceTable, by: str, *, ch
     if not rows:
         click.echo("no calls that used tokens", err=True)
         return
-    heads = [by, "calls", "in", "cached", "out", "recorded", "now", *([""] if chart else [])]
-    longest = max([Decimal(row["recorded_usd"]) for row in rows])
-    lines = [[*_show_bill(row, by), *([_draw_bar(row, longest)] if chart else [])] for row in rows]
-    show_table(heads, lines, right=heads[1:7])
+    heads = [by, "calls", "in", "cached", "out", "recorded", "now"]
+    lines = [_show_bill(row, by) for row in rows]
+    if chart:
+        amounts = [Decimal(row["recorded_usd"]) for row in rows]
+        sizes = [max(1, int(_BAR * each / max(amounts))) if each > 0 else 0 for each in amounts]
+        lines = [[*line, "█" * size] for line, size in zip(lines, sizes, strict=True)]
+    show_table([*heads, ""] if chart else heads, lines, right=heads[1:])
     click.echo(
         f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not "
         "known"
@@ -145,11 +145,6 @@ def _show_bill(row: dict[str, Any], by: str) -> list[str]:
     recorded = _amount(row["recorded_usd"], row["without_recorded_cost"], row["calls"])
     now = _amount(row["repriced_usd"], sum(row["unpriced"].values()), row["calls"])
     return [row[by], calls, asked, cached, written, recorded, now]
-
-
-def _draw_bar(row: dict[str, Any], longest: Decimal) -> str:
-    amount = Decimal(row["recorded_usd"])
-    return "█" * max(1, int(_BAR * amount / longest)) if amount > 0 else ""
 
 
 def _amount(amount: str, unknown: int, calls: int) -> str:

@@ -38,8 +38,12 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
             "a key is not given as an argument, where others see it; it is asked for, or piped"
         )
     variable = _variable(name)
+    if sys.stdin.isatty():
+        key = click.prompt(f"key for {variable}", hide_input=True, err=True)
+    else:
+        key = sys.stdin.readline()
     with report_mistakes():
-        place = store_key(variable, _read_secret(variable).strip())
+        place = store_key(variable, key.strip())
     where = "the system's keyring" if place == "keyring" else "a file that only you may read"
     click.echo(f"{variable} is stored in {where}")
     if os.environ.get(variable):
@@ -50,7 +54,10 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 @add_options
 def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
     """List the keys and where each is stored; the keys themselves are never shown."""
-    vendors = _vendors()
+    vendors: dict[str, list[str]] = {}  # those that use each environment variable
+    for vendor in vendor_names():
+        if variable := load_vendor(vendor).api_key_env:
+            vendors.setdefault(variable, []).append(vendor)
     with report_mistakes():
         stored = stored_keys()
     found: list[dict[str, Any]] = []
@@ -90,22 +97,6 @@ def remove(
     else:
         click.echo(f"{variable} was not stored", err=True)
         sys.exit(1)
-
-
-def _read_secret(variable: str) -> str:
-    if not sys.stdin.isatty():
-        return sys.stdin.readline()
-    key: str = click.prompt(f"key for {variable}", hide_input=True, err=True)
-    return key
-
-
-def _vendors() -> dict[str, list[str]]:
-    """Return the environment variables for API keys, each with the vendors that use it."""
-    found: dict[str, list[str]] = {}
-    for vendor in vendor_names():
-        if variable := load_vendor(vendor).api_key_env:
-            found.setdefault(variable, []).append(vendor)
-    return found
 
 
 def _variable(name: str) -> str:

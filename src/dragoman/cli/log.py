@@ -140,7 +140,12 @@ def search(
             show_json([{**to_json(*each), "matches": matches[each[0].session]} for each in shown])
             return
         for entry, summary in shown:
-            _show_match(make_row(entry, summary), found[entry.session], text)
+            when, kind, model, _, _, session, begins = make_row(entry, summary)
+            head = f"{click.style(session, bold=True)}  {when}  {kind}  {model}  {begins}"
+            click.echo(head.rstrip())
+            first, *others = found[entry.session]
+            more = f"  ({len(others) + 1} records)" if others else ""
+            click.echo(f"  {first.seq:>4}  {find_excerpt(first, text)}{more}")
         _show_rest(entries, len(shown), where, f"no session contains {text!r}")
 
 
@@ -151,13 +156,6 @@ def _show_rest(entries: list[SessionEntry], shown: int, where: str | None, if_no
         click.echo(f"and {count - shown} more (--limit {count} shows all)", err=True)
     if not entries:
         click.echo(f"{name_place(find_place(where))}: {if_none}", err=True)
-
-
-def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
-    when, kind, model, _, _, session, begins = row
-    click.echo(f"{click.style(session, bold=True)}  {when}  {kind}  {model}  {begins}".rstrip())
-    more = f"  ({len(records)} records)" if len(records) > 1 else ""
-    click.echo(f"  {records[0].seq:>4}  {find_excerpt(records[0], text)}{more}")
 
 
 @command.command("show")
@@ -183,14 +181,11 @@ def show(
         session = find_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
             if record.seq > after:
-                echo_json(record.line) if as_json else click.echo(_line(record))
-
-
-def _line(record: LogRecord) -> str:
-    return (
-        f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22} "
-        f" {describe(record)}"
-    )
+                if as_json:
+                    echo_json(record.line)
+                    continue
+                place = f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}"
+                click.echo(f"{place}  {record.type:<22}  {describe(record)}")
 
 
 # --- answering permission requests -------------------------------------------------------------

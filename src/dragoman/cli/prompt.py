@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,11 +29,6 @@ def open_reader(commands: Iterable[str]) -> LineReader:
             pass  # the optional dependency prompt_toolkit is not installed
     _bind_readline(names)
     return LineReader()
-
-
-def find_history() -> Path:
-    """Return the path of the history file."""
-    return platformdirs.user_data_path("dragoman") / "chat-history"
 
 
 class LineReader:
@@ -118,7 +112,7 @@ def _open_history() -> Any:
     """Open the history file, readable only by its owner; keep history in memory if that fails."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    path = find_history()
+    path = platformdirs.user_data_path("dragoman") / "chat-history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

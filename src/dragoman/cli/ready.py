@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Annotated
 
 import click
@@ -27,13 +28,10 @@ def command(
     with report_errors():
         try:
             with open_model(model, target) as provider:
-                if as_json:
+                with nullcontext() if as_json else working(f"asking {provider.model}"):
                     provider.ready()
-                    click.echo(json.dumps({"ready": True, "model": provider.model}))
-                    return
-                with working(f"asking {provider.model}"):
-                    provider.ready()
-                click.echo(f"{provider.model} is ready")
+                found = json.dumps({"ready": True, "model": provider.model})
+                click.echo(found if as_json else f"{provider.model} is ready")
         except ProviderError as error:
             if not as_json:
                 raise

@@ -41,19 +41,25 @@ def find_session(log: EventLog, word: str, *kinds: str) -> str:
         if not newest:
             raise click.UsageError(f"the log has no {' or '.join(kinds) or 'session'} yet")
         return newest[0]
-    entries = [entry for entry in sort_sessions(log) if _has_prefix(entry.session, word)]
+    entries = [
+        entry
+        for entry in sort_sessions(log)
+        for rest in [entry.session.partition("_")[2].lower()]
+        if entry.session.startswith(word) or rest.startswith(word.lower())
+    ]
     if len(entries) == 1:
         return entries[0].session
     if not entries:
         raise click.UsageError(
             f"the log has no session {word!r}; `dragoman log list` shows which it has"
         )
-    lines = [f"  {_describe(entry, summarize(log, entry))}" for entry in entries[:_CANDIDATES]]
-    more = [f"  and {len(entries) - _CANDIDATES} more"] if len(entries) > _CANDIDATES else []
-    found = "\n".join([*lines, *more])
-    raise click.UsageError(
-        f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:\n{found}"
-    )
+    lines = [f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:"]
+    for entry in entries[:_CANDIDATES]:
+        when, kind, _, _, _, session, goal = make_row(entry, summarize(log, entry))
+        lines.append(f"  {session}  {when}  {kind}  {shorten(goal, 50)}".rstrip())
+    if len(entries) > _CANDIDATES:
+        lines.append(f"  and {len(entries) - _CANDIDATES} more")
+    raise click.UsageError("\n".join(lines))
 
 
 def show_cost(summary: Summary) -> str:
@@ -103,18 +109,6 @@ def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
     return {**asdict(entry), **asdict(summary)}
 
 
-def _describe(entry: SessionEntry, summary: Summary) -> str:
-    goal = shorten(summary.goal or "", 50)
-    return (
-        f"{shorten(entry.session, 60)}  {entry.updated:%Y-%m-%d %H:%M}  {summary.kind or ''} "
-        f" {goal}".rstrip()
-    )
-
-
 def _find_kind(log: EventLog, session: str) -> str | None:
     first = next(log.read(session)).payload
     return first.kind if isinstance(first, SessionStarted) else None
-
-
-def _has_prefix(session: str, word: str) -> bool:
-    return session.startswith(word) or session.partition("_")[2].lower().startswith(word.lower())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import click
 
-from ..sim import ConfigError, SimServer, read_script, serve
+from ..sim import ConfigError, read_script, serve
 from .errors import reject, report_errors
 from .parameters import Json, add_options, option
 
@@ -40,20 +40,16 @@ def command(
     settings: dict[str, Any] = {} if seed is None else {"seed": seed}
     server = serve(read, host=host, port=port, **settings)
     with report_errors():
-        _run(server, as_json=as_json)
-
-
-def _run(server: SimServer, *, as_json: bool) -> None:
-    with reject(ImportError), reject(OSError, about="cannot listen there: "):
-        server.start()
-    try:
-        if as_json:
-            served = {"url": server.url, "base_urls": server.base_urls}
-            click.echo(json.dumps(served | {"model": server.provider.model}))
-        else:
-            click.echo(f"{server.provider.model} is served; Ctrl-C stops it.")
-            for wire, url in server.base_urls.items():
-                click.echo(f"  {wire:<10} {url}")
-        server.wait()
-    finally:
-        server.stop()
+        with reject(ImportError), reject(OSError, about="cannot listen there: "):
+            server.start()
+        try:
+            if as_json:
+                served = {"url": server.url, "base_urls": server.base_urls}
+                click.echo(json.dumps(served | {"model": server.provider.model}))
+            else:
+                click.echo(f"{server.provider.model} is served; Ctrl-C stops it.")
+                for wire, url in server.base_urls.items():
+                    click.echo(f"  {wire:<10} {url}")
+            server.wait()
+        finally:
+            server.stop()

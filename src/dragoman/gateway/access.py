@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import parse_qs
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..errors import (
     AuthenticationError,
@@ -26,8 +26,7 @@ from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing
-from .ledger import Lease, Ledger, LedgerWriter
-from .limits import RedisLimits
+from .ledger import Lease, LedgerWriter
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
@@ -150,54 +149,41 @@ class Caller(Struct, frozen=True):
             raise InvalidModelError("no model of this name is served here")
 
 
-class Service:
+class Service(Struct, kw_only=True, eq=False):
     """The state that all routes share: the models, the keys and the counters."""
 
-    def __init__(
-        self,
-        models: Models,
-        keys: KeyRing | None,
-        ledger: Ledger,
-        bounds: Bounds,
-        calls: CallLog | None = None,
-        *,
-        limits: RedisLimits | None = None,
-        counts: bool,
-        check_host: bool,
-    ) -> None:
-        self.models = models
-        self.keys = keys
-        self.ledger = LedgerWriter(ledger, limits)
-        # false if several workers run without a shared ledger, so that a key's limits cannot be
-        # counted
-        self.counts = counts
-        self.bounds = bounds
-        self.calls = calls
-        self.metrics = Metrics()
-        # the folder of metrics files, set only if there are several workers
-        self.gathering: MetricsFolder | None = None
-        self.draining = False
-        # true after SIGTERM: /ready then fails, so that load balancers stop sending requests, but
-        # requests are still served
-        self.leaving = False
-        self.drain_delay = 0.0
-        # a function that opens the configured models again
-        self.reload: Callable[[], Models] | None = None
-        self.open_ready = False  # whether /ready can be requested without a key
-        # opens the separate port for /ready; closed after the last reply of a drain
-        self.side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None
-        self.held_bytes = 0  # size of all bodies that are being received or decoded
-        self.store: ResponseStore | None = None
-        self.background: Background | None = None
-        self.usage: UsageBook | None = None
-        self.tracing: Tracing | None = None
-        self.live: set[Any] = set()  # the requests in progress
-        # origins of web pages that may call the gateway from a browser
-        self.origins: frozenset[str] = frozenset()
-        self.url_keys: bool | None = None
-        # patterns of the betas that are sent on to models of the client's wire
-        self.betas: Sequence[str] = ("default",)
-        self._check_host = check_host
+    models: Models
+    keys: KeyRing | None
+    ledger: LedgerWriter
+    # false if several workers run without a shared ledger, which cannot count a key's limits
+    counts: bool
+    bounds: Bounds
+    calls: CallLog | None
+    metrics: Metrics = field(default_factory=Metrics)
+    # the folder of metrics files, set only if there are several workers
+    gathering: MetricsFolder | None = None
+    draining: bool = False
+    # true after SIGTERM: /ready then fails, so that load balancers stop sending requests, but
+    # requests are still served
+    leaving: bool = False
+    drain_delay: float = 0.0
+    # a function that opens the configured models again
+    reload: Callable[[], Models] | None = None
+    open_ready: bool  # whether /ready can be requested without a key
+    # opens the separate port for /ready; closed after the last reply of a drain
+    side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    held_bytes: int = 0  # size of all bodies that are being received or decoded
+    store: ResponseStore | None
+    background: Background | None
+    usage: UsageBook | None
+    tracing: Tracing | None
+    live: set[Any] = field(default_factory=set)  # the requests in progress
+    # origins of web pages that may call the gateway from a browser
+    origins: frozenset[str]
+    url_keys: bool | None
+    # patterns of the betas that are sent on to models of the client's wire
+    betas: Sequence[str]
+    check_host: bool  # whether to reject web pages and other machines, if there are no keys
 
     def _find_key(
         self, scope: Scope, headers: Mapping[str, str], codec: ServerCodec
@@ -231,14 +217,14 @@ class Service:
         # Protect against CSRF and DNS rebinding: a gateway without keys serves local programs, not
         # web pages. A web page can make its host name resolve to the gateway's address and post
         # requests from scripts, but those requests have the page's host name in Host or Origin.
-        if self._check_host and not _is_local(headers.get("host", "")):
+        if self.check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError(
                 "this gateway has no keys and answers to its loopback address only", status=403
             )
         if headers.get("origin") in self.origins:
             return
         if (
-            self._check_host
+            self.check_host
             and "origin" in headers
             and not _is_local(_ORIGIN.sub("", headers["origin"], count=1))
         ):

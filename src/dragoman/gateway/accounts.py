@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallFailed, Inbound
+from ..calls import Inbound
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -171,8 +171,7 @@ class Account:
         call = self.call if isinstance(self.call, ChatCall) else None
         switches = [] if call is None else find_switches(call.reply)
         if service.calls is not None and records:
-            messages = [] if call is None else call.list_messages()
-            service.calls.put(records, switches, messages)
+            service.calls.put(records, switches, () if call is None else call.list_messages())
         usage, money = add_up(records)
         tokens = _count_tokens(usage)
         if self.caller.limited is not None and (self.lease or tokens):
@@ -216,14 +215,13 @@ class Account:
 
     def _describe_refusal(self, seconds: float) -> dict[str, Any]:
         """Return the access log line of a request that did not call a model."""
-        at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
-        line = {
+        return {
             "type": "gateway.request",
-            "at": at,
-            "latency_ms": took,
+            "at": round(time.time() - seconds, 6),
+            "latency_ms": round(seconds * 1000, 3),
             "inbound": self.describe(),
+            **({} if self.request is None else {"request_id": self.request.request_id}),
         }
-        return line if self.request is None else {**line, "request_id": self.request.request_id}
 
 
 class ChatCall(Call):
@@ -261,11 +259,7 @@ class ChatCall(Call):
         usage = self._find_usage(account)
         if not self.reply.history:
             return usage
-        used: list[Usage | CallFailed] = [usage, *self.reply.failed]
-        return Usage(
-            sum([each.input_tokens or 0 for each in used]),
-            sum([each.output_tokens or 0 for each in used]),
-        )
+        return _add_tokens([usage, *self.reply.failed])
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""
@@ -287,12 +281,15 @@ class ChatCall(Call):
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
     """Return the total token usage and the total cost of some call records."""
-    asked = sum([record.input_tokens or 0 for record in records])
-    written = sum([record.output_tokens or 0 for record in records])
     money = Decimal(0)
     for record in records:
         money = EXACT.add(money, record.cost_usd or Decimal(0))
-    return Usage(asked, written), money
+    return _add_tokens(records), money
+
+
+def _add_tokens(used: Sequence[Usage | CallEnd]) -> Usage:
+    asked = sum([each.input_tokens or 0 for each in used])
+    return Usage(asked, sum([each.output_tokens or 0 for each in used]))
 
 
 def _count_tokens(usage: Usage) -> int:

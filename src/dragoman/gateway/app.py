@@ -40,8 +40,8 @@ from .call_log import CallLog
 from .exchange import ChatHandler
 from .keys import KeyRing
 from .keystore import load_keys
-from .ledger import Ledger
-from .limits import Policy, RedisLimits
+from .ledger import Ledger, LedgerWriter
+from .limits import RedisLimits
 from .models import Models, Served
 from .pages import Pages, refuse
 from .retrieval import RetrievalHandler
@@ -61,6 +61,10 @@ _CORS_WITHOUT_KEYS = (
 _LIMITS_WITHOUT_LEDGER = (
     "workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)"
 )
+# The settings of a worker that are arguments of ``create_app`` as they are.
+_PASSED_ON = (
+    "workers", "check_host", "log_content", "cors", "url_keys", "admin", "open_ready", "betas",
+)  # fmt: skip
 _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
@@ -102,19 +106,16 @@ def create_app(
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
-    calls = CallLog(log, include_content=log_content) if log is not None else None
-    counts = workers == 1 or ledger.is_shared
     service = Service(
-        Models(models), keys, ledger, bounds or Bounds(), calls,
-        limits=limits, counts=counts, check_host=check_host,
+        models=Models(models), keys=keys, ledger=LedgerWriter(ledger, limits),
+        counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
+        calls=None if log is None else CallLog(log, include_content=log_content),
+        store=store, background=None if store is None else Background(store),
+        usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
+        origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
     )  # fmt: skip
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
-    service.origins, service.url_keys, service.open_ready = frozenset(cors), url_keys, open_ready
-    service.tracing, service.betas = tracing, betas
-    if store is not None:
-        service.store, service.background = store, Background(store)
-    service.usage = None if admin is None else usage or UsageBook(None)
     app = _Gateway(
         routes=_routes(service, admin),
         middleware=[_allow_origins(cors)] if cors else [],
@@ -251,11 +252,6 @@ def _log_access() -> None:
     log.setLevel(logging.INFO)
 
 
-def _open_limits(url: str | None, policy: Policy) -> RedisLimits | None:
-    spare = Ledger() if policy == "local" else None
-    return None if url is None else RedisLimits(url, on_failure=policy, spare=spare)
-
-
 def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
     registry = Registry.load(told["config"])
     if not told["models"]:
@@ -280,24 +276,21 @@ def create_app_from_environment() -> Starlette:
     keys = load_keys(told["keys"]) if told["keys"] else None
     if keys is not None:
         atexit.register(keys.close)
+    limits = None
+    if told["redis"] is not None:
+        spare = Ledger() if told["on_redis_failure"] == "local" else None
+        limits = RedisLimits(told["redis"], on_failure=told["on_redis_failure"], spare=spare)
     app = create_app(
         _open_models(told),
         keys=keys,
         ledger=Ledger(told["state"]),
-        limits=_open_limits(told["redis"], told["on_redis_failure"]),
+        limits=limits,
         bounds=Bounds(**told["bounds"]),
-        workers=told["workers"],
-        check_host=told["check_host"],
         log=log,
-        log_content=told["log_content"],
-        cors=told["cors"],
-        url_keys=told["url_keys"],
         store=store,
-        admin=told["admin"],
         usage=UsageBook(told["state"]) if told["admin"] else None,
         tracing=Tracing() if told["otel"] else None,
-        open_ready=told["open_ready"],
-        betas=told["betas"],
+        **{name: told[name] for name in _PASSED_ON},
     )
     service: Service = app.state.service
     if told["metrics"] is not None:

@@ -199,7 +199,8 @@ class BoundedHttpProtocol(HttpConnection):
             raise _RefusedError(400, "the gateway serves HTTP/1.1, and is not a proxy")
         fields = dict(headers)
         is_repeated = len(fields) < len(headers)
-        if (b"host" not in fields and version == "1.1") or (is_repeated and _has_hosts(headers)):
+        hosts = [name for name, _ in headers].count(b"host") if is_repeated else 1
+        if (b"host" not in fields and version == "1.1") or hosts > 1:
             raise _RefusedError(400, "the request must have one header host")
         if b"transfer-encoding" in fields:
             codings = [value for name, value in headers if name == b"transfer-encoding"]
@@ -242,18 +243,15 @@ class BoundedHttpProtocol(HttpConnection):
         running = self.running
         if running is not None and self.is_replying:
             if not running.more_body:
-                self._stop_parsing()
+                self.is_deaf = True
+                self._keep_alive = False
+                self.cycle.keep_alive = False
+                self.flow.pause_reading()
                 return
             self.disconnect()
         if running is None or running.response_complete or not running.response_started:
             self.writer.write(_refusal(status, message))
         self.close(expects_data=expects_data)
-
-    def _stop_parsing(self) -> None:
-        self.is_deaf = True
-        self._keep_alive = False
-        self.cycle.keep_alive = False
-        self.flow.pause_reading()
 
     def _wait_for_head(self) -> None:
         self.set_read_timer(self.bounds.head_seconds, self._head_is_late)
@@ -284,10 +282,6 @@ class _UntilClose(int):
 
 def _measure(fields: Fields) -> int:
     return sum(map(len, chain.from_iterable(fields))) + 4 * len(fields)
-
-
-def _has_hosts(fields: Fields) -> bool:
-    return [name for name, _ in fields].count(b"host") > 1
 
 
 def _network_of(host: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +41,10 @@ class Team(Struct, frozen=True):
 
     id: str
     budget_usd_month: Decimal | None = None
+
+
+_TABLES: dict[type, str] = {Key: "dragoman_keys", Team: "dragoman_teams"}
+T = TypeVar("T", Key, Team)
 
 
 class AuditRecord(Struct, frozen=True):
@@ -100,17 +104,16 @@ class KeyStore:
     def read_keys(self) -> Sequence[Key]:
         """Return every key, sorted by name, with the budget of its team."""
         with self._lock:
-            teams = {team.id: team for team in self._read_teams()}
-            rows = self._base.run("select data from dragoman_keys order by id")
-        keys = [msgspec.json.decode(data, type=Key) for (data,) in rows]
+            budgets = {team.id: team.budget_usd_month for team in self._read_all(Team)}
+            keys = self._read_all(Key)
         return tuple(
-            [replace(key, team_budget_usd_month=_find_budget(teams, key.team)) for key in keys]
+            [replace(key, team_budget_usd_month=budgets.get(key.team or "")) for key in keys]
         )
 
     def teams(self) -> Sequence[Team]:
         """Return every team, sorted by name."""
         with self._lock:
-            return self._read_teams()
+            return tuple(self._read_all(Team))
 
     def audit(self, subject: str | None = None, limit: int = 100) -> Sequence[AuditRecord]:
         """Return the latest audit records, newest first.
@@ -141,10 +144,7 @@ class KeyStore:
     def add(self, keys: Iterable[Key], action: str = "create") -> None:
         """Add keys by their hashes; raise ``ValueError`` if a name or hash exists already."""
         with self._lock, self._base.transaction(_LOCK) as now:
-            known = [
-                msgspec.json.decode(data, type=Key)
-                for (data,) in self._base.run("select data from dragoman_keys")
-            ]
+            known = self._read_all(Key)
             names = {key.id for key in known}
             hashes = {each for key in known for each in (key.hash, key.old_hash)}
             for key in keys:
@@ -192,12 +192,7 @@ class KeyStore:
         """Create or change a team."""
         _check_name(name)
         with self._lock, self._base.transaction(_LOCK) as now:
-            data = msgspec.json.encode(Team(name, budget_usd_month)).decode()
-            self._base.run(
-                "insert into dragoman_teams values (?, ?) on conflict (id) do update set data = "
-                "excluded.data",
-                (name, data),
-            )
+            self._write(Team(name, budget_usd_month))
             budget = None if budget_usd_month is None else str(budget_usd_month)
             self._record(now, "team", TEAM + name, {"budget_usd_month": budget})
 
@@ -221,16 +216,18 @@ class KeyStore:
             raise LookupError(f"there is no key named {name!r}")
         return msgspec.json.decode(rows[0][0], type=Key)
 
-    def _read_teams(self) -> tuple[Team, ...]:
-        rows = self._base.run("select data from dragoman_teams order by id")
-        return tuple([msgspec.json.decode(data, type=Team) for (data,) in rows])
+    def _read_all(self, kind: type[T]) -> list[T]:
+        statement = f"select data from {_TABLES[kind]} order by id"  # noqa: S608 - our own
+        rows = self._base.run(statement)
+        return [msgspec.json.decode(data, type=kind) for (data,) in rows]
 
-    def _write(self, key: Key) -> None:
-        data = msgspec.json.encode(replace(key, team_budget_usd_month=None)).decode()
+    def _write(self, row: Key | Team) -> None:
+        if isinstance(row, Key):
+            row = replace(row, team_budget_usd_month=None)
         self._base.run(
-            "insert into dragoman_keys values (?, ?) on conflict (id) do update set data = "
-            "excluded.data",
-            (key.id, data),
+            f"insert into {_TABLES[type(row)]} values (?, ?) "  # noqa: S608 - our own
+            "on conflict (id) do update set data = excluded.data",
+            (row.id, msgspec.json.encode(row).decode()),
         )
 
     def _record(self, now: float, action: str, subject: str, detail: Mapping[str, Any]) -> None:
@@ -239,10 +236,6 @@ class KeyStore:
             "?, ?)",
             (now, self._actor, action, subject, msgspec.json.encode(detail).decode()),
         )
-
-
-def _find_budget(teams: Mapping[str, Team], team: str | None) -> Decimal | None:
-    return teams[team].budget_usd_month if team is not None and team in teams else None
 
 
 def _describe(key: Key) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 _STATUSES = {
     "400": "The request is wrong; the body names the field.",
@@ -131,7 +131,15 @@ _RESPONSE, _CONVERSATION = "/v1/responses/{name}", "/v1/conversations/{name}"
 
 # The path, the summary, the body, and the media type of a stream if there may be one. A gateway
 # without a store rejects requests about stored responses and conversations.
-_POSTS: list[tuple[str, str, dict[str, Any], str | None]] = [
+_Post: TypeAlias = tuple[str, str, dict[str, Any], str | None]
+_METHODS: list[_Post] = [
+    ("generateContent", "Gemini.", _GEMINI, None),
+    ("streamGenerateContent", "Gemini, streamed.", _GEMINI, _EVENTS),
+    ("countTokens", "How many tokens it is.", _GEMINI, None),
+    ("embedContent", "The vector of a text.", _FREE, None),
+    ("batchEmbedContents", "The vectors of texts.", _FREE, None),
+]
+_POSTS: list[_Post] = [
     ("/v1/chat/completions", "Chat Completions.", _CHAT, _EVENTS),
     ("/v1/messages", "Messages.", _ANTHROPIC, _EVENTS),
     ("/v1/messages/count_tokens", "How many tokens it is.", _COUNTED, None),
@@ -140,18 +148,9 @@ _POSTS: list[tuple[str, str, dict[str, Any], str | None]] = [
     (f"{_RESPONSE}/cancel", "Stop a response in the background.", _FREE, None),
     ("/v1/conversations", "Begin a conversation.", _FREE, None),
     (f"{_CONVERSATION}/items", "Add items.", _FREE, None),
-    *[(f"{root}/{{name}}:generateContent", "Gemini.", _GEMINI, None) for root in _ROOTS],
     *[
-        (f"{root}/{{name}}:streamGenerateContent", "Gemini, streamed.", _GEMINI, _EVENTS)
-        for root in _ROOTS
-    ],
-    *[
-        (f"{root}/{{name}}:countTokens", "How many tokens it is.", _GEMINI, None)
-        for root in _ROOTS
-    ],
-    *[(f"{root}/{{name}}:embedContent", "The vector of a text.", _FREE, None) for root in _ROOTS],
-    *[
-        (f"{root}/{{name}}:batchEmbedContents", "The vectors of texts.", _FREE, None)
+        (f"{root}/{{name}}:{method}", summary, body, stream)
+        for method, summary, body, stream in _METHODS
         for root in _ROOTS
     ],
     ("/v1/projects/{name}", "Gemini, by the paths of Vertex AI.", _GEMINI, _EVENTS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request as HttpAsked
@@ -27,12 +28,12 @@ def kept_routes(service: Service) -> list[Route]:
     response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
     table: list[tuple[str, str, Page]] = [
         ("GET", response, pages.response),
-        ("DELETE", response, pages.delete_response),
+        ("DELETE", response, partial(pages.delete, RESPONSE)),
         ("GET", f"{response}/input_items", pages.input_items),
         ("POST", f"{response}/cancel", pages.cancel),
         ("POST", "/v1/conversations", pages.create_conversation),
         ("GET", conversation, pages.conversation),
-        ("DELETE", conversation, pages.delete_conversation),
+        ("DELETE", conversation, partial(pages.delete, CONVERSATION)),
         ("GET", f"{conversation}/items", pages.items),
         ("POST", f"{conversation}/items", pages.add_items),
     ]
@@ -52,10 +53,6 @@ class _KeptPages:
     async def response(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the current state of a response."""
         return (await self._find(asked, caller, RESPONSE))["response"]
-
-    async def delete_response(self, asked: HttpAsked, caller: Caller) -> Any:
-        """Remove a response."""
-        return await self._delete(asked, caller, RESPONSE, "response.deleted")
 
     async def input_items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the input items that were sent to the model for a response."""
@@ -85,10 +82,6 @@ class _KeptPages:
         record = await self._find(asked, caller, CONVERSATION)
         return _show(asked.path_params["name"], record.get("metadata") or {})
 
-    async def delete_conversation(self, asked: HttpAsked, caller: Caller) -> Any:
-        """Remove a conversation."""
-        return await self._delete(asked, caller, CONVERSATION, "conversation.deleted")
-
     async def items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the items of a conversation."""
         return _list((await self._find(asked, caller, CONVERSATION))["items"])
@@ -101,20 +94,25 @@ class _KeptPages:
         await self._store.put(caller.owner, CONVERSATION, [(asked.path_params["name"], record)])
         return _list(added)
 
-    # --- private methods
+    # --- both kinds
+
+    async def delete(self, kind: str, asked: HttpAsked, caller: Caller) -> Any:
+        """Remove a response or a conversation."""
+        name = asked.path_params["name"]
+        if not await self._store.delete(caller.owner, kind, name):
+            raise _reject(kind)
+        return {"id": name, "object": f"{kind}.deleted", "deleted": True}
 
     async def _find(self, asked: HttpAsked, caller: Caller, kind: str) -> Any:
         name = asked.path_params["name"]
         found = await self._store.get(caller.owner, kind, [name])
         if name not in found:
-            raise NotKeptError(f"no {kind} of this id is kept for this key")
+            raise _reject(kind)
         return found[name]
 
-    async def _delete(self, asked: HttpAsked, caller: Caller, kind: str, word: str) -> Any:
-        name = asked.path_params["name"]
-        if not await self._store.delete(caller.owner, kind, name):
-            raise NotKeptError(f"no {kind} of this id is kept for this key")
-        return {"id": name, "object": word, "deleted": True}
+
+def _reject(kind: str) -> NotKeptError:
+    return NotKeptError(f"no {kind} of this id is kept for this key")
 
 
 async def _read(asked: HttpAsked) -> dict[str, Any]:

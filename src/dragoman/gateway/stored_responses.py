@@ -120,7 +120,9 @@ class Memory:
             await self._keep(_find_response(last)[2])
         except ProviderError as error:
             log.warning("a response was not kept: %s", error)
-            return _deny_storage(last), (_NOT_STORED,)
+            text, value, response = _find_response(last)
+            response["store"] = False
+            return last.replace(text, msgspec.json.encode(value)), (_NOT_STORED,)
         return last, ()
 
     async def _keep(self, response: Any) -> None:
@@ -162,13 +164,6 @@ def _find_response(data: bytes) -> tuple[bytes, Any, Any]:
             if isinstance(event.get("response"), dict):
                 return line.removeprefix(b"data: "), event, event["response"]
     return b"", None, None
-
-
-def _deny_storage(data: bytes) -> bytes:
-    """Return the end of a reply with ``store: false`` in its response."""
-    text, value, response = _find_response(data)
-    response["store"] = False
-    return data.replace(text, msgspec.json.encode(value))
 
 
 def new_response(

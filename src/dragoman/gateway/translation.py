@@ -55,14 +55,10 @@ def check_translated(admission: Admission, translated: Translated, caller: Calle
     """
     provider, request, key = admission.provider, translated.request, caller.key
     if admission.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
-        refuse_losses((*translated.warnings, *_find_losses(provider, request)), admission.name)
+        ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
+        lost = [loss for part in ends for loss in part.codec.encode(request).warnings]
+        refuse_losses((*translated.warnings, *lost), admission.name)
     provider.check(request)
-
-
-def _find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return a warning for each part of a request that is lost on one of the provider's wires."""
-    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    return [loss for part in ends for loss in part.codec.encode(request).warnings]
 
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")

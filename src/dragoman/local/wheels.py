@@ -84,9 +84,11 @@ def _download(
             command, stdout=subprocess.DEVNULL, stderr=errors, env=environment
         )
         try:
-            while not _has_ended(process):
+            while process.poll() is None:
                 if progress is not None:
                     progress("fetching", min(before + _largest(Path(scratch)), total), total)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL)
         finally:
             process.kill()
             process.wait()
@@ -99,14 +101,6 @@ def _download(
         size = found[0].stat().st_size
         found[0].replace(_kept(wheel, folder))
         return size
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(_POLL)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _largest(folder: Path) -> int:

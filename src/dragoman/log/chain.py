@@ -99,7 +99,8 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
     ``known`` is a hash that the chain contained earlier. If the end of a chain was cut off, the
     remaining chain is valid, and only the missing hash reveals the loss.
     """
-    count, previous, seen = 0, _genesis(session), known is None
+    # the name of the session may be damaged, and then cannot be encoded
+    count, previous, seen = 0, genesis(_printable(session)), known is None
     for row in _walk(session, page):
         if isinstance(row, LogCorruptError):
             return count, _found(session, count + 1, None, "unreadable", str(row))
@@ -113,11 +114,6 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
             session, count + 1, None, "cut short", f"the known hash {known} is not in the chain"
         )
     return count, None
-
-
-def _genesis(session: str) -> str:
-    """Return the hash before a session's first record, even if the session's name is damaged."""
-    return genesis(_printable(session))
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:

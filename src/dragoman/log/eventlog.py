@@ -168,11 +168,7 @@ class EventLog(ABC):
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity,
             expected=expected
         )  # fmt: skip
-        while True:
-            accepted, future = self._offer(draft)
-            result = await asyncio.wrap_future(future)
-            if accepted:
-                return cast("LogRecord", result)
+        return cast("LogRecord", await hand_over(self._offer, draft))
 
     def append_sync(
         self,
@@ -318,8 +314,7 @@ class EventLog(ABC):
     def sessions(self) -> tuple[SessionEntry, ...]:
         """Return all sessions, sorted by name."""
         with self._view() as view:
-            ends = view.ends()
-        return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
+            return tuple(map(_entry, view.ends()))
 
     def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records of some types, in one or all sessions, sorted by session and ``seq``.
@@ -435,8 +430,17 @@ class EventLog(ABC):
         """Open a snapshot of the stored records; several threads may do so at once."""
 
 
-def _wait(offer: Callable[[Any], tuple[bool, Future[Any]]], item: Any) -> Any:
+async def hand_over(offer: Callable[[Any], tuple[bool, Future[Any]]], item: Any) -> Any:
     """Offer an item to the writer until it is accepted; return the result."""
+    while True:
+        accepted, future = offer(item)
+        result = await asyncio.wrap_future(future)
+        if accepted:
+            return result
+
+
+def _wait(offer: Callable[[Any], tuple[bool, Future[Any]]], item: Any) -> Any:
+    """Do the same as ``hand_over``, but block."""
     while True:
         accepted, future = offer(item)
         result = future.result()
@@ -532,21 +536,18 @@ def _link_group(drafts: Sequence[Draft], change: LogChange) -> list[LogRecord | 
         head = heads.get(draft.session)
         last = head.seq if head is not None else 0
         if draft.expected is not None and draft.expected != last:
-            linked.append(_conflict(draft, last))
+            problem = (
+                f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, "
+                f"but the session ends at record {last}: it was continued elsewhere. Nothing was "
+                "written; resume the session to continue it"
+            )
+            linked.append(LogConflictError(problem))
             continue
         record = link_record(draft, head)
         heads[draft.session] = Head(record.seq, record.hash)
         linked.append(record)
     change.insert([record for record in linked if isinstance(record, LogRecord)])
     return linked
-
-
-def _conflict(draft: Draft, last: int) -> LogConflictError:
-    return LogConflictError(
-        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, but the "
-        f"session ends at record {last}: it was continued elsewhere. Nothing was written; resume "
-        "the session to continue it"
-    )
 
 
 def _still_running(session: str) -> LogLockedError:
@@ -556,7 +557,8 @@ def _still_running(session: str) -> LogLockedError:
     )
 
 
-def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
+def _entry(ends: tuple[Row, Row]) -> SessionEntry:
+    first, last = map(read_row, ends)
     return SessionEntry(
         last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash
     )
@@ -564,10 +566,9 @@ def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
 
 def _select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
     """Return a ``log.pruned`` record for each session that ended before a time."""
-    entries = [_entry(read_row(first), read_row(last)) for first, last in ends]
     return [
         LogPruned(entry.session, entry.records, entry.first_id, entry.last_id, entry.head, before)
-        for entry in entries
+        for entry in map(_entry, ends)
         if entry.updated < before and entry.session != ADMINISTRATION
     ]
 

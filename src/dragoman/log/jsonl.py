@@ -84,24 +84,16 @@ class ExportedLog(EventLog):
     def _view(self) -> Iterator[_ExportView]:
         self._check_open()
         with self._open() as file:
-            yield _ExportView(file, self.path, self._places, self._count)
+            yield _ExportView(self, file)
 
     def _change(self, sessions: set[str] | None) -> AbstractContextManager[LogChange]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
 
 class _ExportView(LogView):
-    def __init__(
-        self,
-        file: BinaryIO,
-        path: Path,
-        places: dict[str, tuple[array[int], array[int]]],
-        count: int,
-    ) -> None:
+    def __init__(self, log: ExportedLog, file: BinaryIO) -> None:
+        self._path, self._places, self._count = log.path, log._places, log._count
         self._file = file
-        self._path = path
-        self._places = places
-        self._count = count
         self._decoder = msgspec.json.Decoder(Line)
 
     def names(self) -> list[str]:

@@ -6,13 +6,12 @@ and a unique key on (session, seq) guarantees that two writers cannot fork a cha
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ..database import load_driver
@@ -25,7 +24,7 @@ from .errors import (
     LogReadOnlyError,
     LogStorageError,
 )
-from .eventlog import EventLog
+from .eventlog import EventLog, hand_over
 from .record import Head, LogRecord, Row, to_row
 from .sql import Dialect, SqlView, check_version, migrate
 from .writer import Writer
@@ -159,42 +158,38 @@ class PostgresLog(EventLog):
             for session in ((sessions or set()) & self._held.keys()) - self._leased:
                 # acquire the lease again after a takeover or a lost connection
                 self._try_lease(connection, session)
-            locks = range(_LOCKS) if sessions is None else map(_lock_of, sessions)
-            _lock(connection, set(locks))
+            if sessions is None:
+                _lock(connection, set(range(_LOCKS)))
+            else:
+                digests = [hashlib.sha256(session.encode()).digest() for session in sessions]
+                _lock(connection, {digest[0] % _LOCKS for digest in digests})
             yield _PostgresView(connection)
 
     # --- leases of sessions ---------------------------------------------------------------------
 
     async def _lease(self, session: str, *, held: bool) -> bool:
         task = partial(self._take_lease if held else self._drop_lease, session)
-        while True:
-            accepted, future = self._offer(task)
-            result = await asyncio.wrap_future(future)
-            if accepted:
-                return cast("bool", result)
+        return bool(await hand_over(self._offer, task))
 
     def _take_lease(self, session: str) -> bool:
         with self._transaction() as connection:
             return self._try_lease(connection, session)
 
     def _drop_lease(self, session: str) -> bool:
-        if (
-            session in self._leased
-            and self._connection is not None
-            and not self._connection.closed
-        ):
+        connection = self._connection
+        if session in self._leased and connection is not None and not connection.closed:
             self._leased.discard(session)
             with self._explained():
-                self._connection.execute(_UNLEASE, (session,))
+                connection.execute(_UNLEASE, (session,))
         return True
 
     def _try_lease(self, connection: psycopg.Connection[Any], session: str) -> bool:
         # This is a session-level lock and not a transaction-level one: the server releases it when
         # the process dies.
-        if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (
-            True,
-        ):
-            self._leased.add(session)
+        if session not in self._leased:
+            [(is_free,)] = connection.execute(_LEASE, (session,)).fetchall()
+            if is_free:
+                self._leased.add(session)
         return session in self._leased
 
     # --- reading records ------------------------------------------------------------------------
@@ -230,7 +225,9 @@ class PostgresLog(EventLog):
                 connection.close()
             else:
                 return connection
-        connection = _connect_reader(self._conninfo)
+        connection = _connect(self._conninfo)
+        connection.execute("SET default_transaction_read_only TO on")
+        connection.execute("SET default_transaction_isolation TO 'repeatable read'")
         stack.enter_context(connection.transaction())
         return connection
 
@@ -328,17 +325,6 @@ def _connect(conninfo: str) -> psycopg.Connection[Any]:
         conninfo, autocommit=True, application_name="dragoman-log"
     )  # fmt: skip
     return connection
-
-
-def _connect_reader(conninfo: str) -> psycopg.Connection[Any]:
-    connection = _connect(conninfo)
-    connection.execute("SET default_transaction_read_only TO on")
-    connection.execute("SET default_transaction_isolation TO 'repeatable read'")
-    return connection
-
-
-def _lock_of(session: str) -> int:
-    return hashlib.sha256(session.encode()).digest()[0] % _LOCKS
 
 
 def _lock(connection: psycopg.Connection[Any], numbers: set[int]) -> None:

@@ -76,32 +76,10 @@ class LogRecord(Struct, frozen=True):
     def line(self) -> bytes:
         """The record as a line of JSON, without the line ending."""
         check_payload(self.raw)
-        return _encoder.encode(
-            Line(
-                self.actor, self.hash, self.id, self.parent, self.raw, self.previous,
-                self.sensitivity, self.seq,
-                self.session, _write_time(self.timestamp), self.turn, self.type,
-            )
-        )  # fmt: skip
+        return _write_line(self, self.hash)
 
     def __repr__(self) -> str:  # repr omits the payload, which may be private
         return f"LogRecord({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
-
-
-class _Body(Struct, frozen=True):
-    """The hashed part of a record: all fields except the hash, in alphabetical order."""
-
-    actor: str
-    id: str
-    parent: str | None
-    payload: Raw
-    previous: str
-    sensitivity: str
-    seq: int
-    session: str
-    timestamp: str
-    turn: str | None
-    type: str
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,19 +187,20 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
 
 
 def hash_record(record: LogRecord) -> str:
-    """Compute the hash of a record."""
-    body = _Body(
-        record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity,
-        record.seq,
-        record.session, _write_time(record.timestamp), record.turn, record.type,
-    )  # fmt: skip
-    return hashlib.sha256(_encoder.encode(body)).hexdigest()
+    """Compute the hash of a record: that of its line without the member ``hash``."""
+    body = _write_line(record, "").replace(b'"hash":"",', b"", 1)
+    return hashlib.sha256(body).hexdigest()
 
 
-def _write_time(time: datetime) -> str:
+def _write_line(record: LogRecord, digest: str) -> bytes:
     # The text of the time is part of the hash, so the format is fixed: UTC, with six digits of
     # microseconds.
-    return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    time = record.timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    line = Line(
+        record.actor, digest, record.id, record.parent, record.raw, record.previous,
+        record.sensitivity, record.seq, record.session, time, record.turn, record.type,
+    )  # fmt: skip
+    return _encoder.encode(line)
 
 
 # --- stored rows -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,20 +139,19 @@ class SqliteLog(EventLog):
             raise LogReadOnlyError(f"{self.path}: no log exists here")
         _check_size(self.path)
         try:
-            with self._view() as view:
-                self._check(view.connection)
+            self._check()
         except LogReadOnlyError:
             # SQLite creates its -wal and -shm files even for reading. In a read-only folder, a log
             # without a -wal file has no writer and can be opened as immutable.
             if self.path.with_name(self.path.name + "-wal").exists():
                 raise
             self._immutable = True
-            with self._view() as view:
-                self._check(view.connection)
+            self._check()
 
-    def _check(self, connection: sqlite3.Connection) -> None:
-        _check_owner(connection, self.path)
-        _version(connection, self.path, readonly=True)
+    def _check(self) -> None:
+        with self._view() as view:
+            _check_owner(view.connection, self.path)
+            _version(view.connection, self.path, readonly=True)
 
     def _finish(self) -> None:
         try:
@@ -183,16 +182,12 @@ class SqliteLog(EventLog):
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
         pruned = super()._prune(before)
         if pruned:
-            self._shrink()
+            # not an error: the sessions are removed, only their disk space is not freed yet
+            with suppress(sqlite3.Error):
+                # executescript() frees all unused pages; execute() would stop after the first one.
+                self._connection.executescript("PRAGMA incremental_vacuum")
+            _checkpoint(self._connection)
         return pruned
-
-    def _shrink(self) -> None:
-        try:
-            # executescript() frees all unused pages; execute() would stop after the first one.
-            self._connection.executescript("PRAGMA incremental_vacuum")
-        except sqlite3.Error:
-            pass  # not an error: the sessions are removed, only their disk space is not freed yet
-        _checkpoint(self._connection)
 
     # --- reading records ------------------------------------------------------------------------
 
@@ -310,13 +305,12 @@ def _create(path: Path) -> sqlite3.Connection:
 
 def _checkpoint(connection: sqlite3.Connection) -> None:
     """Checkpoint: move commits from the write-ahead log to the file as far as possible."""
-    try:
+    # an error does no harm: the commits are safe in the write-ahead log, even on a full disk
+    with suppress(sqlite3.Error):
         # the checkpoint does not wait for active readers
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.execute("PRAGMA busy_timeout = 5000")
-    except sqlite3.Error:
-        pass  # not an error: the commits are safe in the write-ahead log, even on a full disk
 
 
 def _check_size(path: Path) -> None:
@@ -368,13 +362,10 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _explain(error, path) from error
+        name = getattr(error, "sqlite_errorname", "")
+        kind = _ERRORS.get(name) or _ERRORS.get("_".join(name.split("_")[:2]), LogStorageError)
+        code = f" ({name})" if name else ""
+        raise kind(f"{path}: {error}{code}. {_ADVICE[kind]}") from error
     except UnicodeDecodeError as error:
         # A damaged file can garble SQLite's own error message, which Python then cannot decode.
         raise LogCorruptError(f"{path}: {_ADVICE[LogCorruptError]}") from error
-
-
-def _explain(error: sqlite3.Error, path: Path) -> LogError:
-    name = getattr(error, "sqlite_errorname", "")
-    kind = _ERRORS.get(name) or _ERRORS.get("_".join(name.split("_")[:2]), LogStorageError)
-    return kind(f"{path}: {error}{f' ({name})' if name else ''}. {_ADVICE[kind]}")

@@ -115,7 +115,9 @@ class Writer:
             failure = self._classify(error)
             for _, future in group:
                 # each waiting caller raises its own copy of the error, with its own traceback
-                future.set_exception(_copy(failure))
+                copy = type(failure)(*failure.args)
+                copy.__cause__ = failure.__cause__
+                future.set_exception(copy)
         else:
             for (_, future), record in settled:
                 if isinstance(record, LogRecord):
@@ -146,9 +148,3 @@ class Writer:
         if isinstance(error, self._fatal) and self._failure is None:
             self._failure = error
         return error
-
-
-def _copy(error: LogError) -> LogError:
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -11,6 +11,7 @@ This provider runs no tools; whether a tool runs again is the caller's decision.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -341,13 +342,7 @@ def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
     if block.arguments is None:
         return ""
     text = intent.raw_input_text if intent is not None else ""
-    return (
-        text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
-    )
-
-
-def _reads_as(text: str, arguments: dict[str, Any]) -> bool:
-    try:
-        return bool(msgspec.json.decode(text) == arguments)
-    except msgspec.DecodeError:
-        return False
+    with suppress(msgspec.DecodeError):
+        if msgspec.json.decode(text) == block.arguments:
+            return text
+    return msgspec.json.encode(block.arguments).decode()

@@ -72,21 +72,15 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
             made = _make_run(tools, run.input, payload, facts)
             runs.setdefault(run.tool_name, []).append(made)
         elif isinstance(payload, PermissionDenied | PermissionGranted):
-            _note_decision(decisions, payload)
+            # only a denial or a change of the input has an effect when the run is repeated
+            changed = payload.input if isinstance(payload, PermissionGranted) else None
+            if isinstance(payload, PermissionDenied) or changed is not None:
+                decisions[payload.intent_id] = Decision(
+                    changed is not None, payload.by, payload.reason, payload.rule, input=changed
+                )
     return [
         tools.RecordedTool(tool, runs.get(name, ()), decisions) for name, tool in described.items()
     ]
-
-
-def _note_decision(
-    decisions: dict[str, Decision], payload: PermissionDenied | PermissionGranted
-) -> None:
-    """Add a denial or a change of the input; other permissions change nothing."""
-    changed = payload.input if isinstance(payload, PermissionGranted) else None
-    if isinstance(payload, PermissionDenied) or changed is not None:
-        decisions[payload.intent_id] = Decision(
-            changed is not None, payload.by, payload.reason, payload.rule, input=changed
-        )
 
 
 def _make_run(

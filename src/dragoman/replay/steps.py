@@ -45,12 +45,7 @@ def to_steps(records: Iterable[logs.LogRecord]) -> Iterator[ReplayStep]:
     """Yield records as steps, each checked against the earlier records."""
     evidence = Evidence()
     for record in records:
-        intent, notes = evidence.add(record)
-        title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
-        yield ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
-            notes, record.data
-        )  # fmt: skip
+        yield evidence.to_step(record, record.data)
 
 
 # --- checking the records for consistency ------------------------------------------------------
@@ -99,6 +94,15 @@ class Evidence:
     def has_run(self, intent: str) -> bool:
         """Return whether an intent has begun to run."""
         return intent in self._ran
+
+    def to_step(self, record: logs.LogRecord, data: dict[str, Any]) -> ReplayStep:
+        """Process a record and return it as a step, with this data."""
+        intent, notes = self.add(record)
+        title = describe(record, started=None if intent is None else self.has_run(intent))
+        return ReplayStep(
+            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
+            notes, data,
+        )  # fmt: skip
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
         if isinstance(payload, logs.PermissionGranted | logs.PermissionDenied):

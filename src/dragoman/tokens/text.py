@@ -194,13 +194,9 @@ def _count_words(shape: str, totals: list[int]) -> None:
         if lower != letters:
             totals[_CAPITAL + spaced] += times
         if not letters.isascii():
-            _count_accents(letters, times, totals)
-
-
-def _count_accents(letters: str, times: int, totals: list[int]) -> None:
-    totals[_AT["accented"]] += times
-    for name in _LATIN:
-        totals[_AT[name]] += times * letters.count(_CODES[name])
+            totals[_AT["accented"]] += times
+            for name in _LATIN:
+                totals[_AT[name]] += times * letters.count(_CODES[name])
 
 
 def _measure(stretch: str) -> _Amounts:

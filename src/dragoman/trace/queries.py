@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionEntry
-from ..replay import Evidence, ReplayStep, Summary, count_totals, describe, find_excerpt, summarize
+from ..replay import Evidence, Summary, count_totals, find_excerpt, summarize
 
 _SEARCHED = 3  # minimum length of the text in a full-text search
 _TEXT = 4000  # characters of a text to show in the timeline
@@ -53,11 +53,6 @@ class Wanted(Struct, frozen=True):
             and self.model.lower() in (summary.model or "").lower()
         )
 
-    @property
-    def needs_all(self) -> bool:
-        """Whether the first page can only be found by summarising every session."""
-        return bool(self.kind or self.outcome or self.model) or self.sort in ("cost", "turns")
-
 
 _SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
     "newest": lambda entry, summary: (-entry.updated.timestamp(), entry.session),
@@ -94,9 +89,10 @@ class Reader:
         entries = [
             entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)
         ]
-        found = [
-            (entry, self._summarize(entry) if wanted.needs_all else Summary()) for entry in entries
-        ]
+        # with these filters and orders, the first page depends on the summary of every session
+        filters = wanted.kind or wanted.outcome or wanted.model
+        needs_all = filters or wanted.sort in ("cost", "turns")
+        found = [(entry, self._summarize(entry) if needs_all else Summary()) for entry in entries]
         found = [each for each in found if wanted.fits(each[1])]
         found.sort(key=lambda each: _SORTS[wanted.sort](*each))
         shown = [self._to_row(entry, wanted.query) for entry, _ in found[offset : offset + limit]]
@@ -147,7 +143,10 @@ class Reader:
         if not records:
             return {"steps": [], "last": after}
         evidence = self._recall(session, after, records[0])
-        steps = [self._to_step(record, evidence) for record in records]
+        steps = [
+            {**msgspec.to_builtins(evidence.to_step(record, {})), "data": trim(record.data)}
+            for record in records
+        ]
         self._known[session, records[-1].seq, records[-1].hash] = evidence
         while len(self._known) > _CHECKPOINTS:
             self._known.popitem(last=False)
@@ -163,15 +162,6 @@ class Reader:
             for record in islice(self._log.read(session), after):
                 evidence.add(record)
         return evidence
-
-    def _to_step(self, record: LogRecord, evidence: Evidence) -> dict[str, Any]:
-        intent, notes = evidence.add(record)
-        title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
-        step = ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
-            notes
-        )  # fmt: skip
-        return {**msgspec.to_builtins(step), "data": trim(record.data)}
 
     def read_record(self, session: str, seq: int) -> dict[str, Any] | None:
         """Return one record as it is stored, or ``None`` if it does not exist."""

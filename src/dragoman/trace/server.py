@@ -254,13 +254,11 @@ def _number(query: Mapping[str, str], name: str, default: int = 0, most: int = 2
     return int(given)
 
 
-def _read_wanted(query: Mapping[str, str]) -> Wanted:
-    return Wanted(**{name: query[name] for name in Wanted.__struct_fields__ if name in query})
-
-
 _READS: dict[str, _Read] = {
     "sessions": lambda reader, query: reader.list_sessions(
-        _read_wanted(query), _number(query, "offset"), _number(query, "limit", 100, _MOST)
+        Wanted(**{name: query[name] for name in Wanted.__struct_fields__ if name in query}),
+        _number(query, "offset"),
+        _number(query, "limit", 100, _MOST),
     ),
     "find": lambda reader, query: reader.find(_text(query, "session"), query.get("query", "")),
     "steps": lambda reader, query: reader.read_page(

@@ -72,17 +72,13 @@ def _fill(message: Message, root: str, at: int, changes: list[Change]) -> Messag
             return message
     else:
         blocks = tuple([block for block in content if _has_content(block)])
+        if isinstance(message, ToolResult) and not blocks:
+            return replace(message, content="")
         if blocks or type(message) is not User:
-            return _with_content(message, blocks)
+            return replace(message, content=blocks)
     changes.append((f"{root}[{at}]", _FILLED, "empty_text_filled"))
     return User(_EMPTY)
 
 
 def _has_content(block: object) -> bool:
     return not isinstance(block, Text) or bool(block.text) or block.continuity is not None
-
-
-def _with_content(message: Message, blocks: tuple[object, ...]) -> Message:
-    if isinstance(message, ToolResult) and not blocks:
-        return replace(message, content="")
-    return replace(message, content=blocks)
