@@ -34,6 +34,7 @@ from .validate.arguments import (
     Settings,
     ToolChoices,
     Tools,
+    Wanted,
 )
 from .wire import SwapPlan
 
@@ -375,7 +376,7 @@ def gather(
     prompts: Iterable[Messages],
     tools: Tools | None = None,
     config: RuntimeConfig | ConfigRecord | None = None,
-    response_schema: ResponseSchema[Parsed] | None = None,
+    response_schema: ResponseSchema[Wanted] | None = None,
     tool_choice: ToolChoices | None = None,
     *,
     concurrency: int = 8,
@@ -383,7 +384,7 @@ def gather(
     session_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
-) -> Iterator[Gathered[Parsed]]:
+) -> Iterator[Gathered[Wanted]]:
     """Call ``complete`` for every prompt, at most ``concurrency`` at once.
 
     This is the synchronous ``dragoman.gather``.
@@ -402,7 +403,7 @@ def gather(
     # it has ended.
     one_at_a_time = asyncio.Lock()
 
-    async def take() -> Gathered[Parsed] | None:
+    async def take() -> Gathered[Wanted] | None:
         async with one_at_a_time:
             return await anext(items, None)
 

@@ -4,6 +4,7 @@ types.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal, assert_type
 
@@ -34,14 +35,20 @@ def search(query: str) -> str:
     return query
 
 
-async def every_form(model: dragoman.Provider) -> None:
-    assert_type(await model.complete("Hi"), Response[Any])
+async def every_form(model: dragoman.Provider, schema: Mapping[str, Any]) -> None:
+    assert_type(await model.complete("Hi"), Response[None])
     assert_type(await model.complete("Hi", response_schema=Invoice), Response[Invoice])
     assert_type((await model.complete("Hi", response_schema=Invoice)).parsed, Invoice)
     assert_type((await model.complete("Hi", response_schema=list[Invoice])).parsed, list[Invoice])
-    await model.complete("Hi", response_schema={"type": "object"})
-    await model.complete("Hi", response_schema=Literal["yes", "no"])
-    await model.complete("Hi", response_schema=int | None)
+    untyped: tuple[Any, ...] = (
+        assert_type(await model.complete("Hi", response_schema={"type": "object"}), Response[Any]),
+        assert_type(await model.complete("Hi", response_schema=schema), Response[Any]),
+        assert_type(await model.complete("Hi", response_schema=int | None), Response[Any]),
+    )
+    a_or_b = await model.complete("Hi", response_schema=Literal["a", "b"])  # Any for mypy
+    print(a_or_b.parsed.upper(), untyped)
+    any_reply: Response = await model.complete("Hi", response_schema=Invoice)
+    assert_type(any_reply.parsed, Any)
     await model.complete("Hi", system="Be brief.", temperature=0, max_tokens=50, reasoning="low")
     await model.complete("Hi", config={"temperature": 0.5, "stop_sequences": ["END"]})
     await model.complete(
@@ -67,6 +74,9 @@ async def every_form(model: dragoman.Provider) -> None:
     ):
         assert_type(item.response, Response[Invoice] | None)
         assert_type(item.error, Exception | None)
+    async for plain in dragoman.gather(model, ["Hi"]):
+        assert_type(plain.response, Response[None] | None)
+    assert_type(model.stream("Hi").response.parsed, None)
 
 
 async def sessions_and_money(model: dragoman.Provider) -> None:
@@ -86,5 +96,6 @@ async def sessions_and_money(model: dragoman.Provider) -> None:
 def without_an_event_loop() -> None:
     model = dragoman.sync.connect("llama3", base_url="http://127.0.0.1:8080/v1")
     assert_type(model.complete("Hi", response_schema=Invoice).parsed, Invoice)
+    assert_type(model.complete("Hi").parsed, None)
     for text in model.stream("Hi", temperature=0).text():
         assert_type(text, str)

@@ -78,3 +78,10 @@ async def mistakes_in_sessions_and_money(model: dragoman.Provider) -> None:
     # 21: use of a cost that may be unknown
     dollars: float = dragoman.cost(await model.complete("Hi")).total  # type: ignore
     print(dollars)
+
+
+async def mistakes_without_a_schema(model: dragoman.Provider) -> None:
+    # 22: use of a parsed value that no schema was given for
+    print((await model.complete("Hi")).parsed.total)  # type: ignore
+    # 23: the same in a stream
+    print(model.stream("Hi").response.parsed["total"])  # type: ignore

@@ -27,7 +27,6 @@ from ..events import (
     Event,
     MessageComplete,
     MessageStart,
-    Parsed,
     Response,
     Sale,
     make_response,
@@ -48,6 +47,7 @@ from ..validate.arguments import (
     Settings,
     ToolChoices,
     Tools,
+    Wanted,
 )
 from ..wire import Codec, SwapPlan, make_plan
 from .model import Model
@@ -89,7 +89,7 @@ class Provider(Model):
         messages: Messages,
         tools: Tools | None = None,
         config: RuntimeConfig | ConfigRecord | None = None,
-        response_schema: ResponseSchema[Parsed] | None = None,
+        response_schema: ResponseSchema[Wanted] | None = None,
         tool_choice: ToolChoices | None = None,
         *,
         request_id: str | None = None,
@@ -98,7 +98,7 @@ class Provider(Model):
         check_calls: bool = True,
         continues: bool = False,
         **settings: Unpack[Settings],
-    ) -> Response[Parsed]:
+    ) -> Response[Wanted]:
         """Call the model once and return its complete reply; no tool is executed.
 
         ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``,
@@ -169,7 +169,7 @@ class Provider(Model):
         messages: Messages,
         tools: Tools | None = None,
         config: RuntimeConfig | ConfigRecord | None = None,
-        response_schema: ResponseSchema[Parsed] | None = None,
+        response_schema: ResponseSchema[Wanted] | None = None,
         tool_choice: ToolChoices | None = None,
         *,
         request_id: str | None = None,
@@ -178,7 +178,7 @@ class Provider(Model):
         check_calls: bool = True,
         continues: bool = False,
         **settings: Unpack[Settings],
-    ) -> EventStream[Parsed]:
+    ) -> EventStream[Wanted]:
         """Call the model and return its reply as a stream; see ``complete`` for the arguments.
 
         By default, a tool call that names an unknown tool or violates its schema is an error. With

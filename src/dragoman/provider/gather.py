@@ -18,6 +18,7 @@ from ..validate.arguments import (
     Settings,
     ToolChoices,
     Tools,
+    Wanted,
 )
 from .contract import Provider
 
@@ -36,7 +37,7 @@ async def gather(
     prompts: Iterable[Messages] | AsyncIterable[Messages],
     tools: Tools | None = None,
     config: RuntimeConfig | ConfigRecord | None = None,
-    response_schema: ResponseSchema[Parsed] | None = None,
+    response_schema: ResponseSchema[Wanted] | None = None,
     tool_choice: ToolChoices | None = None,
     *,
     concurrency: int = 8,
@@ -44,7 +45,7 @@ async def gather(
     session_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
-) -> AsyncGenerator[Gathered[Parsed], None]:
+) -> AsyncGenerator[Gathered[Wanted], None]:
     """Call ``complete`` for every prompt, at most ``concurrency`` at once; yield each result.
 
     Results are yielded when their calls end, or in the order of the prompts with ``ordered``. If a
@@ -60,13 +61,13 @@ async def gather(
         raise TypeError("prompts: must be an iterable of prompts; for one prompt, use complete()")
     build_request("", tools, config, response_schema, tool_choice, settings=settings)
 
-    async def call(prompt: Messages) -> Response[Parsed]:
+    async def call(prompt: Messages) -> Response[Wanted]:
         return await model.complete(
             prompt, tools, config, response_schema, tool_choice,
             session_id=session_id, metadata=metadata, **settings,
         )  # fmt: skip
 
-    batch: _Batch[Parsed] = _Batch(_iterate(prompts), call, concurrency)
+    batch: _Batch[Wanted] = _Batch(_iterate(prompts), call, concurrency)
     try:
         async for item in batch.items(ordered=ordered):
             yield item

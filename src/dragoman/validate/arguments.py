@@ -7,15 +7,41 @@ of an invalid one. Pass records that a type checker cannot know, such as decoded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Required, TypeAlias, TypedDict
 
 from ..events import Parsed
 from ..messages import Effort, Message, PromptCache, ServerTool, Tool, ToolChoice, UserBlock
 
-if TYPE_CHECKING:  # mypy sees Literal[...] as a special form
+if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
     from typing import _SpecialForm
+
+    from typing_extensions import TypeVar
+
+    Wanted = TypeVar("Wanted", default=None)
+    """The type of ``Response.parsed`` that a call asks for; ``None`` without a schema."""
+
+    _Loose = TypeVar("_Loose", contravariant=True)
+    _Held = TypeVar("_Held", covariant=True)
+
+    # A schema that is not a class leaves the type of the parsed value open. In the declarations of
+    # mappings, special forms and unions, the types named here are Any, so a type checker infers
+    # Any for the parsed value and not the default None.
+
+    class _JsonSchema(Protocol[_Loose]):
+        def keys(self) -> Iterable[str]: ...
+        def __setattr__(self, name: str, value: _Loose, /) -> None: ...
+
+    class _Literal(Protocol[_Loose]):  # mypy sees Literal[...] as a special form
+        def __or__(self, other: _Loose, /) -> _SpecialForm: ...
+
+    class _Union(Protocol[_Held]):
+        @property
+        def __args__(self) -> tuple[_Held, ...]: ...
+else:
+    from typing import TypeVar
+
+    Wanted = TypeVar("Wanted")
 
 _Content: TypeAlias = str | Sequence[Mapping[str, Any]]
 
@@ -65,7 +91,9 @@ model, never executed.
 """
 
 ToolChoices: TypeAlias = ToolChoice | Mapping[str, Any]
-ResponseSchema: TypeAlias = "type[Parsed] | UnionType | _SpecialForm | Mapping[str, Any]"
+ResponseSchema: TypeAlias = (
+    "type[Parsed] | _Union[Parsed] | _Literal[Parsed] | _JsonSchema[Parsed]"
+)
 
 
 class ConfigRecord(TypedDict, total=False):
