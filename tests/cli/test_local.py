@@ -60,7 +60,7 @@ def test_errors_of_the_local_commands_are_reported(hub: HubServer) -> None:
     assert plain.stderr.splitlines()[-1].startswith("error: small.gguf has the wrong contents")
     assert json.loads(data.stdout)["error"].startswith("small.gguf has the wrong contents")
     unknown = run("pull", "quen")
-    assert (unknown.exit_code, "smollm2, qwen" in unknown.stderr) == (12, True)
+    assert (unknown.exit_code, "smollm2, minilm, qwen" in unknown.stderr) == (12, True)
     assert run("serve", "quen").exit_code == 12
     assert run("rm", "quen").exit_code == 12
 
@@ -71,11 +71,12 @@ def test_local_models_are_listed_and_removed(hub: HubServer) -> None:
     assert listed[0].split()[:4] == ["name", "pulled", "MB", "tools"]
     assert [line.split()[:4] for line in listed[1:]] == [
         ["smollm2", "no", "98", "no"],
+        ["minilm", "no", "91", "no"],
         ["qwen", "no", "1,117", "yes"],
         ["small", "yes", "0", "?"],
     ]
     facts = json.loads(run("list", "--json").stdout)
-    assert [each["name"] for each in facts] == ["smollm2", "qwen", "small"]
+    assert [each["name"] for each in facts] == ["smollm2", "minilm", "qwen", "small"]
     assert json.loads(run("rm", "small", "--json").stdout) == {"removed": True}
     assert run("rm", "qwen").stdout == "qwen was not pulled\n"
 
@@ -144,7 +145,7 @@ def test_unknown_model_is_reported_in_two_lines(
     assert done.stderr.splitlines() == [
         "error: provider_invalid_model",
         (
-            "  local/quen: no local model is named 'quen'; known are smollm2, qwen, and any .gguf "
+            "  local/quen: no local model is named 'quen'; known are smollm2, minilm, qwen, and any .gguf "
             "file by its path; pull hf:owner/repo/file.gguf adds others"
         ),
     ]

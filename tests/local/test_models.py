@@ -24,15 +24,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_bundled_model_has_distinct_digests_and_a_default_exists() -> None:
     catalog = load_catalog()
-    assert catalog.default in catalog.models
+    assert not catalog.models[catalog.default].embeds
+    assert catalog.models[catalog.default_embedder].embeds
     assert any(model.calls_tools for model in catalog.models.values())
     for model in catalog.models.values():
         digests = [model.sha256, *[wheel.sha256 for wheel in model.wheels]]
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
         assert len(set(digests)) == len(digests)
         assert model.wheels
-        assert model.defaults.system
-        assert (model.threads, model.defaults.temperature) == (1, 0.2)
+        assert model.threads == 1
+        if not model.embeds:
+            assert model.defaults.system
+            assert model.defaults.temperature == 0.2
         assert model.template is None or "tool_calls" in model.template_text()
 
 
@@ -73,14 +76,24 @@ def test_bundled_models_are_opened_by_name() -> None:
     assert d.connect("local:smollm2").model == d.connect("local").model
 
 
+def test_chat_models_do_not_embed_and_embedding_models_do_not_chat() -> None:
+    assert d.connect_embedder("local").model == "all-minilm-l6-v2"
+    with pytest.raises(d.InvalidModelError, match=r"is made for chat; .*; use local:minilm"):
+        d.connect_embedder("local:smollm2")
+    with pytest.raises(d.InvalidModelError, match="embeds texts and cannot chat; use local:smol"):
+        d.connect("local:minilm")
+
+
 def test_error_for_an_unknown_model_lists_the_known_names(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     pull_model(tmp_path / "mine.gguf")
     with pytest.raises(
-        d.InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"
+        d.InvalidModelError, match=r"'quen'; known are smollm2, minilm, qwen, mine, and any \.gguf"
     ):
         d.connect("local:quen")
-    with pytest.raises(WeightsError, match=r"one of smollm2, qwen, hf:owner/repo/file\.gguf or"):
+    with pytest.raises(
+        WeightsError, match=r"one of smollm2, minilm, qwen, hf:owner/repo/file\.gguf or"
+    ):
         pull_model("quen")
 
 
@@ -92,9 +105,9 @@ def test_pulling_a_local_file_copies_it_under_its_name(tmp_path: Path, cache: Pa
     assert pulled.sha256 == hashlib.sha256(CONTENT).hexdigest()
     source.unlink()
     assert d.connect("local:mine").model == "mine"
-    assert [model.name for model in list_models()] == ["smollm2", "qwen", "mine"]
+    assert [model.name for model in list_models()] == ["smollm2", "minilm", "qwen", "mine"]
     assert remove_model("mine")
-    assert [model.name for model in list_models()] == ["smollm2", "qwen"]
+    assert [model.name for model in list_models()] == ["smollm2", "minilm", "qwen"]
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 

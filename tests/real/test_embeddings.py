@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,24 @@ async def test_text_too_long_for_the_embedding_model_is_rejected(tiny: Path) -> 
                 await embedder.embed(["long " * 400])
     finally:
         server.stop()
+
+
+PAIRS = {
+    "a river": "the stream flows to the sea",
+    "a dog": "my puppy barks at night",
+    "How do I reset my password?": "I forgot my login",
+    "Share prices fell today.": "The stock market lost two per cent.",
+}
+
+
+async def test_embedded_model_tells_related_from_unrelated_texts() -> None:
+    async with connect_embedder("local") as embedder:
+        left = (await embedder.embed(list(PAIRS))).vectors.tolist()
+        right = (await embedder.embed(list(PAIRS.values()))).vectors.tolist()
+        with pytest.raises(ContextOverflowError):
+            await embedder.embed(["long " * 600])
+        await embedder.embed(["long " * 500])
+    products = [[sum(map(operator.mul, a, b)) for b in right] for a in left]
+    related = [products[number][number] for number in range(len(PAIRS))]
+    others = [each for row in products for each in row if each not in related]
+    assert min(related) > 0.4 > 0.25 > max(others), products

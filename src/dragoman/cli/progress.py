@@ -30,13 +30,13 @@ def show_download(name: str) -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def fetch_default_model(name: str) -> None:
+def fetch_default_model(name: str, *, embeds: bool = False) -> None:
     """Download the default model before its first use, with a progress bar.
 
-    Do nothing if another model is named.
+    Do nothing if another model is named. With ``embeds`` it is the default embedding model.
     """
     scheme, _, rest = name.partition(":")
-    default = find_model(None)
+    default = find_model(None, embeds=embeds)
     if (
         scheme != "local"
         or rest not in ("", default.name)

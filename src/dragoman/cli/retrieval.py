@@ -20,6 +20,7 @@ from .console import legible
 from .errors import reject
 from .options import ApiKeyVariable, load_registry
 from .parameters import option
+from .progress import fetch_default_model
 
 TextFile: TypeAlias = Annotated[
     Any, option(flags="--file -f", type=click.File("r", encoding="utf-8"))
@@ -64,6 +65,8 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: Retrie
         settings |= {"base_url": options.base_url, "wire": options.wire, "api_key": key}
     else:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
+        if side == "embed":
+            fetch_default_model(model, embeds=True)
     try:
         with reject(ValueError):
             return blocking(connect(model, retries=2, **settings))

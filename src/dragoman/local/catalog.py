@@ -49,6 +49,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     context: int = 4096
     threads: int = 1
     calls_tools: bool = False
+    embeds: bool = False
     template: str | None = None
     defaults: ModelDefaults = ModelDefaults()
 
@@ -58,11 +59,12 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """The catalogue: models by name, the default model's name, hubs by prefix such as ``hf``."""
+    """The catalogue: models by name, the names of the defaults, hubs by prefix such as ``hf``."""
 
     default: str
     hubs: dict[str, Hub]
     models: dict[str, CatalogModel]
+    default_embedder: str = ""
 
 
 @functools.cache

@@ -14,19 +14,19 @@ from .serving import LocalServing
 class LocalEmbedder(LocalServing):
     """An embedder with its own server, which starts with the first call and ends with ``close()``.
 
-    ``model`` is a name in the catalogue, the name of a downloaded model, or a path. The vector of
-    a text is the mean of the vectors of its tokens. The default model was made for chat, so its
-    vectors are suitable for experiments only; for real search, give the path of a GGUF file of an
-    embedding model.
+    ``model`` is an embedding model of the catalogue, the name of a downloaded model, or a path.
+    The default is all-MiniLM-L6-v2 for texts in English of up to 512 tokens, which is downloaded
+    on first use. The vector of a text is the mean of the vectors of its tokens.
     """
 
     operation: Operation = "embed"
-    _context = 2048  # the maximum length of a text in tokens
 
     def __init__(
         self, model: str | Path | None = None, *, threads: int | None = None, **settings: Any
     ) -> None:
         super().__init__(model, threads, settings)
+        entry = self._found.entry
+        self._context = entry.context if entry is not None else 2048  # tokens of one text
         self.batch_size = settings.pop("batch_size", None)
         self._know({"supports_embeddings": True, "supports_dimensions": False})
 

@@ -47,10 +47,13 @@ class Found(NamedTuple):
     sha256: str = ""
 
 
-def find_model(spec: str | Path | None) -> Found:
-    """Find a model by name or path; ``None`` or an empty string is the default model."""
+def find_model(spec: str | Path | None, *, embeds: bool = False) -> Found:
+    """Find a model by name or path; ``None`` or an empty string is the default model.
+
+    With ``embeds`` the default is the embedding model.
+    """
     catalog, text = load_catalog(), str(spec or "")
-    name = text or catalog.default
+    name = text or (catalog.default_embedder if embeds else catalog.default)
     if (entry := catalog.models.get(name)) is not None:
         first, *others = [f"pypi:{wheel.package}" for wheel in entry.wheels]
         source = f"{first} and {len(others)} more" if others else first

