@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import dragoman as d
 from dragoman.cli import main
+from dragoman.cli.schemas import read_schema
+from dragoman.cli.templates import TemplateName
 from dragoman.tools import tool
 
 from .listed import Listed
@@ -176,3 +180,147 @@ def test_command_of_a_newcomer_works_or_names_the_right_one(
 ) -> None:
     result = run(*words, DRAGOMAN_LOG=str(tmp_path / "log.db"))
     assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "types": (
+        "name, age int, weight float, alive bool, bio str",
+        {"name": "string", "age": "integer", "weight": "number", "alive": "boolean", "bio": "string"},
+    ),
+    "a list": ("tags [str],ages [ int ]", {"tags": ["string"], "ages": ["integer"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fields"), SCHEMAS.values(), ids=SCHEMAS)
+def test_fields_are_a_schema_of_the_answer(text: str, fields: dict[str, Any]) -> None:
+    made = {
+        name: {"type": "array", "items": {"type": kind[0]}}
+        if isinstance(kind, list)
+        else {"type": kind}
+        for name, kind in fields.items()
+    }
+    assert read_schema(text) == {
+        "type": "object",
+        "properties": made,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def test_fields_of_the_answer_are_sent_as_its_schema(tmp_path: Path) -> None:
+    with Background(answering('{"name": "Rhine"}')) as server:
+        where = ["--base-url", server.base_url, "--no-log"]
+        result = run("ask", "-m", "m", "A river?", "--schema", "name", *where)
+        body = server.requests[0].json
+    assert result.exit_code == 0, result.stderr
+    assert body["response_format"]["json_schema"]["schema"] == read_schema("name")
+
+
+WRONG_FIELDS = {
+    "an unknown type": ("age number", "'age number' is not a field. Write NAME, NAME TYPE"),
+    "an open bracket": ("tags [str", "'tags [str' is not a field"),
+    "an empty field": ("name,,age", "'' is not a field"),
+    "a field twice": ("name, name int", "the field 'name' is there twice"),
+    "a missing file": ("schemas/river", "the file schemas/river does not exist"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_FIELDS.values(), ids=WRONG_FIELDS)
+def test_wrong_fields_of_a_schema_are_explained(text: str, message: str) -> None:
+    result = run("ask", "-m", "m", "Hi", "--schema", text)
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the templates, of which one exists."""
+    (tmp_path / "models.yaml").touch()
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
+    saved = run(
+        "templates", "save", "translate", "{input}", "-m", "tiny", "-p", "language", "French",
+        "-s", "Translate into {language}. Style: {style}.", "--schema", "text",
+    )  # fmt: skip
+    assert saved.output == f"{tmp_path / 'templates' / 'translate.yaml'}\n"
+    return tmp_path / "templates"
+
+
+def test_template_is_filled_and_sent(templates: Path) -> None:
+    with Background(answering('{"text": "Bonjour"}')) as server:
+        where = ["--base-url", server.base_url, "--no-log"]
+        first = run("ask", "-t", "translate", "-p", "style", "{plain}", "Good morning", *where)
+        second = run(
+            "ask", "-t", "translate", "-p", "style", "plain", "-p", "language", "Greek", "Hi",
+            "-m", "m", "-s", "Be brief.", "--schema", "word", *where,
+        )  # fmt: skip
+        bodies = [request.json for request in server.requests]
+    assert (first.exit_code, second.exit_code) == (0, 18), first.stderr
+    assert [body["model"] for body in bodies] == ["tiny", "m"]
+    assert [[each["content"] for each in body["messages"]] for body in bodies] == [
+        ["Translate into French. Style: {plain}.", "Good morning"],
+        ["Be brief.", "Hi"],
+    ]
+
+
+def test_text_comes_before_a_template_without_input(templates: Path) -> None:
+    run("templates", "save", "sum", "Summarise this.")
+    with Background(answering("Short.")) as server:
+        result = CliRunner().invoke(
+            main,
+            ["ask", "-m", "m", "-t", "sum", "--base-url", server.base_url, "--no-log"],
+            input="A long text",
+        )
+        [request] = server.requests
+    assert result.exit_code == 0, result.stderr
+    assert request.json["messages"] == [
+        {"role": "user", "content": "A long text\n\nSummarise this."}
+    ]
+
+
+def test_templates_are_listed_and_shown(templates: Path) -> None:
+    listed = run("templates", "list").output
+    assert "translate  language, style  tiny   {input}" in listed
+    record = {
+        "model": "tiny",
+        "system": "Translate into {language}. Style: {style}.",
+        "prompt": "{input}",
+        "schema": "text",
+        "defaults": {"language": "French"},
+    }
+    assert json.loads(run("templates", "list", "--json").output) == {"translate": record}
+    assert json.loads(run("templates", "show", "translate", "--json").output) == record
+    assert "language: French" in run("templates", "show", "translate").output
+    name = TemplateName()
+    found = name.shell_complete(click.Context(main), click.Argument(["name"], type=name), "tr")
+    assert [item.value for item in found] == ["translate"]
+
+
+def test_template_is_edited_in_an_editor(templates: Path) -> None:
+    edit = run("templates", "edit", "new", EDITOR="sed -i s/Translate/Rewrite/")
+    assert edit.exit_code == 0, edit.output
+    assert "system: Rewrite into {language}." in (templates / "new.yaml").read_text()
+    broken = run("templates", "edit", "new", EDITOR="sed -i s/prompt:/promt:/")
+    assert (broken.exit_code, "`promt`" in broken.output) == (2, True), broken.output
+    assert "promt:" in (templates / "new.yaml").read_text()
+    unsaved = run("templates", "edit", "other", EDITOR="true")
+    assert (unsaved.exit_code, unsaved.output) == (0, "nothing was saved\n")
+    assert not (templates / "other.yaml").exists()
+
+
+WRONG_TEMPLATES: dict[str, tuple[str, str]] = {
+    "a missing template": ("ask -t translat Hi", "no template 'translat' in "),
+    "its right name": ("ask -t translat Hi", "did you mean translate?"),
+    "a missing value": ("ask -t translate Hi", "needs a value; add: -p style VALUE"),
+    "an unknown variable": ("ask -t translate -p styl x Hi", "did you mean style?"),
+    "a missing text": ("ask -t translate -p style x", "needs a text; give PROMPT, or pipe one"),
+    "a value without a template": ("ask -p style x Hi", "name the template with -t"),
+    "a name with a path": ("templates show ../models", "'../models' is not a name"),
+    "a second save": ("templates save translate x", "exists; use --replace"),
+    "a save of nothing": ("templates save empty", "give PROMPT or --system"),
+    "misplaced braces": ("templates save broken {", "write {{ and }} for braces"),
+}
+
+
+@pytest.mark.parametrize(("words", "text"), WRONG_TEMPLATES.values(), ids=WRONG_TEMPLATES)
+def test_mistake_with_a_template_is_explained(words: str, text: str, templates: Path) -> None:
+    result = run(*words.split(" "))
+    assert (result.exit_code, text in result.output) == (2, True), result.output

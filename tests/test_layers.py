@@ -43,7 +43,7 @@ FLOORS = {
     "permission": "rules that allow, deny or ask",
     "tools": "what can be executed, and the sandbox", "session": "the agent loop",
     "replay": "a recorded run, read again", "serving": "an ASGI application on a port",
-    "trace": "the trace viewer",
+    "trace": "the trace viewer", "template": "prompts with values in braces",
     "batches": "many requests: a file of rows in, a file of results out",
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers",

@@ -8,7 +8,6 @@ A batch that was stopped at any point continues where it stopped when it is star
 ``sources``   read JSONL, CSV and Parquet files, row by row
 ``rows``      the formats of an input row, and its conversion to a request
 ``embed``     parse rows to embed, and recognise batches of embeddings
-``template``  build a prompt from the columns of a row
 ``job``       a batch as data, and its state file
 ``runner``    the local runner
 ``remote``    the runner that uses the batch APIs of providers

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from ..prices.results import EXACT
 from ..provider import Provider
 from ..retrieval import Embedder
+from ..template import Template
 from ..validate import build_request
 from .apis import open_api
 from .cluster import ClusterRunner
@@ -29,7 +30,6 @@ from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
 from .sources import FileSource, Source, open_source
 from .spending import Spending, Spent, parse_budget
-from .template import Template
 
 
 class StrictError(ValueError):

@@ -41,6 +41,7 @@ _COMMANDS = {
     "rerank": "Order documents by their relevance to a query.",
     "serve": "Serve models to existing clients, over the wires they speak.",
     "sim": "Serve a simulated model that does what a script says.",
+    "templates": "Manage saved prompts with variables for dragoman ask -t.",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from ..errors import ProviderError
 from ..events import Response, encode_event
@@ -33,7 +33,9 @@ from .options import (
     read_json,
 )
 from .parameters import ExistingFile, Json, add_options, option
+from .schemas import SchemaOption, read_schema
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
+from .templates import SavedPrompt, TemplateName, fill_template
 from .transcript import (
     Transcript,
     find_past,
@@ -71,13 +73,26 @@ class AskOptions(Struct, kw_only=True):
     resumed: Annotated[
         bool, "Go on with the last ask or chat in the log.", option(flags="-c --continue")
     ] = False
+    template: Annotated[
+        str | None,
+        'Send the saved prompt NAME; "dragoman templates" manages them.',
+        option("NAME", "-t --template", type=TemplateName()),
+    ] = None
+    values: Annotated[
+        tuple[tuple[str, str], ...],
+        "The value of a variable of the template; may be repeated.",
+        option("NAME VALUE", "-p --param", nargs=2),
+    ] = ()
     attachments: Annotated[
         tuple[str, ...],
         "Attach an image, a PDF or a text file; may be repeated.",
         option("FILE|URL", "-a --attach --image"),
     ] = ()
     tool_schema: Annotated[ExistingFile, "A JSON file with one tool or a list."] = None
-    schema: Annotated[ExistingFile, "A JSON Schema the answer must satisfy."] = None
+    schema: Annotated[
+        SchemaOption,
+        'The form of the answer: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+    ] = None
     config: ConfigOptions
     retries: Annotated[int, "Retry transient errors.", option(ge=0, le=100)] = 2
     extract: Annotated[
@@ -103,6 +118,7 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     cat report.txt | dragoman ask openai:gpt-5 "Summarise this."
     dragoman ask "What is in this picture?" -a photo.png
     dragoman ask -m openai:gpt-5 -c "And in French?"
+    dragoman ask -t translate -p language German "Good morning"
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
     embedded model. PROMPT is optional when something is piped; - stands for the piped text.
@@ -116,14 +132,18 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     if past is not None and options.system is not None:
         raise click.UsageError("--system cannot change a conversation that is continued")
     model, prompt = _sort_words(model, prompt, options, is_piped=piped is not None)
+    # The instruction comes after the document, because models follow it better there.
+    filled = _fill(options, "\n\n".join([part for part in (piped, prompt) if part]))
+    model = model or filled.model
     if model is None and past is not None and target.base_url is None:
         model, target = restore_target(past, target)
     model = model or choose_model()
     earlier = past.messages if past is not None else []
-    messages = [*earlier, *_messages(prompt, piped, options.system, options.attachments)]
+    messages = [*earlier, *_messages(filled, options.attachments)]
+    schema = filled.schema
     settings = {
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
-        "response_schema": read_json(options.schema) if options.schema else None,
+        "response_schema": read_schema(schema) if isinstance(schema, str) else schema,
         "config": read_config(options.config),
     }
     transcript = open_transcript(
@@ -171,25 +191,33 @@ def _sort_words(
     elif (
         model is not None
         and prompt is None
-        and options.target.base_url is None
+        and (options.target.base_url is None or options.template is not None)
         and (options.resumed or not is_model_name(model))
     ):
         model, prompt = None, model
-    if not is_piped and prompt in (None, "-"):
+    if not is_piped and prompt in (None, "-") and options.template is None:
         raise click.UsageError(
             "Missing argument 'PROMPT': give a text, or pipe one to the command."
         )
     return model, "" if prompt in (None, "-") else str(prompt)
 
 
-def _messages(
-    prompt: str, piped: str | None, system: str | None, attachments: tuple[str, ...]
-) -> list[Message]:
-    # The instruction comes after the document, because models follow it better there.
-    text = "\n\n".join([part for part in (piped, prompt) if part])
+def _fill(options: AskOptions, text: str) -> SavedPrompt:
+    """Return what to send: the filled template, replaced by options, or the text alone."""
+    if options.template is None:
+        if options.values:
+            raise click.UsageError("-p sets a variable of a template; name the template with -t")
+        return SavedPrompt(None, options.system, text, options.schema)
+    filled = fill_template(options.template, dict(options.values), text)
+    system, schema = options.system or filled.system, options.schema or filled.schema
+    return replace(filled, system=system, schema=schema)
+
+
+def _messages(filled: SavedPrompt, attachments: tuple[str, ...]) -> list[Message]:
     blocks = [read_attachment(place) for place in attachments]
+    text = filled.prompt or ""
     content: Any = [Text(text), *blocks] if blocks else text
-    return [*([System(system)] if system else []), User(content)]
+    return [*([System(filled.system)] if filled.system else []), User(content)]
 
 
 def read_config(options: ConfigOptions) -> RuntimeConfig:

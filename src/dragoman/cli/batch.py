@@ -21,9 +21,10 @@ from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
 from .console import Bar, legible, show_json
 from .errors import EXIT_CODES, WrongFile, report_errors
-from .options import ModelOptions, load_registry, read_json
+from .options import ModelOptions, load_registry
 from .parameters import ExistingFile, Json, add_options, option
 from .progress import fetch_default_model
+from .schemas import SchemaOption, read_schema
 
 _INTERVAL = 10.0  # seconds between two progress lines without a terminal
 
@@ -63,7 +64,10 @@ class BatchOptions(Struct, kw_only=True):
         ExistingFile,
         "A JSON file with one tool or a list. Calls are written to OUT and never executed.",
     ] = None
-    schema: Annotated[ExistingFile, "A JSON Schema the answers must satisfy."] = None
+    schema: Annotated[
+        SchemaOption,
+        'The form of the answers: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+    ] = None
     embed: Annotated[
         bool | None,
         "Embed the rows, or ask about them; by default what the model or the first row is for.",
@@ -194,7 +198,7 @@ def _read_options(options: BatchOptions) -> dict[str, Any]:
         **{name: value for name, value in config.items() if value != getattr(NO_CONFIG, name)},
         "template": template,
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
-        "response_schema": read_json(options.schema) if options.schema else None,
+        "response_schema": read_schema(options.schema) if options.schema else None,
         "connection": _read_connection(options.target, options.priced_as),
     }
 

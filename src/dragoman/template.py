@@ -1,4 +1,4 @@
-"""Prompt templates such as ``"Translate into French: {text}"``, filled from a row's columns."""
+"""Prompt templates such as ``"Translate into French: {text}"``, filled with values by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+__all__ = ["Template"]
 
 
 class Template:
@@ -31,6 +33,11 @@ class Template:
             if name == "":
                 raise ValueError("template: {} names no column; write {{}} for braces")
             self._parts.append((literal, name))
+
+    @property
+    def names(self) -> list[str]:
+        """The names in braces, in the order of their first use."""
+        return list(dict.fromkeys(name for _, name in self._parts if name is not None))
 
     def fill(self, row: Mapping[str, Any]) -> str:
         """Return the prompt for a row; raise ``ValueError`` if the row lacks a column."""

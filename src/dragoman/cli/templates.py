@@ -1,0 +1,235 @@
+"""Implement the command ``dragoman templates``, and fill the templates that ``ask -t`` names.
+
+A template is a file ``NAME.yaml`` in the folder ``templates`` next to ``models.yaml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+from msgspec import Struct
+
+from ..config import ConfigError, parse_yaml, read_yaml
+from ..registry import config_path
+from ..template import Template
+from ..validate.fields import suggest
+from .console import legible, show_json, show_table
+from .errors import reject, report_mistakes
+from .options import ModelOption, SystemOption
+from .parameters import Json, add_options, option
+from .schemas import SchemaOption, read_schema
+
+_NAME = re.compile(r"\w[\w.-]*")
+_NEW = """\
+# Variables are in braces: {language}. {input} is the text of the command line and of a pipe.
+system: Translate into {language}.
+prompt: "{input}"
+# model: openai:gpt-5
+# schema: title, tags [str]
+defaults:
+  language: English
+"""
+
+
+class SavedPrompt(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The content of a template; ``defaults`` are values of variables that ``-p`` may replace."""
+
+    model: str | None = None
+    system: str | None = None
+    prompt: str | None = None
+    schema: str | dict[str, Any] | None = None
+    defaults: dict[str, Any] = {}
+
+    def parts(self) -> tuple[Template, Template]:
+        """Return the system prompt and the prompt; raise ``ValueError`` for misplaced braces."""
+        prompt = "{input}" if self.prompt is None else self.prompt
+        return Template(self.system or ""), Template(prompt)
+
+    def variables(self) -> list[str]:
+        """Return the names in braces, except ``input``."""
+        names = [name for part in self.parts() for name in part.names]
+        return [name for name in dict.fromkeys(names) if name != "input"]
+
+
+class TemplateName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
+    """The Click parameter type for the name of a template."""
+
+    name = "name"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in _list_names() if name.startswith(incomplete)]
+
+
+def fill_template(name: str, values: Mapping[str, str], text: str) -> SavedPrompt:
+    """Return a template with its variables replaced by values, and ``{input}`` by the text.
+
+    If the template has no ``{input}``, the text comes before its prompt.
+    """
+    saved = _load(name)
+    variables = saved.variables()
+    for key in values:
+        if key not in variables:
+            hint = suggest(key, variables) or f"it has {', '.join(variables) or 'none'}"
+            raise click.UsageError(f"-p {key}: the template {name} has no such variable; {hint}")
+    given = {**saved.defaults, **values, "input": text}
+    for key in variables:
+        if key not in given:
+            raise click.UsageError(f"the template {name} needs a value; add: -p {key} VALUE")
+    system, prompt = saved.parts()
+    takes_text = "input" in [*system.names, *prompt.names]
+    if takes_text and not text:
+        raise click.UsageError(f"the template {name} needs a text; give PROMPT, or pipe one")
+    parts = [prompt.fill(given)] if takes_text else [text, prompt.fill(given)]
+    return msgspec.structs.replace(
+        saved, system=system.fill(given), prompt="\n\n".join([part for part in parts if part])
+    )
+
+
+@click.group("templates")
+def command() -> None:
+    """Manage saved prompts, which "dragoman ask -t NAME" fills with values and sends."""
+
+
+@command.command("list")
+@add_options
+def list_all(*, as_json: Annotated[Json, "Print the templates as JSON."] = False) -> None:
+    """List the templates with their variables."""
+    found = {name: _load(name) for name in _list_names()}
+    if as_json:
+        show_json({name: msgspec.to_builtins(saved) for name, saved in found.items()})
+    elif not found:
+        click.echo(
+            f"there are no templates in {_folder()}; make one: dragoman templates edit NAME"
+        )
+    else:
+        rows = [
+            [name, ", ".join(saved.variables()), saved.model or "", _summarise(saved)]
+            for name, saved in found.items()
+        ]
+        show_table(["name", "variables", "model", "prompt"], rows)
+
+
+@command.command("show")
+@click.argument("name", type=TemplateName())
+@add_options
+def show(name: str, *, as_json: Annotated[Json, "Print the template as JSON."] = False) -> None:
+    """Print the template NAME."""
+    saved = _load(name)
+    if as_json:
+        show_json(msgspec.to_builtins(saved))
+    else:
+        click.echo(legible(_path(name).read_text("utf-8").rstrip("\n")))
+
+
+@command.command("edit")
+@click.argument("name", type=TemplateName())
+def edit(name: str) -> None:
+    """Open the template NAME in your editor ($EDITOR); a new one begins with an example."""
+    path = _path(name)
+    text = click.edit(path.read_text("utf-8") if path.exists() else _NEW, extension=".yaml")
+    if text is None:
+        click.echo("nothing was saved", err=True)
+        return
+    _write(path, text)
+
+
+@command.command("save")
+@click.argument("name", type=TemplateName())
+@click.argument("prompt", required=False)
+@add_options
+def save(
+    name: str,
+    prompt: str | None,
+    *,
+    model: ModelOption = None,
+    system: SystemOption = None,
+    schema: Annotated[
+        SchemaOption,
+        'The form of the answer: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+    ] = None,
+    defaults: Annotated[
+        tuple[tuple[str, str], ...],
+        "The value of a variable if ask gets none; may be repeated.",
+        option("NAME VALUE", "-p --param", nargs=2),
+    ] = (),
+    replace: Annotated[bool, "Replace the template if it exists."] = False,
+    as_json: Annotated[Json, "Print the path of the template's file as JSON."] = False,
+) -> None:
+    """Save PROMPT as the template NAME; names in braces become variables.
+
+    \b
+    dragoman templates save translate "{input}" -s "Translate into {language}." -p language French
+    dragoman ask -t translate -p language German "Good morning"
+    """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
+    path = _path(name)
+    if path.exists() and not replace:
+        raise click.UsageError(
+            f"the template {name} exists; use --replace, or choose another name"
+        )
+    if prompt is None and system is None:
+        raise click.UsageError("there is nothing to save; give PROMPT or --system")
+    form: Any = schema
+    if schema is not None:
+        read = read_schema(schema)
+        form = read if Path(schema).is_file() else schema
+    saved = SavedPrompt(model, system, prompt, form, dict(defaults))
+    _write(path, msgspec.yaml.encode(saved).decode())
+    show_json({"path": str(path)}) if as_json else click.echo(path)
+
+
+def _folder() -> Path:
+    return config_path().parent / "templates"
+
+
+def _path(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise click.UsageError(f"{name!r} is not a name; use letters, digits, dots and dashes")
+    return _folder() / f"{name}.yaml"
+
+
+def _list_names() -> list[str]:
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def _load(name: str) -> SavedPrompt:
+    path = _path(name)
+    if not path.exists():
+        known = _list_names()
+        hint = suggest(name, known) or (
+            f"known are {', '.join(known)}"
+            if known
+            else f"make it: dragoman templates edit {name}"
+        )
+        raise click.UsageError(f"there is no template {name!r} in {_folder()}; {hint}")
+    with report_mistakes():
+        return _check(read_yaml(path).convert(SavedPrompt), path)
+
+
+def _check(saved: SavedPrompt, path: Path) -> SavedPrompt:
+    try:
+        saved.parts()
+    except ValueError as error:
+        raise ConfigError(str(path), None, str(error).removeprefix("template: ")) from None
+    return saved
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a template; check it afterwards, so that a mistake does not lose the text."""
+    with reject(OSError, about=f"{path} cannot be written: "):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    with report_mistakes():
+        _check(parse_yaml(text.encode(), str(path)).convert(SavedPrompt), path)
+
+
+def _summarise(saved: SavedPrompt) -> str:
+    line = " ".join((saved.prompt or saved.system or "").split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
