@@ -221,7 +221,7 @@ def test_plan_command_prints_losses(tmp_path: Path) -> None:
         {"role": "user", "content": "Bye"},
     ]}))  # fmt: skip
     result = run("plan", str(talk), "--to", "openai:gpt-5.2")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == EXIT_CODES["plan_loses"], result.output
     assert "thinking_dropped" in result.stdout
     assert "3 kept, 0 rewritten, 1 dropped" in result.stdout
     assert "it fits" in result.stdout

@@ -182,6 +182,37 @@ def test_command_of_a_newcomer_works_or_names_the_right_one(
     assert (result.exit_code, text in result.output) == (code, True), result.output
 
 
+IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.test/a.png"}}
+PLANS: dict[str, tuple[list[Any], str, int, str]] = {
+    "all is sent": ([{"role": "user", "content": "Hi"}], "openai:gpt-5", 0, "1 kept, 0 rewritten"),
+    "reasoning is lost": (
+        [{"role": "user", "content": "Hi"},
+         {"role": "assistant", "content": [{"type": "thinking", "text": "hm"}]},
+         {"role": "user", "content": "Bye"}],
+        "openai:gpt-5", 31, "2 dropped",
+    ),
+    "an image is refused": (
+        [{"role": "user", "content": [IMAGE]}],
+        "ollama:llama3", 32, "refused, nothing would be sent: ",
+    ),
+    "a text does not fit": (
+        [{"role": "user", "content": "word " * 20_000}], "local", 32, "IT DOES NOT FIT",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("talk", "to", "code", "text"), PLANS.values(), ids=PLANS)
+def test_plan_says_kept_of_what_is_sent_and_exits_by_the_outcome(
+    talk: list[Any], to: str, code: int, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.json").write_text(json.dumps(talk))
+    result = run("plan", str(tmp_path / "talk.json"), "--to", to)
+    assert (result.exit_code, text in result.output) == (code, True), result.output
+    assert ("kept" in result.output) == ("refused" not in result.output)
+    record = json.loads(run("plan", str(tmp_path / "talk.json"), "--to", to, "--json").output)
+    assert (record["refused"] is None) == bool(record["items"])
+
+
 SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "types": (
         "name, age int, weight float, alive bool, bio str",

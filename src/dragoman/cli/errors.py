@@ -32,6 +32,8 @@ EXIT_CODES = {
     "session_exhausted": 23,
     "session_failed": 24,
     "check_failed": 30,
+    "plan_loses": 31,
+    "plan_refused": 32,
     "cancelled": 130,
 }
 

@@ -10,7 +10,7 @@ import msgspec
 from ..wire import SwapPlan
 from .completion import ModelName
 from .console import legible, show_json
-from .errors import report_errors
+from .errors import EXIT_CODES, report_errors
 from .options import ModelOptions, open_model, read_json
 from .parameters import Json, add_options, option
 
@@ -29,13 +29,18 @@ def command(
         option("MODEL", "--to", type=ModelName()),
     ],
     target: ModelOptions,
-    everything: Annotated[bool, "List what is kept, too.", option(flags="--all")] = False,
+    everything: Annotated[
+        bool, "List the parts that are kept too.", option(flags="--all")
+    ] = False,
     as_json: Annotated[Json, "Print the plan as JSON."] = False,
 ) -> None:
     """Show which parts of the conversation in FILE another model would receive.
 
     Each part is kept, rewritten or dropped. FILE is a JSON list of messages. Nothing is sent and
     no key is needed.
+
+    Exit code 0 means that the model would receive everything, 31 that something would be lost, and
+    32 that the model would refuse the conversation or that it does not fit.
     """
     with report_errors():
         provider = open_model(model, target, planning=True)
@@ -46,6 +51,10 @@ def command(
             show_json(shown)
         else:
             show_plan(planned, everything=everything)
+    if planned.refused is not None or planned.fits is False:
+        raise SystemExit(EXIT_CODES["plan_refused"])
+    if planned.losses:
+        raise SystemExit(EXIT_CODES["plan_loses"])
 
 
 def read_conversation(file: str) -> Any:
@@ -57,8 +66,13 @@ def read_conversation(file: str) -> Any:
 def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
     """Print the parts of a plan that are not kept, or all parts.
 
-    Also print whether the conversation fits into the model's context window.
+    Also print whether the conversation fits into the model's context window. If the model would
+    refuse the conversation, print only the reason.
     """
+    if planned.refused is not None:
+        refused = click.style("refused, nothing would be sent", fg="red")
+        click.echo(f"{planned.target}: {refused}: {legible(planned.refused)}")
+        return
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:
@@ -79,5 +93,3 @@ def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
         }[planned.fits]
         limit = f" of {planned.context_tokens}" if planned.context_tokens is not None else ""
         click.echo(f"about {planned.estimated_tokens}{limit} tokens: {window}")
-    if planned.refused is not None:
-        click.echo(f"{click.style('refused', fg='red')}: {legible(str(planned.refused))}")

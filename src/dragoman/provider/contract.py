@@ -252,7 +252,9 @@ class Provider(Model):
             estimated_tokens=estimate_input_tokens(request.messages, family=self.token_family),
             context_tokens=self.capabilities.known("max_context_tokens"),
         )
-        return planned if refusal is None else replace(planned, refused=str(refusal[1]))
+        if refusal is None:
+            return planned
+        return replace(planned, items=(), refused=str(refusal[1]))
 
 
 class ReplyProvider(Provider):

@@ -30,7 +30,8 @@ class PlanItem(Struct, frozen=True):
 class SwapPlan(Struct, Displayed, frozen=True):
     """What a switch to ``target`` would do to a conversation.
 
-    ``fits`` is ``None`` if the target's context window is unknown.
+    ``fits`` is ``None`` if the target's context window is unknown. If the target would refuse the
+    conversation, ``refused`` is the reason, and there are no items, since nothing would be sent.
     """
 
     target: str
@@ -88,7 +89,7 @@ def make_plan(
             notes = codec.encode(request).notes
         except ProviderError as error:
             refused = str(error)
-    items = _items(request.messages, notes)
+    items = _items(request.messages, notes) if refused is None else ()
     return SwapPlan(target, items, estimated_tokens, context_tokens, refused)
 
 
