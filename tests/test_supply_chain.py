@@ -45,6 +45,7 @@ def test_every_lock_file_is_made_with_hashes_and_the_release_date_limit() -> Non
     assert [command[-1] for command in commands] == [
         "requirements/dev.lock",
         "requirements/chat.lock",
+        "requirements/image.lock",
         "requirements/installer.lock",
     ]
     assert {path.name for path in ROOT.glob("requirements/*.lock")} == {

@@ -1,5 +1,5 @@
-"""Test the files in ``deploy``: the programs they start exist, and the gateways of the compose
-file run as real processes.
+"""Test that the gateways of the compose file run as real processes, and that a gateway can serve
+TLS.
 """
 
 from __future__ import annotations
@@ -7,106 +7,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import ssl
 import sys
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import click
-import pytest
-import yaml
 from click.testing import CliRunner
 
 from dragoman.cli import main
-from dragoman.gateway.metrics import Metrics
 from dragoman.log import PostgresLog
 
+from ..gateway.test_serve import BODY, running, write_config
 from ..ports import find_free_port
 from ..server import Connection, answering, completion, serve
 from ..transport.certificates import Authority
 from ..waiting import arrival, poll, until
-from .test_serve import BODY, running, write_config
+from .compose import ENV, read_compose
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-MANIFESTS = {
-    each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "k8s/gateway.yaml").read_text())
-}
-DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
-CONTAINER: dict[str, Any] = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
-COMMANDS = {
-    "image": json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]),
-    "compose": COMPOSE["services"]["gateway1"]["command"],
-    "pod": CONTAINER["args"],
-}
-
-
-@pytest.mark.parametrize("place", COMMANDS)
-def test_every_documented_gateway_option_exists(place: str) -> None:
-    name, *options = COMMANDS[place]
-    context = click.Context(main)
-    command = main.get_command(context, name)
-    assert command is not None
-    parsed, rest, _ = command.make_parser(click.Context(command)).parse_args(list(options))
-    assert rest == []
-    assert {"host", "keys", "config", "state"} <= set(parsed)
-
-
-def test_container_image_runs_without_root_and_without_pip() -> None:
-    stages = DOCKERFILE.split("\nFROM ")[1:]
-    assert len(stages) == 2
-    assert re.search(r"^USER (?!0|root)", stages[1], re.MULTILINE)
-    assert "HEALTHCHECK" in stages[1]
-    assert "pip install" not in stages[1]
-
-
-def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
-    services = COMPOSE["services"]
-    assert {"gateway1", "gateway2", "proxy", "postgres", "redis", "prometheus", "grafana"} <= set(
-        services
-    )
-    for name in ("gateway1", "gateway2"):
-        assert services[name]["read_only"] is True
-        assert services[name]["cap_drop"] == ["ALL"]
-        assert "ports" not in services[name]
-    for service in services.values():
-        for mount in service.get("volumes", []):
-            source = mount.split(":")[0]
-            assert (
-                not source.startswith("./") or source == "./config" or (DEPLOY / source).exists()
-            ), source
-
-
-def test_kubernetes_manifests_define_probes_and_allow_enough_time_to_shut_down() -> None:
-    wanted = {
-        "Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy",
-    }  # fmt: skip
-    assert set(MANIFESTS) == wanted
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert CONTAINER[probe]["httpGet"]["path"] == (
-            "/ready" if probe == "readinessProbe" else "/health"
-        )
-        assert CONTAINER[probe]["httpGet"]["port"] == "ready"
-    ports = {each["name"]: each["containerPort"] for each in CONTAINER["ports"]}
-    assert f"--ready-port={ports['ready']}" in CONTAINER["args"]
-    drain = sum(
-        [int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain")]
-    )
-    assert (
-        MANIFESTS["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        > drain
-    )
-
-
-def test_the_dashboard_shows_metrics_that_exist() -> None:
-    dashboard = json.loads((DEPLOY / "grafana/gateway.json").read_text())
-    shown = re.findall(r"dragoman_\w+", json.dumps(dashboard["panels"]))
-    exist = set(re.findall(r"^# TYPE (\w+)", Metrics().text(), re.MULTILINE))
-    assert set(shown) <= exist
-    assert len(dashboard["panels"]) >= 4
+COMMAND: list[str] = read_compose(ENV)["services"]["gateway1"]["command"]
 
 
 async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
@@ -132,7 +50,7 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
             "--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log,
         }  # fmt: skip
         places["--redis"] = redis_url
-        options = [each.partition("=") for each in COMMANDS["compose"][1:]]
+        options = [each.partition("=") for each in COMMAND[1:]]
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
         command += ["--model=fast=up:m", "--drain-delay=0", "--ready-port"]
         ready = [find_free_port(), find_free_port()]
