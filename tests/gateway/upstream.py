@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -140,15 +140,22 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
+async def bench(
+    text: str = "Hello there",
+    *,
+    answer: Callable[[str, Any], bytes] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Bench]:
     """Serve a gateway for all wires; the list ``seen`` contains the latest request that the
-    upstream received.
+    upstream received. ``answer`` returns the reply to a request, given its wire and its body.
     """
     seen: list[Any] = []
 
     async def handler(connection: Connection) -> None:
         seen.append(connection.seen.json)
-        connection.reply(200, write_reply(wire_of(connection.seen.path), text))
+        wire = wire_of(connection.seen.path)
+        reply = answer(wire, connection.seen.json) if answer else write_reply(wire, text)
+        connection.reply(200, reply)
 
     on_loss = settings.pop("on_loss", "warn")
     async with serve(handler) as upstream, aiohttp.ClientSession() as http:

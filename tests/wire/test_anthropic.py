@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import dragoman as d
+from dragoman.wire import CODECS
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
@@ -278,12 +279,36 @@ def test_schema_with_any_of_and_one_of_keeps_only_any_of() -> None:
     notes = Notes()
     schema = {
         "type": "object",
+        "additionalProperties": False,
         "properties": {"a": {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}},
     }
     projected = project_format(schema, notes)["properties"]["a"]
     assert projected["anyOf"] == [{"type": "null"}]
     assert "oneOf" in projected["description"]
     assert [item.path for item in notes.items] == ["response_schema.properties.a.oneOf"]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+def test_object_that_a_strict_tool_closes_is_noted(wire: str) -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}}
+    closed = {**point, "additionalProperties": False}
+    parameters = {"type": "object", "properties": {"open": point, "closed": closed}}
+    request = d.Request(
+        [d.User("Go.")],
+        [d.Tool("draw", "", parameters, strict=True)],
+        d.RuntimeConfig(max_tokens=9),
+        model="m",
+    )
+    codec = CODECS[wire].connect("m", "https://a.test", None, d.Capabilities())
+    notes = codec.encode(request).notes
+    assert [(note.code, note.path, note.loss) for note in notes] == [
+        (
+            "schema_keyword_rewritten",
+            f"tools[0].parameters.{where}additionalProperties",
+            False,
+        )
+        for where in ("properties.open.", "")
+    ]
 
 
 # --- learning from rejected requests -----------------------------------------------------------

@@ -17,6 +17,8 @@ from dragoman.validate import check_request
 from dragoman.wire import CODECS
 from tests import strategies as some
 
+from .test_names import RULES
+
 WIRES = sorted(CODECS)
 # The wires that accept an image in a tool result.
 SHOWN = [wire for wire in WIRES if wire != "cohere"]
@@ -162,10 +164,7 @@ def test_any_tool_results_and_replies_can_be_encoded(
     for wire in WIRES:
         encoded = connect_codec(wire, sees=sees).encode(request)
         body = json.loads(encoded.http.body)
-        assert all(
-            name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII)
-            for name in called(body)
-        ), wire
+        assert all(re.fullmatch(RULES[wire], name) for name in called(body)), wire
         omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
         orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
         assert json.dumps(body).count("left out: ") >= len(omitted) - orphans, wire
@@ -234,15 +233,14 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
 # --- tool names that servers reject ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire not in ("gemini", "ollama")])
 def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire: str) -> None:
     """OpenAI's models call ``multi_tool_use.parallel``, but OpenAI's API rejects a conversation
     with that name.
     """
     calls = [
         d.ToolCall("1", "multi_tool_use.parallel", {}),
-        d.ToolCall("2", "9", {}),
-        d.ToolCall("3", "a.b", {}),
+        d.ToolCall("2", "a.b", {}),
     ]
     messages = [
         d.User("Go."),
@@ -251,8 +249,12 @@ def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire:
     ]
     request = d.Request(tuple(messages), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
     encoded = connect_codec(wire).encode(request)
-    assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]
+    assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "a_b"]
     renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]
-    assert renamed == [("messages[1].content[0]", False), ("messages[1].content[1]", False)]
+    assert renamed == [
+        ("tools[1]", False),
+        ("messages[1].content[0]", False),
+        ("messages[1].content[1]", False),
+    ]
     # Some wires repeat the tool's name in the tool result, where it must be replaced as well.
     assert b"multi_tool_use.parallel" not in encoded.http.body

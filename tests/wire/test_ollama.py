@@ -187,6 +187,14 @@ def ask(*replies: tuple[int, Any]) -> None:
             return
 
 
+def test_tools_that_may_not_be_called_are_omitted_and_noted() -> None:
+    encoded = codec().encode(d.Request([d.User("x")], [TOOL], tool_choice="none"))
+    assert b"weather" not in encoded.http.body
+    assert [(note.code, note.path, note.loss) for note in encoded.notes] == [
+        ("tools_omitted", "tool_choice", False)
+    ]
+
+
 def test_readiness_is_checked() -> None:
     there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
     ask((200, there), (200, there))

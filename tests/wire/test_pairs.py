@@ -27,8 +27,9 @@ EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 
 # Requests that the client codec changes, so that they cannot round-trip: tools sent as text, a
 # schema sent as a tool, a token limit that the codec adds, a reasoning effort sent as a budget or
-# as a switch, automatic caching, a switch for parallel calls, a model that only the URL names, and
-# the private state of a router, which the gateway neither sends nor accepts.
+# as a switch, automatic caching, a switch for parallel calls, a model that only the URL names, the
+# private state of a router, which the gateway neither sends nor accepts, and on every wire names of
+# tools that are replaced.
 REWRITTEN = {
     "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
     "openai": (
@@ -54,7 +55,8 @@ def path_of(encoded: Encoded) -> str:
 
 
 def is_rewritten(wire: str, case: Case) -> bool:
-    return any(case.name.startswith(word) for word in REWRITTEN.get(wire, "").split())
+    words = ["quirk-tool-names", *REWRITTEN.get(wire, "").split()]
+    return any(case.name.startswith(word) for word in words)
 
 
 def drop_defaults(wire: str, body: dict[str, Any]) -> dict[str, Any]:

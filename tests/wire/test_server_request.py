@@ -220,6 +220,31 @@ def test_turns_of_a_messages_request_are_read() -> None:
     assert asked == d.Assistant([d.ToolCall("t", "a", {})])
 
 
+POINT = {"type": "Point", "nullable": True, "min_items": "2"}
+
+
+def test_values_in_a_gemini_schema_are_not_read_as_schemas() -> None:
+    """Only schemas are converted to JSON Schema; a value may have any key, also ``type``."""
+    values = {"default": POINT, "enum": [POINT], "const": POINT, "example": POINT}
+    given = {
+        "type": "OBJECT",
+        "properties": {"type": {"type": "STRING", **values, "examples": [POINT]}},
+        "$defs": {"nullable": {"type": "ARRAY", "min_items": "1"}},
+    }
+    read = {
+        "type": "object",
+        "properties": {"type": {"type": "string", **values, "examples": [POINT]}},
+        "$defs": {"nullable": {"type": "array", "minItems": 1}},
+    }
+    for field, schema, expected in (
+        ("parameters", given, read),
+        ("parametersJsonSchema", read, read),
+        ("parametersJsonSchema", given, given),
+    ):
+        asked = decode("gemini", tools=[{"functionDeclarations": [{"name": "f", field: schema}]}])
+        assert asked.request.tools[0].parameters == expected, field
+
+
 def test_turns_of_a_gemini_request_are_read() -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     request = decode(

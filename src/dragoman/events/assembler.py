@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeGuard
 
 from msgspec.structs import replace
@@ -109,6 +109,8 @@ class Assembler:
         new_id: Callable[[], str] = new_ulid,
     ) -> None:
         self.offset = 0
+        # the name of each tool that was sent under another name
+        self.tool_names: Mapping[str, str] = {}
         self.started = False  # true after message.start was emitted
         self.model = model
         self.provider = provider
@@ -224,7 +226,8 @@ class Assembler:
         unique = call_id if call_id and call_id not in known else "call_" + self._new_id()
         known.add(unique)
         block = self._tools[key] = self._open(ToolCall)
-        block.name, block.call_id, block.provider_id = name, unique, call_id or unique
+        block.name = self.tool_names.get(name, name)
+        block.call_id, block.provider_id = unique, call_id or unique
         self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:

@@ -16,7 +16,7 @@ from ..errors import InvalidRequestError
 from .codec import Note, Notes
 from .continuity import drop_state, is_ours, note_state
 from .media import fit_result, transcribe
-from .names import rename_calls
+from .names import project_names
 from .pairing import Call, Pairs
 from .request import join_texts
 
@@ -37,7 +37,7 @@ class ConversationWriter(ABC):
     no_place: ClassVar[str] = "this wire has no place for it"
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Any, notes: Notes) -> None:
-        messages = rename_calls(request, notes).messages
+        messages = project_names(request, quirks.name_rule, notes).messages
         self.system, self.messages = m.join_system(messages)
         self.first = len(messages) - len(self.messages)  # the index of the first of the messages
         self.home = home

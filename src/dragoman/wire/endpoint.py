@@ -24,6 +24,7 @@ from ..reasoning import NOT_REASONING
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import Failure, Row, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
+from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
 from .schema import schema_name
 from .strict import strict_form
@@ -199,6 +200,8 @@ class Endpoint(ABC, Generic[Q]):
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
         notes, quirks = Notes(), self.quirks_for(request)
+        if request.tools and has_refused_tool(request, quirks.name_rule):
+            request = project_names(request, quirks.name_rule, notes)
         path = None
         if request.response_schema is not None:
             path = self.structured_path(request, quirks)
@@ -220,7 +223,17 @@ class Endpoint(ABC, Generic[Q]):
         return schema_name(schema)
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
-        """Return a decoder for the reply, which is one body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream.
+
+        Calls in the reply have the names of the request's tools, even if others were sent.
+        """
+        if request.tools and has_refused_tool(request, self.quirks.name_rule):
+            names = map_names(request, self.quirks.name_rule)
+            out.tool_names = {sent: name for name, sent in names.items()}
+        return self.make_decoder(request, out)
+
+    def make_decoder(self, request: Request, out: Assembler) -> Decoder:
+        """Return a decoder for a reply whose tools have the names that were sent."""
         return self.decoder_type(request, out, keep_raw=self._keep_raw)
 
     def error(

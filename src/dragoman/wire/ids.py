@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -50,8 +51,28 @@ def _is_text(call_id: str) -> bool:
     return True
 
 
+@lru_cache
 def _characters(letters: str) -> frozenset[str]:
     return frozenset(letters)
+
+
+class NameRule(IdRule, frozen=True):
+    """The rule for tool names of a wire: no name begins with a character of ``never_first``."""
+
+    also: str = "_-"
+    never_first: str = ""
+
+    def allows(self, call_id: str) -> bool:
+        return super().allows(call_id) and call_id[0] not in self.never_first
+
+    def fold(self, call_id: str, salt: int) -> str:
+        """Return a name that the wire accepts and that a model can read: ``a.b`` as ``a_b``."""
+        kept = _characters(self.alphabet + self.also)
+        name = "".join([letter if letter in kept else "_" for letter in call_id])
+        if not name or name[0] in self.never_first:
+            name = f"_{name}"
+        end = f"_{super().fold(call_id, salt)[:8]}" if salt else ""
+        return name[: self.max_length - len(end)] + end
 
 
 class IdMap(dict[str, str]):
@@ -64,9 +85,12 @@ class IdMap(dict[str, str]):
 
     def __init__(self, rule: IdRule | None, messages: Iterable[Message] = ()) -> None:
         super().__init__()
-        if rule is None:
-            return
-        ids = list(dict.fromkeys(_ids(messages)))
+        if rule is not None:
+            self.fill(rule, _ids(messages))
+
+    def fill(self, rule: IdRule, found: Iterable[str]) -> None:
+        """Map every id that the rule does not allow."""
+        ids = list(dict.fromkeys(found))
         taken = {call_id for call_id in ids if rule.allows(call_id)}
         for call_id in ids:
             if not rule.allows(call_id):

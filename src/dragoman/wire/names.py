@@ -1,51 +1,70 @@
-"""Replace the names of tool calls that servers would reject.
+"""Replace the names of tools that a wire does not accept, and map the names in a reply back.
 
-Models sometimes call a tool that does not exist. The call stays in the conversation, so that the
-model learns of its mistake. Its name may have characters that servers reject. For example,
-OpenAI's models call ``multi_tool_use.parallel``, and then OpenAI's API rejects every later request
-of that conversation.
+Most servers accept letters, digits, underscores and dashes; some MCP servers and data sets name
+their tools ``math.sum``. Models also call tools that do not exist. Such a call stays in the
+conversation, so that the model learns of its mistake: OpenAI's models call
+``multi_tool_use.parallel``, and then OpenAI's API rejects every later request with that name.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..messages import Assistant, Message, Request, ToolCall
+from ..messages import Assistant, ForceTool, Message, Request, ToolCall
 from .codec import Notes
-
-# the form of names that every server accepts
-_is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch
+from .ids import IdMap, NameRule
 
 
-def rename_calls(request: Request, notes: Notes) -> Request:
-    """Return a request in which each call has a tool name that servers accept."""
-    found = [
-        (at, index)
-        for at, message in enumerate(request.messages)
-        if type(message) is Assistant
-        for index, block in enumerate(message.content)
-        if type(block) is ToolCall and not _is_accepted(block.name)
-    ]
-    return _rename(request, found, notes) if found else request
+def has_refused_tool(request: Request, rule: NameRule | None) -> bool:
+    """Return whether a tool of the request has a name that the wire does not accept."""
+    return rule is not None and any(not rule.allows(tool.name) for tool in request.tools)
 
 
-def _rename(request: Request, found: list[tuple[int, int]], notes: Notes) -> Request:
-    offered = {tool.name for tool in request.tools or ()}
+def map_names(request: Request, rule: NameRule | None) -> IdMap:
+    """Return the name to send for each tool name of a request that the wire does not accept."""
+    names = IdMap(None)
+    if rule is not None:
+        names.fill(rule, _names(request))
+    return names
+
+
+def project_names(request: Request, rule: NameRule | None, notes: Notes) -> Request:
+    """Return a request whose tools, tool choice and calls have names that the wire accepts."""
+    names = map_names(request, rule)
+    if not names:
+        return request
+
+    def rename(value: Any, path: str) -> Any:
+        if value.name not in names:
+            return value
+        why = f"the wire does not take this name; sent as {names[value.name]}"
+        notes.rewrite(path, "name_projected", why)
+        return replace(value, name=names[value.name])
+
+    tools = [rename(tool, f"tools[{at}]") for at, tool in enumerate(request.tools)]
+    choice = request.tool_choice
+    if type(choice) is ForceTool:
+        choice = rename(choice, "tool_choice")
     messages: list[Message] = list(request.messages)
-    for at, index in found:
-        content = list(messages[at].content)
-        call = content[index]
-        assert type(call) is ToolCall
-        if call.name not in offered:
-            sent = re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64]
-            sent = sent if _is_accepted(sent) else f"_{sent}"[:64]
-            notes.rewrite(
-                f"messages[{at}].content[{index}]",
-                "name_projected",
-                f"the wire does not take this name; sent as {sent}",
-            )
-            content[index] = replace(call, name=sent)
-            messages[at] = replace(messages[at], content=tuple(content))
-    return replace(request, messages=tuple(messages))
+    for at, message in enumerate(messages):
+        if type(message) is Assistant:
+            content = [
+                rename(block, f"messages[{at}].content[{index}]")
+                if type(block) is ToolCall
+                else block
+                for index, block in enumerate(message.content)
+            ]
+            messages[at] = replace(message, content=content)
+    return replace(request, tools=tools, tool_choice=choice, messages=messages)
+
+
+def _names(request: Request) -> Iterable[str]:
+    yield from [tool.name for tool in request.tools]
+    if type(request.tool_choice) is ForceTool:
+        yield request.tool_choice.name
+    for message in request.messages:
+        if type(message) is Assistant:
+            yield from [block.name for block in message.content if type(block) is ToolCall]

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..reasoning import ReasoningStyle
+from .ids import NameRule
 
 
 class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,6 +21,12 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: ReasoningStyle | None = None
     """How ``config.reasoning`` is sent. By default the model's name selects an entry of
     ``catalog/reasoning.json``.
+    """
+
+    name_rule: NameRule | None = None
+    """Which tool names the server accepts. Every other name is replaced in the request, as
+    ``math.sum`` by ``math_sum``, and the reply has the original name again. ``null`` sends every
+    name unchanged.
     """
 
 

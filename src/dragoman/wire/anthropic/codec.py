@@ -133,7 +133,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         fields = super().native_fields(request)
         return {name: value for name, value in fields.items() if name != "betas"}
 
-    def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
+    def make_decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         answer = self.answer_tool(request)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..ids import IdRule
+from ..ids import IdRule, NameRule
 from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
     """How a server or model of this wire differs from the others."""
+
+    name_rule: NameRule | None = NameRule(128)
+    """Which tool names the server accepts: ``^[a-zA-Z0-9_-]{1,128}$``, as its error says.
+    """
 
     structured: Literal["native", "tool", "prompt"] = "native"
     """How a ``response_schema`` is requested. ``native``: in the field ``output_config.format``.

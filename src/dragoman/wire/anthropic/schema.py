@@ -112,6 +112,9 @@ def _project(node: Any, notes: Notes, path: str) -> Any:
         else:
             written[word] = _project(value, notes, f"{path}.{word}") if word == "items" else value
     if _is_object(node):
+        if node.get("additionalProperties") is not False:
+            why = "sent as false: the wire compiles only objects without other keys"
+            notes.rewrite(f"{path}.additionalProperties", "schema_keyword_rewritten", why)
         written["additionalProperties"] = False
     return _describe_removed(written, removed)
 

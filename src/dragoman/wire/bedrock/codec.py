@@ -73,7 +73,7 @@ class BedrockCodec(Endpoint[Quirks]):
         kind = "vnd.amazon.eventstream" if request.stream else "json"
         return {"content-type": "application/json", "accept": f"application/{kind}"}
 
-    def decoder(self, request: Request, out: Assembler) -> BedrockDecoder:
+    def make_decoder(self, request: Request, out: Assembler) -> BedrockDecoder:
         answer = self.answer_tool(request)
         return BedrockDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 

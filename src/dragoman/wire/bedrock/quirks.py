@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..ids import NameRule
 from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
     """How a model of this wire differs from the others."""
+
+    name_rule: NameRule | None = NameRule(64)
+    """Which tool names the service accepts: ``[a-zA-Z0-9_-]+``, at most 64 characters.
+    """
 
     structured: Literal["tool", "prompt"] = "tool"
     """How a ``response_schema`` is requested. ``tool``: by a forced tool, whose input is the

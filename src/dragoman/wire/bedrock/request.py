@@ -106,7 +106,10 @@ class ConverseWriter(RequestWriter):
         Cache breakpoints are added to this form before it is converted to Converse.
         """
         request, notes = self.request, self.notes
-        rules = TurnRules(result_media=self.quirks.result_media, cache=self.quirks.cache)
+        quirks = self.quirks
+        rules = TurnRules(
+            result_media=quirks.result_media, cache=quirks.cache, name_rule=quirks.name_rule
+        )
         conversation = _Writer(request, self.home, rules, notes)
         tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
         if (schema := self.schema_for("tool")) is not None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from string import digits
 from typing import Literal
 
+from ..ids import NameRule
 from ..quirks import WireQuirks
 
 
 class Quirks(WireQuirks, frozen=True):
     """How a server or model of this wire differs from the others."""
+
+    name_rule: NameRule | None = NameRule(64, also="_", never_first=digits)
+    """Which tool names the server accepts: letters, digits and underscores, and no digit first. It
+    documents no limit of the length; 64 suits all other servers.
+    """
 
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested. ``native``: by ``response_format`` with a

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from string import digits
 from typing import Any, Literal
 
 from msgspec import field
 
-from ..ids import IdRule
+from ..ids import IdRule, NameRule
 from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
     """How an endpoint of this wire differs from the others. The defaults suit the current models."""
+
+    name_rule: NameRule | None = NameRule(64, also="_-.:", never_first=digits + "-.:")
+    """Which tool names the server accepts: letters, digits, underscores, dots, colons and dashes,
+    with a letter or an underscore first. Its documentation allows 128 characters; its error says
+    64.
+    """
 
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested: in the field ``responseJsonSchema``, or in the

@@ -234,14 +234,13 @@ def _read_tools(fields: _Record) -> tuple[list[m.Tool], m.ToolChoice | None]:
 
 def _read_tool(record: _Record) -> m.Tool:
     name, described = record.need_text("name"), record.text("description") or ""
-    schema = record.take("parametersJsonSchema") or record.take("parameters")
-    record.take("parameters")
+    schema, dialect = record.take("parametersJsonSchema"), record.take("parameters")
     record.done(_TOOL)
-    if schema is None:
+    if not schema and dialect is None:
         return m.Tool(name, described)
-    if not isinstance(schema, dict):
+    if not isinstance(schema or dialect, dict):
         record.refuse("parameters", "must be a JSON Schema")
-    return m.Tool(name, described, to_json_schema(schema))
+    return m.Tool(name, described, schema or to_json_schema(dialect))
 
 
 def to_json_schema(schema: Any) -> Any:
@@ -253,9 +252,9 @@ def to_json_schema(schema: Any) -> Any:
     made: dict[str, Any] = {}
     for given, value in schema.items():
         name = _DIALECT.get(str(given), str(given))
-        if name == "properties" and isinstance(value, dict):
+        if name in _MAPS and isinstance(value, dict):
             made[name] = {key: to_json_schema(each) for key, each in value.items()}
-        elif name in ("enum", "default", "example", "required", "const"):
+        elif name in _VALUES:
             made[name] = value
         elif name == "type" and isinstance(value, str):
             made[name] = value.lower()
@@ -268,6 +267,8 @@ def to_json_schema(schema: Any) -> Any:
     return made
 
 
+_MAPS = ("properties", "$defs", "definitions", "patternProperties")  # from names to schemas
+_VALUES = ("enum", "default", "example", "examples", "required", "const")  # not schemas
 _NUMBERS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _DIALECT: dict[str, str] = {
     **{re.sub("[A-Z]", lambda found: "_" + found[0].lower(), name): name for name in _NUMBERS},

@@ -30,7 +30,10 @@ class OllamaWriter(RequestWriter):
         body |= self.reasoning() or {}
         self.cache()
         self.server_tools({})
-        if request.tools and request.tool_choice != "none":
+        if request.tools and request.tool_choice == "none":
+            why = "the wire cannot forbid a call; no tool is sent"
+            notes.rewrite("tool_choice", "tools_omitted", why)
+        elif request.tools:
             for at, tool in enumerate(request.tools):
                 note_strict(tool, f"tools[{at}]", notes)
             body["tools"] = [write_function(tool, tool.parameters) for tool in request.tools]

@@ -68,7 +68,7 @@ class OpenAICodec(Endpoint[Quirks]):
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
 
-    def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
+    def make_decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         return OpenAIDecoder(
             request,
             out,

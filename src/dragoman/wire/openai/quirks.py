@@ -7,12 +7,17 @@ from typing import Literal
 from msgspec import field
 
 from ...events import FinishReason
-from ..ids import IdRule
+from ..ids import IdRule, NameRule
 from ..quirks import WireQuirks
 
 
 class Quirks(WireQuirks, frozen=True):
     """How a server of this wire differs from the others. The defaults suit most of them."""
+
+    name_rule: NameRule | None = NameRule(64)
+    """Which tool names the server accepts. Hosted OpenAI and most servers of this wire accept 64
+    letters, digits, underscores and dashes; llama.cpp accepts any name.
+    """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The name of the field for the output limit. Reasoning models of hosted OpenAI reject

@@ -82,7 +82,7 @@ class ResponsesCodec(Endpoint[Quirks]):
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
 
-    def decoder(self, request: Request, out: Assembler) -> Decoder:
+    def make_decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..ids import IdRule
+from ..ids import IdRule, NameRule
 from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
     """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI."""
+
+    name_rule: NameRule | None = NameRule(64)
+    """Which tool names the server accepts. Open Responses allows 64 letters, digits, underscores
+    and dashes.
+    """
 
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested: in the field ``text.format``, or in the prompt.
