@@ -4,6 +4,8 @@ import ast
 import inspect
 import json
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +49,57 @@ def write_pages() -> dict[str, str]:
 
 
 def write_commands() -> str:
-    """Return the help texts of all commands as a page."""
-    context = _context(main, "dragoman", None)
-    pages = [
-        "# The command\n\nGenerated from `--help`. See also the [exit "
-        "codes](errors.md#exit-codes).\n"
-    ]
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
+    """Return the help texts of all commands as a page; options that several commands share are
+    explained once.
+    """
+    found = dict(_commands(main, _context(main, "dragoman", None)))
+    counted = Counter(
+        [record for each, context in found.values() for record in _options(each, context)]
+    )
+    shared = {record for record, times in counted.items() if times > _SHARED}
+    text = _context(main, "dragoman", None).make_formatter()
+    with text.section("Options"):
+        text.write_dl(sorted(shared, key=lambda record: record[0].lstrip("-")))
+    parts = [_COMMANDS_HEAD, f"```text\n{text.getvalue().lstrip()}```\n"]
+    for name, (command, context) in found.items():
+        parts.append(f"\n## {name}\n\n```text\n{_help(command, context, shared)}```\n")
+    return "".join(parts)
+
+
+_SHARED = 2  # an option that more commands have is explained at the top
+_COMMANDS_HEAD = """\
+---
+search:
+  boost: 0.3
+---
+
+# The command
+
+The same texts as `--help`, which every command has. The [guide to the command line](../howto/command-line.md) shows how
+the commands are used; the [exit codes](errors.md#exit-codes) are on the page of errors.
+
+## Options of several commands
+
+"""
+
+
+def _commands(
+    group: click.Group, context: click.Context
+) -> Iterator[tuple[str, tuple[click.Command, click.Context]]]:
+    """Yield each command below a group with its context, by its full name."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        pages.append(_help(command, context, name))
-        inner = _context(command, name, context) if isinstance(command, click.Group) else context
-        commands = getattr(command, "commands", {})
-        pages += [_help(commands[each], inner, f"{name} {each}") for each in sorted(commands)]
-    return "\n".join(pages)
+        inner = _context(command, name, context)
+        yield inner.command_path, (command, inner)
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner)
+
+
+def _options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    records = [each.get_help_record(context) for each in options]
+    return [record for record in records if record and "--help" not in record[0]]
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -75,9 +114,19 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
     )
 
 
-def _help(command: click.Command, parent: click.Context, name: str) -> str:
-    own = _context(command, name.removeprefix(f"{parent.info_name} "), parent)
-    return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
+def _help(command: click.Command, context: click.Context, shared: set[tuple[str, str]]) -> str:
+    text = context.make_formatter()
+    command.format_usage(context, text)
+    command.format_help_text(context, text)
+    records = _options(command, context)
+    if own := [record for record in records if record not in shared]:
+        with text.section("Options"):
+            text.write_dl(own)
+    if also := [record[0].split(" ")[0].rstrip(",") for record in records if record in shared]:
+        text.write_paragraph()
+        text.write_text(f"Also: {', '.join(also)}.")
+    command.format_epilog(context, text)
+    return text.getvalue()
 
 
 # --- reference page of errors ------------------------------------------------------------------
@@ -167,25 +216,56 @@ def write_gateway_fields() -> str:
     """Return the page about the gateway policy for each request field."""
     never = ", ".join([f"`{name}`" for name in NEVER])
     safe = ", ".join([f"`{name}`" for name in SERVER_CODECS["anthropic"].safe_betas])
-    parts = [_FIELDS_HEAD.replace("NEVER", never).replace("SAFE", safe)]
+    parts = [_FIELDS_HEAD.replace("NEVER", never).replace("SAFE", safe), _show_concepts()]
     for wire, rules in TABLES.items():
-        parts.append(f"\n## {wire}\n\n| field | effect | default | |\n|---|---|---|---|\n")
-        for name, rule in sorted(
-            rules.items(), key=lambda item: (item[1].effect != "read", item[0])
-        ):
+        read = [f"`{name}`" for name, rule in sorted(rules.items()) if rule.effect == "read"]
+        mapped = [f"`{name}`" for name, rule in sorted(rules.items()) if _places(rule)]
+        parts.append(f"\n## {wire}\n\nRead: {', '.join(read)}.\n")
+        parts.append(f"[Mapped](#mapped-fields): {', '.join(mapped)}.\n" if mapped else "")
+        rows: dict[tuple[str, str, str], list[str]] = {}
+        for name, rule in sorted(rules.items()):
             defaults = ", ".join([f"`{json.dumps(value)}`" for value in rule.default])
             effect = _EFFECTS[rule.effect] + (", *always*" if rule.always else "")
-            concepts = {each: CODECS[each].concepts for each in SERVER_CODECS}  # type: ignore[attr-defined]
-            places = ", ".join(
-                [
-                    f"{each}: `{_place(known[rule.concept])}`"
-                    for each, known in concepts.items()
-                    if rule.concept in known
-                ]
-            )
-            about = (places or rule.what) + _show_betas(rule)
-            parts.append(f"| `{name}` | {effect} | {defaults} | {about} |\n")
+            if rule.effect != "read" and not _places(rule):
+                about = rule.what + _show_betas(rule)
+                rows.setdefault((effect, defaults, about), []).append(f"`{name}`")
+        parts.append("\n| field | effect | default | |\n|---|---|---|---|\n")
+        parts += [f"| {', '.join(names)} | {' | '.join(row)} |\n" for row, names in rows.items()]
     return "".join([*parts, _HEADERS_HEAD, *_show_headers()])
+
+
+_CONCEPTS_HEAD = """
+## Mapped fields
+
+| from a client | to a model |
+|---|---|
+"""
+
+
+def _places(rule: Rule) -> str:
+    """Return where each wire has a field for the same purpose."""
+    known = {each: CODECS[each].concepts for each in SERVER_CODECS}  # type: ignore[attr-defined]
+    return ", ".join(
+        [
+            f"{each} `{_place(places[rule.concept])}`"
+            for each, places in known.items()
+            if rule.concept in places
+        ]
+    )
+
+
+def _show_concepts() -> str:
+    """Return the table of fields that are translated between wires, one row for each purpose."""
+    rows: dict[str, list[str]] = {}
+    for wire, rules in TABLES.items():
+        for name, rule in sorted(rules.items()):
+            if rule.effect != "read" and (places := _places(rule)):
+                defaults = " or ".join([f"`{json.dumps(value)}`" for value in rule.default])
+                shown = f"{wire} `{name}`" + (f" (default {defaults})" if defaults else "")
+                rows.setdefault(places, []).append(shown)
+    return _CONCEPTS_HEAD + "".join(
+        [f"| {', '.join(names)} | {places} |\n" for places, names in rows.items()]
+    )
 
 
 _HEADERS_HEAD = """
@@ -205,10 +285,15 @@ _HEADER_EFFECTS = {
 
 
 def _show_headers() -> list[str]:
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for wire, rules in {"every": ALL_WIRES, **HEADERS}.items():
+        for name, rule in rules.items():
+            row = rows.setdefault((_HEADER_EFFECTS[rule.effect], rule.why), {})
+            row.setdefault(f"`{name}`", []).append(wire)
     return [
-        f"| {wire} | `{name}` | {_HEADER_EFFECTS[rule.effect]} | {rule.why} |\n"
-        for wire, rules in {"every": ALL_WIRES, **HEADERS}.items()
-        for name, rule in rules.items()
+        f"| {', '.join(sorted({each for wires in names.values() for each in wires}))} "
+        f"| {', '.join(names)} | {effect} | {why} |\n"
+        for (effect, why), names in rows.items()
     ]
 
 

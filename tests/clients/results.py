@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,15 +19,17 @@ from tests.pages import ROOT
 FILE = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs/reference/gateway-clients.md"
 TITLE = "## Libraries and programs"
+_MODELS = WIRES[:5]  # the wires of models that these clients are run against
 _HEAD = f"""{TITLE}
 
-This section shows which libraries work with the gateway, and which coding agents can edit a file of a small repository,
-with their default settings. The libraries and programs are not dependencies of this project: `make clients` installs
-them, and `make test-exhaustive` runs them and records the outcome. `python -m tests.clients.results` writes the outcome
-of these tests to this page.
+With their default settings. After the colon is the wire that the client speaks, or how it was set up. The models use five
+wires: {", ".join(_MODELS)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
 
+| client | models | works | cannot be requested |
+|---|---|---|---|
 """
 
+_WORDS = re.compile("([A-Z])")  # of features in camel case, which the JavaScript clients report
 Results = dict[str, dict[str, dict[str, str]]]  # client -> feature -> wire -> outcome
 
 
@@ -52,14 +55,31 @@ def record_outcomes(
 
 
 def write_section(results: Results) -> str:
-    """Return the section of the documentation page with the outcomes of all clients."""
-    tried = {wire for each in results.values() for found in each.values() for wire in found}
-    columns = [wire for wire in WIRES if wire in tried]
-    lines = [f"| client | feature | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
-    for client, features in results.items():
+    """Return the section of the page: a row for each set of outcomes that sides of a client
+    share.
+    """
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, features in results.items():
+        client, _, side = name.partition(", ")
+        tried = {wire for wires in features.values() for wire in wires}
+        works, other = [], []
         for feature, wires in features.items():
-            shown = [wires.get(wire, "not run") for wire in columns]
-            lines.append(f"| {client} | {feature.replace('_', ' ')} | {' | '.join(shown)} |")
+            shown = _WORDS.sub(r" \1", feature).lower().replace("_", " ")
+            found = {wires.get(wire, "not run") for wire in tried}
+            if found == {"yes"}:
+                works.append(shown)
+            elif found == {"–"}:
+                other.append(shown)
+            else:
+                bad = [wire for wire in tried if wires.get(wire) != "yes"]
+                works.append(f"{shown} (not with {', '.join(sorted(bad))})")
+        models = "all" if tried == {*_MODELS} else ", ".join([w for w in WIRES if w in tried])
+        row = (client, models, ", ".join(works), ", ".join(other))
+        rows.setdefault(row, []).append(side or "default")
+    lines = []
+    for (client, *cells), sides in rows.items():
+        name = client if sides == ["default"] else f"{client}: {', '.join(sides)}"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -37,7 +37,12 @@ def test_outcomes_of_a_later_run_replace_those_of_an_earlier_one(tmp_path: Path)
     record_outcomes("a", "openai", {"lists": "no"}, file)
     results = json.loads(file.read_text())
     assert results == {"a": {"lists": {"openai": "no", "gemini": "no"}}}
-    assert "| openai | gemini |" in write_section(results)
-    assert "| a | lists | no | no |" in write_section(results)
-    results["b"] = {"lists": {"openai": "yes"}}
-    assert "| b | lists | yes | not run |" in write_section(results)
+    results["a"]["abort"] = {"openai": "yes", "gemini": "–"}
+    results["b, chat"] = results["b, native"] = {
+        "lists": {"openai": "yes"},
+        "aJoke": {"openai": "–"},
+    }
+    section = write_section(results)
+    shown = "lists (not with gemini, openai), abort (not with gemini)"
+    assert f"| a | openai, gemini | {shown} |  |" in section
+    assert "| b: chat, native | openai | lists | a joke |" in section

@@ -129,35 +129,32 @@ async def test_every_supported_combination_of_client_and_upstream_wire_works(
     async with gateway() as bench:
         found = await run(bench, each, wires)
     assert {key: value for key, value in found.items() if value not in ("yes", "–")} == {}
-    page = PAGE.read_text()
-    for feature in FEATURES:
-        shown = "yes" if getattr(each, feature, None) else "–"
-        assert (
-            f"| {each.name} | {feature.replace('_', ' ')} | "
-            f"{' | '.join([shown] * len(WIRES))} |" in page
-        )
+    shown = ["yes" if getattr(each, feature, None) else "–" for feature in FEATURES]
+    assert f"| {each.name} | {' | '.join(shown)} |" in PAGE.read_text()
 
 
-_HEAD = """# Clients over the gateway
+_HEAD = """# Clients of the gateway
 
-This page shows how the vendors' own clients, unchanged, work with the gateway and models of every wire. A test checks
-each cell of the table over real sockets; `–` marks a feature that a client cannot request.
-`python -m tests.gateway.test_matrix` writes this page.
+The vendors' own clients work unchanged with models of every wire: WIRES.
+A test checks each cell over real sockets; `–` marks a feature that a client cannot request.
 
 """
 
 
 def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
-    """Return the documentation page that shows the outcomes of a run as a table."""
-    lines = [
-        f"| client | feature | {' | '.join(WIRES)} |",
-        "|---|---|" + "---|" * len(WIRES),
-    ]
+    """Return the documentation page with a row for each client; a cell names the wires of the
+    models with which a feature failed.
+    """
+    names = [feature.replace("_", " ") for feature in FEATURES]
+    lines = [f"| client | {' | '.join(names)} |", "|---|" + "---|" * len(FEATURES)]
     for name, found in cells.items():
+        shown = []
         for feature in FEATURES:
-            shown = [found[feature, wire].partition(":")[0] for wire in WIRES]
-            lines.append(f"| {name} | {feature.replace('_', ' ')} | {' | '.join(shown)} |")
-    return _HEAD + "\n".join(lines) + "\n"
+            outcomes = {wire: found[feature, wire].partition(":")[0] for wire in WIRES}
+            bad = [wire for wire, outcome in outcomes.items() if outcome == "no"]
+            shown.append(f"not {', '.join(bad)}" if bad else outcomes[WIRES[0]])
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return _HEAD.replace("WIRES", ", ".join(WIRES)) + "\n".join(lines) + "\n"
 
 
 async def main() -> None:
