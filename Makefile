@@ -10,7 +10,7 @@ RECORDINGS ?= ../shared/corpus
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test check test-hard test-recordings test-exhaustive clients lint bench bench-quick bench-scale lock sbom clean docs
+.PHONY: chat test check test-hard test-recordings test-exhaustive clients lint bench bench-quick bench-scale scoreboards lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -55,6 +55,9 @@ bench-scale: .venv/dev ## batches, batches on Ray and the gateway under load; re
 	@missed=; for part in batch cluster fleet; do \
 	  $(BIN)/python -m bench.$$part --docs || missed="$$missed bench.$$part"; done; \
 	test -z "$$missed" || { echo "failed, or missed a limit:$$missed" >&2; exit 1; }
+
+scoreboards: .venv/dev ## run suites that others wrote; install them first; write docs/scoreboards.md
+	$(BIN)/python -m scoreboards $(ONLY)
 
 docs: .venv/dev ## build the documentation into site/
 	$(BIN)/python -m tests.test_docs

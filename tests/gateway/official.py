@@ -137,6 +137,11 @@ NOT_SENT: dict[str, frozenset[str]] = {
 them."""
 
 
+NULLED = frozenset(("usage", "safety_identifier"))
+"""Fields that Open Responses requires in every response, null if unknown. OpenAI's replies contain
+them as null too, although its document does not allow that."""
+
+
 class Form(NamedTuple):
     """Name the schemas of a route: for a complete reply, a stream event and an error."""
 
@@ -278,7 +283,9 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
         validator, model = find_validator(name), MODELS.get(name)
     for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
         for error in each.iter_errors(json.loads(data)) if each is not None else ():
-            yield f"{name} at {'.'.join(map(str, error.instance_path))}: {error.message[:300]}"
+            path = list(map(str, error.instance_path))
+            if not (path and path[-1] in NULLED and error.instance is None):
+                yield f"{name} at {'.'.join(path)}: {error.message[:300]}"
     if model is not None:
         try:
             read_strictly(model, data)

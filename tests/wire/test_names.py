@@ -15,7 +15,7 @@ from dragoman.wire import CODECS
 from dragoman.wire.ids import NameRule
 
 from .pairs import client, hear, serve
-from .replies import reply
+from .replies import Call, reply
 
 WIRES = sorted(CODECS)
 # The rules in the errors of the servers for other names, or in their documentation.
@@ -86,7 +86,7 @@ def test_calls_in_replies_have_the_names_of_the_tools(wire: str, stream: bool) -
     request = offer(NAMES, stream=stream)
     sent = client(wire).encode(request).http.body
     theirs = dict(zip(NAMES, dict.fromkeys(names_in(json.loads(sent))), strict=True))
-    calls = [(f"call_{at}", theirs[name], {}) for at, name in enumerate(NAMES)]
+    calls: list[Call] = [(f"call_{at}", theirs[name], {}) for at, name in enumerate(NAMES)]
     plain = replace(request, tools=[d.Tool(name) for name in theirs.values()], stream=False)
     body = json.dumps(reply(wire, "", *calls)).encode()
     heard = hear(wire, replace(plain, tool_choice=None), [body])

@@ -324,7 +324,8 @@ def test_request_fields_that_the_response_repeats_are_kept() -> None:
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
     form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
     asked = decode("responses", tools=tools, text=form)
-    assert asked.echo == {"tools": [{**tools[0], "strict": None}], "text": form}
+    shown = {"description": None, **tools[0], "strict": None}
+    assert asked.echo == {"tools": [shown], "text": form}
     assert decode("responses").echo == {}
     assert show_tools(None) == []
 

@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
 from ..messages import LossWarning, new_ulid
-from ..wire.responses.echo import show_tools, write_echo
+from ..wire.responses.echo import DEFAULTS, write_echo
 from ..wire.responses.server_request import as_items
 from .store import ResponseStore
 
@@ -173,23 +173,16 @@ def new_response(
     return {
         "id": response_id,
         "object": "response",
-        "access_programs": None,
         "created_at": int(time.time()),
+        "completed_at": None,
         "status": status,
-        "background": True,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": fields.get("instructions"),
-        "metadata": fields.get("metadata") or {},
         "model": fields.get("model"),
         "output": [],
-        "parallel_tool_calls": fields.get("parallel_tool_calls") is not False,
-        "temperature": fields.get("temperature"),
-        "tool_choice": fields.get("tool_choice") or "auto",
-        "tools": show_tools(fields.get("tools")),
-        "top_p": fields.get("top_p"),
-        "text": fields.get("text") or {"format": {"type": "text"}},
+        **DEFAULTS,
+        **write_echo(fields),
+        "background": True,
         "store": True,
+        "usage": None,
         **facts,
     }
 

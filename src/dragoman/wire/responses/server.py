@@ -24,6 +24,7 @@ from ..server import (
     encode_json,
     named_frame,
 )
+from .echo import DEFAULTS
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -80,25 +81,14 @@ class _Encoder(ReplyEncoder):
         return {
             "id": f"resp_{self.id}",
             "object": "response",
-            "access_programs": None,
             "created_at": self.created,
+            "completed_at": self.created + int(self.elapsed()) if status == "completed" else None,
             "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": None,
-            "metadata": {},
             "model": self.model,
             "output": items,
-            "parallel_tool_calls": True,
-            "temperature": None,
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "store": False,
-            "text": {"format": {"type": "text"}},
+            **DEFAULTS,
             **self.asked.echo,
-            # Usage is omitted if unknown, because the specification does not allow null.
-            **({"usage": merge(_COUNTS, usage)} if usage else {}),
+            "usage": merge(_COUNTS, usage) if usage else None,
             **facts,
         }
 

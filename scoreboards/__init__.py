@@ -1,0 +1,1 @@
+"""Suites that others wrote, run against Dragoman; ``make scoreboards`` writes the results."""

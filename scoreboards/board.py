@@ -1,0 +1,75 @@
+"""The result of one suite, and its section of the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Board:
+    """What one suite found.
+
+    ``cells`` has the outcome of each row and column: empty if it passed, or the reason if not. A
+    reason in ``expected`` is known; any other makes the run fail.
+    """
+
+    name: str
+    title: str
+    about: str
+    versions: dict[str, str] = field(default_factory=dict)
+    cells: dict[tuple[str, str], str] = field(default_factory=dict)
+    expected: dict[str, str] = field(default_factory=dict)
+    """The reason of a failure that is known, by the words that its text contains."""
+    counts: str = ""
+    """A table that takes the place of the cells, for a suite with too many of them."""
+    missing: str = ""
+    """Why the suite could not be run."""
+
+    def reason(self, outcome: str) -> str:
+        """Return the known reason of a failed cell, or an empty text."""
+        return next((why for words, why in self.expected.items() if words in outcome), "")
+
+    @property
+    def surprises(self) -> list[str]:
+        """The failures that have no known reason."""
+        found = [
+            f"{row}, {column}: {outcome}"
+            for (row, column), outcome in self.cells.items()
+            if outcome and not self.reason(outcome)
+        ]
+        return [*([self.missing] if self.missing else []), *found]
+
+    def show(self) -> str:
+        """Return the section of the page."""
+        lines = [f"## {self.title}", "", self.about, ""]
+        if self.missing:
+            return "\n".join([*lines, f"Not run: {self.missing}", ""])
+        used = ", ".join([f"{name} {version}" for name, version in self.versions.items()])
+        lines += [f"Run with {used}.", ""]
+        passed = sum(not outcome for outcome in self.cells.values())
+        lines += [f"**{passed:,} of {len(self.cells):,} passed.**", ""]
+        lines += [self.counts or self._table(), ""]
+        if failures := self._failures():
+            lines += ["| failed | cells | reason |", "|---|---|---|", *failures, ""]
+        return "\n".join(lines)
+
+    def _table(self) -> str:
+        rows = list(dict.fromkeys(row for row, _ in self.cells))
+        columns = list(dict.fromkeys(column for _, column in self.cells))
+        lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for row in rows:
+            found = [self.cells.get((row, column)) for column in columns]
+            shown = ["" if each is None else "fails" if each else "passes" for each in found]
+            lines.append(f"| {row} | {' | '.join(shown)} |")
+        return "\n".join(lines)
+
+    def _failures(self) -> list[str]:
+        groups: dict[tuple[str, str], int] = {}
+        for (row, _), outcome in self.cells.items():
+            if outcome:
+                key = (row, self.reason(outcome) or f"not expected: {outcome}")
+                groups[key] = groups.get(key, 0) + 1
+        return [
+            f"| {row} | {count} | {why.replace('|', chr(92) + '|')} |"
+            for (row, why), count in groups.items()
+        ]

@@ -1,0 +1,83 @@
+"""Install the suites into ``.scoreboards``: Python packages into an environment each, and the
+packages of npm into one folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = Path(os.environ.get("DRAGOMAN_SCOREBOARDS") or ROOT / ".scoreboards")
+# The runner of MCP's suite needs Node 22, which the package ``node`` contains.
+NODE_PACKAGES = {
+    "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
+    "@copilotkit/aimock": "1.43.0",
+    "@ai-sdk/open-responses": "1.0.39",
+    "ai": "6.0.326",
+    "node": "22",
+}
+PYTHON_PACKAGES = {"openresponses-types": "2.4.0", "bfcl-eval": "2026.3.23"}
+
+
+class NotInstalledError(Exception):
+    """A suite cannot be installed; the text names the reason."""
+
+
+def install_node() -> Path:
+    """Install the packages of npm; return the folder that contains ``node_modules``."""
+    home, npm = HOME / "node", shutil.which("npm")
+    if npm is None:
+        raise NotInstalledError("npm is not installed")
+    home.mkdir(parents=True, exist_ok=True)
+    wanted = json.dumps({"private": True, "type": "module", "dependencies": NODE_PACKAGES})
+    manifest = home / "package.json"
+    if manifest.exists() and manifest.read_text() == wanted:
+        return home
+    manifest.write_text(wanted)
+    try:
+        _run([npm, "install", "--no-audit", "--no-fund", "--loglevel=error"], home)
+    except NotInstalledError:
+        manifest.unlink()
+        raise
+    return home
+
+
+def node_version(name: str) -> str:
+    """Return the installed version of a package of npm."""
+    found = json.loads((HOME / "node" / "node_modules" / name / "package.json").read_text())
+    return str(found["version"])
+
+
+def node() -> str:
+    """Return the path of Node."""
+    return str(install_node() / "node_modules" / "node" / "bin" / "node")
+
+
+def install_python(package: str, *, alone: bool = False) -> str:
+    """Install a package into an environment of its own; return the interpreter.
+
+    With ``alone`` its dependencies are left out, because only its data is read.
+    """
+    home = HOME / package
+    python = str(home / "bin" / "python")
+    mark = home / f"installed-{PYTHON_PACKAGES[package]}"
+    if not mark.exists():
+        uv = [sys.executable, "-m", "uv"]
+        _run([*uv, "venv", "--quiet", "--clear", str(home)], ROOT)
+        options = ["--no-deps"] if alone else []
+        named = f"{package}=={PYTHON_PACKAGES[package]}"
+        _run([*uv, "pip", "install", "--quiet", "--python", python, *options, named], ROOT)
+        mark.touch()
+    return python
+
+
+def _run(command: list[str], where: Path) -> None:
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise NotInstalledError(lines[-1][:300] if lines else f"{command[0]} failed")
