@@ -309,7 +309,7 @@ def main() -> None:
     options.out.write_text(json.dumps(results, indent=2) + "\n")
     print(report.table(results))
     if options.docs:
-        report.renew(ROOT / "docs" / "performance.md", report.table(results))
+        report.renew(ROOT / "bench" / "README.md", report.table(results))
         report.renew_claims(ROOT, results)
         report.plot(results, ROOT / "docs" / "assets" / "performance.svg")
 

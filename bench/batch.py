@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--order", default="input", choices=["input", "completed"])
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3, help="Of the smallest number of rows.")
-    parser.add_argument("--docs", action="store_true", help="renew docs/concepts/scale.md")
+    parser.add_argument("--docs", action="store_true", help="renew bench/README.md")
     given = parser.parse_args()
     found = report.describe_machine()
     with tempfile.TemporaryDirectory() as folder, server.running() as base:
@@ -113,7 +113,7 @@ def main() -> None:
             name = f"{each['rows']:,} rows"
             found[f"{name}, rows per CPU second"] = round(each["per_cpu_second"])
             found[f"{name}, memory in MiB, the imports included"] = each["mib"]
-        page = Path(__file__).parents[1] / "docs" / "concepts" / "scale.md"
+        page = Path(__file__).parent / "README.md"
         report.renew(page, report.list_figures(found), "bench.batch")
     kept = speed >= FEWEST and growth <= FLAT
     print(

@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--heavy", type=int, default=8_000, help="rows of the busy workers")
     parser.add_argument("--rounds", type=int, default=3, help="of each part; 0 leaves it out")
     parser.add_argument("--part", choices=["overhead", "rate"])
-    parser.add_argument("--docs", action="store_true", help="renew docs/concepts/scale.md")
+    parser.add_argument("--docs", action="store_true", help="renew bench/README.md")
     given = parser.parse_args()
     found: dict[str, Any] = report.describe_machine()
     with tempfile.TemporaryDirectory() as folder, server.running() as base:
@@ -200,7 +200,7 @@ def main() -> None:
             found |= measure_rate(base, Path(folder), given.heavy, given.rounds)
     print(json.dumps(found, indent=2, ensure_ascii=False))
     if given.docs:
-        page = Path(__file__).parents[1] / "docs" / "concepts" / "scale.md"
+        page = Path(__file__).parent / "README.md"
         report.renew(page, report.list_figures(found), "bench.cluster")
     is_met = found.get("Ray / local", 0) <= OVERHEAD
     sys.exit(0 if is_met and found.get("2 workers / 1", FASTER) >= FASTER else 1)

@@ -136,7 +136,7 @@ def main() -> None:
     table = write_table(found, options.texts, options.dimensions)
     print(table)
     if options.docs:
-        page = Path(__file__).parents[1] / "docs" / "performance.md"
+        page = Path(__file__).parent / "README.md"
         report.renew(page, table, "python -m bench.embed")
 
 

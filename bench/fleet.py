@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--litellm", metavar="PYTHON", help="installed if it is not given")
-    parser.add_argument("--docs", action="store_true", help="renew docs/concepts/scale.md")
+    parser.add_argument("--docs", action="store_true", help="renew bench/README.md")
     given = parser.parse_args()
     python, why = (given.litellm, None) if given.litellm else environments.prepare("litellm-proxy")
     found = report.describe_machine()
@@ -260,7 +260,7 @@ def main() -> None:
         found |= hold_many(given.streams)
     print(json.dumps(found, indent=2, ensure_ascii=False))
     if given.docs:
-        page = ROOT / "docs" / "concepts" / "scale.md"
+        page = ROOT / "bench" / "README.md"
         report.renew(page, report.list_figures(found), "bench.fleet")
     missed = find_missed(found)
     for name in missed:

@@ -111,8 +111,11 @@ def list_gateway(written: str) -> str:
     return "\n".join(lines)
 
 
+CLAIMS = ("README.md", "docs/performance.md")  # pages with a comparison
+
+
 def renew_claims(root: Path, results: dict[str, Any]) -> None:
-    """Write the figures of the README's comparison, the first page and the page of the gateway."""
+    """Write the figures of the comparisons in the README and in the documentation."""
     calls, chunks = [
         results["openai"][case] for case in ("complete, text", "stream, a chunk, coalesced")
     ]
@@ -127,21 +130,13 @@ def renew_claims(root: Path, results: dict[str, Any]) -> None:
             ("import", f"{imports[name]['ms']:,.0f} ms"),
         ):
             rows.setdefault(row, []).append(cell)
-    text = (root / "README.md").read_text()
-    for row, cells in rows.items():
-        line = f"| {row} | {' | '.join(cells)} | not measured |"
-        text = _replace(rf"^\| {row} \|.*$", line, text)
-    (root / "README.md").write_text(text)
-    call, chunk, load = [cells[0] for cells in rows.values()]
-    page = root / "docs" / "index.md"
-    claim = (
-        f"A call through Dragoman takes {call} of CPU time, a streamed chunk takes {chunk}, and"
-        f" `import dragoman` takes {load}."
-    )
-    page.write_text(_replace(r"^A call through Dragoman takes.*$", claim, page.read_text()))
-    if results.get("gateway", "").startswith("{"):
-        table = list_gateway(results["gateway"])
-        renew(root / "docs" / "concepts" / "gateway.md", table)
+    for page in [root / name for name in CLAIMS]:
+        text = page.read_text()
+        for row, cells in rows.items():
+            text = _replace(
+                rf"^\| {row} \|(?: [^|\n]* \|){{3}}", f"| {row} | {' | '.join(cells)} |", text
+            )
+        page.write_text(text)
 
 
 def _replace(pattern: str, line: str, text: str) -> str:

@@ -9,7 +9,7 @@ Each step reads the files that the previous step wrote to the corpus folder::
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
     python scripts/train_tokens.py count corpus          # Python >= 3.12, with splintr-rs and ctok
     python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens/table.json
-    python scripts/train_tokens.py report corpus         # the tables of docs/concepts/tokens.md
+    python scripts/train_tokens.py report corpus         # the tables of bench/README.md
     python scripts/train_tokens.py unseen corpus         # each kind of content, not used in the fit
     python scripts/train_tokens.py requests exchanges.jsonl.gz
 

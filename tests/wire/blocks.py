@@ -305,20 +305,37 @@ REPLIES: dict[str, dict[str, Any]] = {
 
 
 def write_table() -> str:
-    """Return the Markdown table with a row for each kind of block. Each cell shows what one wire
-    sends, and whether its replies can contain this kind.
+    """Return the Markdown table with a row for each kind of block: which wires send it, what the
+    other wires do with it, and whose replies contain it.
     """
-    lines = [f"| block | {' | '.join(WIRES)} |", "|---" * (len(WIRES) + 1) + "|"]
+    lines = ["| block | sent | otherwise | in replies |", "|---|---|---|---|"]
     for name in KINDS:
-        reads = REPLIES.get(name, {})
-        cells = [f"{send(wire, name)} / {'read' if wire in reads else '–'}" for wire in WIRES]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        found = {wire: send(wire, name) for wire in WIRES}
+        lines.append(f"| {name} | {_row(found)} | {_list([*REPLIES.get(name, {})])} |")
     for name in PORTABLE:
-        lines.append(
-            f'| `ServerTool("{name}")` | '
-            f"{' | '.join([f'{send_tool(wire, name)} / –' for wire in WIRES])} |"
-        )
+        tools = {wire: send_tool(wire, name) for wire in WIRES}
+        lines.append(f'| `ServerTool("{name}")` | {_row(tools)} | – |')
     return "\n".join(lines) + "\n"
+
+
+def _row(found: dict[str, str]) -> str:
+    """Return two cells: the wires that send something, and what happens otherwise, by wire."""
+    sent = [wire for wire, outcome in found.items() if outcome.startswith("sent")]
+    others: dict[str, list[str]] = {}
+    for wire, outcome in found.items():
+        if outcome != "sent":
+            others.setdefault(outcome.removeprefix("sent; "), []).append(wire)
+    notes = [f"{outcome} ({_list(wires)})" for outcome, wires in others.items()]
+    return f"{_list(sent)} | {'; '.join(notes)}"
+
+
+def _list(wires: list[str]) -> str:
+    if not wires:
+        return "–"
+    missing = [wire for wire in WIRES if wire not in wires]
+    if len(missing) > 2:
+        return ", ".join(wires)
+    return f"all but {', '.join(missing)}" if missing else "all"
 
 
 def with_table(page: str) -> str:

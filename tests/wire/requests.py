@@ -1,7 +1,7 @@
 """Decode recorded requests, encode them again, and compare the result with what the client sent.
 
 ``python -m tests.wire.requests`` prints for each wire the share of equal requests and the reasons
-for all others; ``--write`` writes the table into ``docs/concepts/wires.md``, and
+for all others; ``--write`` writes the table into ``bench/README.md``, and
 ``test_request_bytes.py`` checks it. Bodies are compared after normalisation. Each normaliser below
 documents its reason, so a remaining difference is one that the server could see.
 """
@@ -693,7 +693,7 @@ def _describe(same: int, expressed: int, lost: int) -> str:
 
 # --- the table of results on the documentation page --------------------------------------------
 
-PAGE = ROOT / "docs/concepts/wires.md"
+PAGE = ROOT / "bench/README.md"
 START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
 
 

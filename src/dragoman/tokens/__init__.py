@@ -4,7 +4,7 @@
 *family* names the vocabulary that the coefficients were measured with; the catalogue has the
 family of each model. ``exact_text`` counts
 with a real vocabulary, if the extra ``dragoman[tokens]`` is installed. The measured errors of the
-estimates are in ``docs/concepts/tokens.md``.
+estimates are in ``bench/README.md``.
 """
 
 from __future__ import annotations
