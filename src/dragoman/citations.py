@@ -71,16 +71,15 @@ def _read_annotations(value: Any) -> list[Citation]:
         ]
         inner = record.get(str(record.get("type")))
         fields = inner if isinstance(inner, Mapping) else record
-        source = _text(fields, "file_id") or _text(fields, "container_id")
         cited = Citation(
             _text(fields, "url"),
-            _text(fields, "title") or _text(fields, "filename"),
-            _text(fields, "content") or _text(fields, "quote"),
+            _text(fields, "title", "filename"),
+            _text(fields, "content", "quote"),
             _count(fields, "start_index"),
             _count(fields, "end_index"),
-            source,
+            _text(fields, "file_id", "container_id"),
         )
-        if cited.url or source:
+        if cited.url or cited.source:
             found.append(cited)
     return found
 
@@ -115,12 +114,10 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
     kinds = _records([*location.values()]) if isinstance(location, Mapping) else []
     place = kinds[0] if kinds else {}
     quoted = [_text(each, "text") for each in _records(record.get("sourceContent"))]
-    source = (
-        _text(record, "source") or _text(record, "file_id") or _number(record, "document_index")
-    )
+    source = _text(record, "source", "file_id") or _number(record, "document_index")
     return Citation(
         _text(record, "url") or _text(place, "url"),
-        _text(record, "title") or _text(record, "document_title"),
+        _text(record, "title", "document_title"),
         _text(record, "cited_text") or "".join([text for text in quoted if text]) or None,
         source=source or _number(place, "documentIndex"),
     )
@@ -136,12 +133,8 @@ def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
     for source in _records(record.get("sources")):
         inner = source.get("document", source.get("tool_output"))
         inner = inner if isinstance(inner, Mapping) else {}
-        quote = next((text for name in _PASSAGES if (text := _text(inner, name))), None)
-        found.append(
-            Citation(
-                _text(inner, "url"), _text(inner, "title"), quote, *place, _text(source, "id")
-            )
-        )
+        quote, name = _text(inner, *_PASSAGES), _text(source, "id")
+        found.append(Citation(_text(inner, "url"), _text(inner, "title"), quote, *place, name))
     return found
 
 
@@ -185,9 +178,7 @@ def _read_recitations(metadata: Any, text: str) -> list[Citation]:
 def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
     kinds = _records([chunk.get(name) for name in ("web", "retrievedContext", "maps")])
     inner = kinds[0] if kinds else {}
-    source = (
-        _text(inner, "fileSearchStore") or _text(inner, "documentName") or _text(inner, "placeId")
-    )
+    source = _text(inner, "fileSearchStore", "documentName", "placeId")
     return Citation(
         _text(inner, "uri"), _text(inner, "title"), _text(inner, "text"), source=source
     )
@@ -208,9 +199,10 @@ def _records(value: Any) -> Sequence[Mapping[str, Any]]:
     return []
 
 
-def _text(record: Mapping[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    return value if isinstance(value, str) and value else None
+def _text(record: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of these fields that is a text and not empty."""
+    values = [record.get(name) for name in names]
+    return next((value for value in values if isinstance(value, str) and value), None)
 
 
 def _count(record: Mapping[str, Any], name: str) -> int | None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
+from .errors import ImportAdvice
+
 __all__ = [
     "BUSY_SECONDS", "Database", "create_private", "is_postgres", "load_driver", "open_database",
     "transaction",
@@ -70,12 +72,8 @@ def is_postgres(place: object) -> TypeGuard[str]:
 
 def load_driver() -> ModuleType:
     """Import psycopg; raise ``ImportError`` with the name of the extra if it is missing."""
-    try:
+    with ImportAdvice("PostgreSQL needs the extra: pip install 'dragoman[postgres]'"):
         import psycopg  # lazy import: an optional dependency that takes 400 ms to load
-    except ImportError as error:
-        raise ImportError(
-            "PostgreSQL needs the extra: pip install 'dragoman[postgres]'"
-        ) from error
     return psycopg
 
 

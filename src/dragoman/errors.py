@@ -35,7 +35,7 @@ import re
 import reprlib
 import traceback
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 __all__ = [
     "AuthenticationError",
@@ -44,6 +44,7 @@ __all__ = [
     "ContextOverflowError",
     "Deadline",
     "ErrorClass",
+    "ImportAdvice",
     "InvalidModelError",
     "InvalidRequestError",
     "InvalidResponseError",
@@ -111,6 +112,19 @@ _SECRETS = re.compile(
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
 _LEAST_PREFIX = 6  # the minimum length at which a truncated secret at the end of a text is masked
+
+
+class ImportAdvice:
+    """A context in which an ``ImportError`` gets a message that says what to install."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ImportError):
+            raise ImportError(self._message) from error
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
@@ -289,6 +303,12 @@ class ProviderError(Exception):
         if isinstance(outer, dict):
             return next((outer[name] for name in _INNER if outer.get(name)), None)
         return None
+
+    def attribute(self, provider: str, model: str, request_id: str | None) -> Self:
+        """Set the provider, the model and the request id, unless they are set already."""
+        self.provider, self.model = self.provider or provider, self.model or model
+        self.request_id = self.request_id or request_id
+        return self
 
     def keep_body(self, body: str | bytes) -> None:
         """Store the beginning of a response body, without anything that looks like a key."""

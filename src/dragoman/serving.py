@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from .errors import ImportAdvice
+
 __all__ = ["MISSING", "serving"]
 
 MISSING = "the simulator's server and the trace viewer need the extra: pip install 'dragoman[cli]'"
@@ -22,13 +24,10 @@ async def serving(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncI
     an application may close in the middle of a reply. At the end all connections are closed, and
     the replies that are still running are awaited.
     """
-    try:
-        # uvicorn is an optional dependency and slow to import
+    with ImportAdvice(MISSING):  # uvicorn is an optional dependency and slow to import
         from uvicorn.config import Config
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
         from uvicorn.server import ServerState
-    except ImportError as error:
-        raise ImportError(MISSING) from error
 
     config = Config(
         app, ws="none", log_config=None, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE

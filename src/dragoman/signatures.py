@@ -82,7 +82,9 @@ def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, .
     described = _describe_hint(hint)
     if default is parameter.empty:
         return parameter.name, described
-    return parameter.name, described, _as_field(default)
+    if isinstance(default, list | dict | set) or hasattr(default, "model_json_schema"):
+        return parameter.name, described, field(default_factory=lambda: default)
+    return parameter.name, described, default
 
 
 def _describe_hint(hint: Any) -> Any:
@@ -144,12 +146,6 @@ def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)
     return function if is_plain else type(function).__call__
-
-
-def _as_field(default: Any) -> Any:
-    if isinstance(default, list | dict | set) or hasattr(default, "model_json_schema"):
-        return field(default_factory=lambda: default)
-    return default
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

@@ -99,7 +99,9 @@ async def batch(
     limits = parse_budget(given.budget)
     provider = job.open(None if isinstance(model, str) else model)
     try:
-        _check_price(provider, limits)
+        problem = provider.priced_as.find_problem() if "usd" in limits else None
+        if problem is not None:
+            raise BatchError(f"a budget in usd cannot hold: {problem}")
         parser = job.make_parser(provider.model)
         if given.strict and (bad := find_bad_rows(rows, parser, MAX_PROBLEMS)):
             raise StrictError(name_of(source), bad)
@@ -271,9 +273,3 @@ def _make_defaults(given: Options) -> Defaults:
         template=given.template,
         id_column=given.id_column,
     )
-
-
-def _check_price(provider: Provider | Embedder, limits: Mapping[str, Decimal]) -> None:
-    problem = provider.priced_as.find_problem() if "usd" in limits else None
-    if problem is not None:
-        raise BatchError(f"a budget in usd cannot hold: {problem}")

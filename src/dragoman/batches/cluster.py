@@ -21,7 +21,6 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import scrub
-from ..events import Usage
+from ..errors import ImportAdvice, scrub
 from ..messages import new_ulid
 from .job import Job
 from .output import Lines, Output, Recovered, replace_file
@@ -42,12 +40,11 @@ from .sources import Source
 from .spending import SharedSpending, Spending
 
 _SHARD = 1_000  # number of rows in each file that the driver writes
-# the columns of the rows that an actor returns
-_COLUMNS = ("failed", "problem", "cached", "tokens", "cost", "unpriced")
 _BLOCK = 200  # number of rows that an actor processes at a time
 
 
 _spooled = msgspec.json.Decoder(NamedRow)
+_result = msgspec.json.Decoder(Result)
 # Ray reads lines with ``str.splitlines``, which also splits at these characters. JSON contains
 # them only in strings, where they can be escaped.
 _LINE_ENDS = {
@@ -124,7 +121,7 @@ class ClusterRunner:
                 # stays clean.
                 with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all(*_load_ray())
-        self.problems.sort(key=_line_of)
+        self.problems.sort(key=lambda each: int(each.removeprefix("line ").partition(":")[0]))
         self.found = merge(self.out, ordered=self.ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
@@ -181,13 +178,9 @@ class ClusterRunner:
         return _Budget(actor.remote(limits, spent), needs_price="usd" in limits)
 
     def _count(self, block: Any) -> None:
-        for failed, problem, cached, tokens, cost, unpriced in zip(
-            *[block[name] for name in _COLUMNS], strict=True
-        ):
+        for result, problem in zip(block["result"], block["problem"], strict=True):
             self._report(str(problem))
-            price, reason = Decimal(str(cost)) if cost else None, str(unpriced) or None
-            usage, is_bad = Usage(int(tokens), 0), bool(problem)
-            self._add(Result(0, b"", bool(failed), is_bad, bool(cached), usage, price, reason))
+            self._add(_result.decode(str(result)))
         self.on_saved()
 
     def _add(self, result: Result) -> None:
@@ -213,23 +206,15 @@ def _take(
     return found
 
 
-def _line_of(problem: str) -> int:
-    return int(problem.removeprefix("line ").partition(":")[0])
-
-
 def _find_problem(result: Result) -> str:
     """Return what is wrong with an invalid row, and the empty string for other rows."""
     return str(msgspec.json.decode(result.data)["error"]["message"]) if result.bad else ""
 
 
 def _load_ray() -> tuple[Any, Any]:
-    try:
+    with ImportAdvice('batches on Ray need the extra "ray": pip install "dragoman[ray]"'):
         import ray  # lazy import: an optional dependency that is slow to import
         import ray.data
-    except ImportError as error:
-        raise ImportError(
-            'batches on Ray need the extra "ray": pip install "dragoman[ray]"'
-        ) from error
     return ray, ray.data
 
 
@@ -289,16 +274,10 @@ class Asker:
         await self._sync()
         for result in results:
             self._finished.lines.add(result.line)
+        bare = [replace(result, data=b"") for result in results]
         yield {
-            "failed": [result.failed for result in results],
+            "result": [msgspec.json.encode(result).decode() for result in bare],
             "problem": [_find_problem(result) for result in results],
-            "cached": [result.cached for result in results],
-            "tokens": [
-                (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
-                for result in results
-            ],
-            "cost": ["" if result.cost is None else str(result.cost) for result in results],
-            "unpriced": [result.unpriced or "" for result in results],
         }
 
     def begin(self) -> None:

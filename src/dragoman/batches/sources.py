@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from ..errors import ImportAdvice
+
 Record: TypeAlias = dict[str, Any]
 Read: TypeAlias = tuple[int, Record | str]
 """A line number, from 1, with the record of the line or the reason why it is invalid."""
@@ -226,13 +228,11 @@ class ParquetSource(FileSource):
         return int(self._open().metadata.num_rows)
 
     def _open(self) -> Any:
-        try:
+        with ImportAdvice(
+            'Parquet files need the extra "parquet": pip install "dragoman[parquet]"'
+        ):
             # lazy import: an optional dependency that is slow to import
             from pyarrow import ArrowException, parquet
-        except ImportError as error:
-            raise ImportError(
-                'Parquet files need the extra "parquet": pip install "dragoman[parquet]"'
-            ) from error
         try:
             return parquet.ParquetFile(self.path)
         except (ArrowException, OSError) as error:

@@ -20,7 +20,7 @@ from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule
 from .contract import build_cases
 from .live import check_server
-from .provider import Factory, Kit, ProviderCase, leave_out
+from .provider import Factory, Kit, ProviderCase, check_settings, leave_out
 from .report import CheckOutcome, Report, write_html, write_junit, write_markdown, write_text
 from .retrieval import RetrievalKit, RetrievalModelCase, retrieval_suite
 from .violation import Violation
@@ -115,11 +115,7 @@ def suite(
             _codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip
         )
     assert factory is not None
-    for name in settings:
-        if name not in Kit.__dataclass_fields__:
-            raise ValueError(
-                f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}"
-            )
+    check_settings("suite", Kit, settings)
     known = read_capabilities(capabilities)
     kit = Kit(factory, known, failing or {}, breaking, unready or {}, other, **settings)
     return leave_out(build_cases(kit), skip)

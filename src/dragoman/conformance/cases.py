@@ -462,15 +462,8 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
     ``says``, a part of the message, is compared separately.
     """
-    facts = {
-        "error": type(error).__name__,
-        "category": error.category,
-        "retry_after": error.retry_after,
-        "provider_code": error.provider_code,
-        "provider_message": error.provider_message,
-        "says": expected.get("says"),
-    }
-    return {name: facts[name] for name in expected}
+    named = {"error": type(error).__name__, "says": expected.get("says")}
+    return {name: named[name] if name in named else getattr(error, name) for name in expected}
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:

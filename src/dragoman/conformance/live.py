@@ -108,12 +108,13 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
         status, detail = "fail", str(found)
     except StreamContractError as error:
         status, detail = "fail", f"the stream breaks a rule: {error}"
-    except (errors.UnsupportedFeatureError, errors.UnsupportedContentError) as error:
-        status, detail = _classify_rejection(error, check), _in_a_line(error)
     except errors.ProviderError as error:
+        lacks = isinstance(error, errors.UnsupportedFeatureError | errors.UnsupportedContentError)
         refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
         status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
-        about = refused or not error.transient
+        if lacks and error.status is None:
+            status = "not_applicable"  # the wire lacks the feature, so nothing was sent
+        about = lacks or refused or not error.transient
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except Exception as error:  # the check itself has a bug; the other checks are run anyway
@@ -121,12 +122,6 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
         detail = f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}"
     seconds = round(time.perf_counter() - began, 3)
     return CheckOutcome(check.name, check.title, status, detail, (), seconds, about)
-
-
-def _classify_rejection(error: errors.ProviderError, check: Check) -> Status:
-    if error.status is None:
-        return "not_applicable"  # the wire does not have the feature, so nothing was sent
-    return "unsupported" if check.optional else "fail"
 
 
 def _in_a_line(error: errors.ProviderError) -> str:

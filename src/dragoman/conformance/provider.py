@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import fnmatch
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -74,14 +74,12 @@ class Kit:
         choice = ForceTool(self.tool.name)
         return method(self.tool_prompt, [self.tool], config=self.config, tool_choice=choice)
 
-    @contextlib.asynccontextmanager
-    async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:
+    def open(self, factory: Factory | None = None) -> AbstractAsyncContextManager[Provider]:
         """Return a context manager that opens a new provider and closes it at the end."""
-        async with open_made(factory or self.factory, Provider, "a dragoman.Provider") as made:
-            yield made
+        return open_made(factory or self.factory, Provider, "a dragoman.Provider")
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def open_made(factory: Callable[[], Any], kind: Any, name: str) -> AsyncIterator[Any]:
     """Open the model that a factory makes, check its type, and close it at the end."""
     made = factory()
@@ -106,6 +104,14 @@ class Spy:
             return inner(request)
 
         provider.open = counting_open  # type: ignore[method-assign]
+
+
+def check_settings(owner: str, kit: Any, settings: Iterable[str]) -> None:
+    """Raise ``ValueError`` for a setting that the dataclass ``kit`` does not have."""
+    known = kit.__dataclass_fields__
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"{owner}: unknown setting {name!r}; one of {', '.join(known)}")
 
 
 def leave_out(cases: Iterable[CaseT], skip: Iterable[str], kind: str = "case") -> list[CaseT]:

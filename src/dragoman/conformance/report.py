@@ -80,7 +80,7 @@ class Report(Struct, Displayed, frozen=True):
     def to_json(self) -> bytes:
         """Return the complete report as JSON."""
         record = {**msgspec.to_builtins(self), "counts": self.counts, "failed": self.failed}
-        return msgspec.json.format(msgspec.json.encode(record), indent=2)
+        return _indent(record)
 
     def to_facts(self) -> bytes:
         """Return the capabilities as ``Capabilities.read`` and ``models.yaml`` accept them."""
@@ -88,10 +88,7 @@ class Report(Struct, Displayed, frozen=True):
             name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact
         }
         record = {"wire": self.wire, "model": self.model, "at": self.at, "by": self.by}
-        return msgspec.json.format(
-            msgspec.json.encode({**record, "capabilities": known, "probes": dict(self.probes)}),
-            indent=2,
-        )
+        return _indent({**record, "capabilities": known, "probes": dict(self.probes)})
 
     def _sheet(self) -> Sheet:
         outcomes = [(each.name, WORDS[each.status], _found(each)) for each in self.outcomes]
@@ -103,6 +100,10 @@ class Report(Struct, Displayed, frozen=True):
         return Sheet(
             f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables
         )
+
+
+def _indent(record: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
 
 # --- reports for people ------------------------------------------------------------------------

@@ -139,8 +139,7 @@ class BridgeProvider(Provider):
             )
         if found is not error:
             found.__cause__ = error
-        found.provider, found.model = found.provider or self.name, found.model or self.model
-        found.request_id = found.request_id or request.request_id
+        found.attribute(self.name, self.model, request.request_id)
         found.hide((), find_texts(request.messages))
         return found
 

@@ -15,7 +15,7 @@ from .. import messages as m
 from ..errors import InvalidResponseError, UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
 from .bridge import SETTINGS, CallPiece, Finish, Piece
-from .losses import find_marks
+from .losses import drop_block, find_marks
 
 _REASONS = ("finish_reason", "stop_reason", "done_reason")
 _FINISH: dict[str, FinishReason] = {
@@ -111,17 +111,9 @@ def _make_settings(request: m.Request) -> dict[str, Any]:
 
 
 def _offer_tools(model: Any, request: m.Request) -> Any:
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters,
-            },
-        }
-        for tool in request.tools
-    ]
+    fields = ("name", "description", "parameters")
+    functions = [{name: getattr(tool, name) for name in fields} for tool in request.tools]
+    tools = [{"type": "function", "function": each} for each in functions]
     choice = request.tool_choice
     given: dict[str, Any] = {}
     if isinstance(choice, m.ForceTool):
@@ -163,8 +155,7 @@ def _write_message(message: m.Message, path: str, losses: list[m.LossWarning]) -
 def _write_reply(message: m.Assistant, path: str, losses: list[m.LossWarning]) -> lc.AIMessage:
     for at, block in enumerate(message.content):
         if not isinstance(block, m.Text | m.ToolCall):
-            detail = f"a block of type {type(block).__name__} is not sent back"
-            losses.append(m.LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+            losses.append(drop_block(block, f"{path}.content[{at}]"))
     calls = [
         tool_call(name=call.name, args=call.arguments or {}, id=call.id)
         for call in message.tool_calls

@@ -19,7 +19,7 @@ from .. import messages as m
 from ..errors import UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
 from .bridge import SETTINGS, CallPiece, Finish, Piece
-from .losses import find_marks
+from .losses import drop_block, find_marks
 
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -38,17 +38,14 @@ async def read_reply(model: Model, request: m.Request) -> AsyncGenerator[Piece, 
     for loss in (*losses, *find_marks(request)):
         yield loss
     settings, parameters = _make_settings(request), _make_parameters(request)
+    given: Any = {"model_settings": settings, "model_request_parameters": parameters}
     if not request.stream:
-        reply = await model_request(
-            model, messages, model_settings=settings, model_request_parameters=parameters
-        )
+        reply = await model_request(model, messages, **given)
         for at, part in enumerate(reply.parts):
             for piece in _read_part(at, part):
                 yield piece
     else:
-        async with model_request_stream(
-            model, messages, model_settings=settings, model_request_parameters=parameters
-        ) as stream:
+        async with model_request_stream(model, messages, **given) as stream:
             async for event in stream:
                 for piece in _read_event(event):
                     yield piece
@@ -117,9 +114,7 @@ def write_messages(
             continue
         part = _write_part(message, path, names)
         last = made[-1] if made else None
-        if isinstance(
-            last, pai.ModelRequest
-        ):  # all parts up to the next reply belong to one request
+        if isinstance(last, pai.ModelRequest):  # all parts up to the next reply are one request
             made[-1] = pai.ModelRequest([*last.parts, part])
         else:
             made.append(pai.ModelRequest([part]))
@@ -152,8 +147,7 @@ def _write_reply(
         elif isinstance(block, m.ToolCall):
             parts.append(pai.ToolCallPart(block.name, block.arguments or {}, block.id))
         else:
-            detail = f"a block of type {type(block).__name__} is not sent back"
-            losses.append(m.LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+            losses.append(drop_block(block, f"{path}.content[{at}]"))
     return parts
 
 

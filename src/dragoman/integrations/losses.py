@@ -18,6 +18,12 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
         warnings.warn(str(loss), DragomanLossWarning, stacklevel=stacklevel + 1)
 
 
+def drop_block(block: object, path: str) -> LossWarning:
+    """Return the loss of a block of an earlier reply that a bridge cannot send back."""
+    detail = f"a block of type {type(block).__name__} is not sent back"
+    return LossWarning("block_dropped", path, detail)
+
+
 def find_marks(request: Request) -> Iterator[LossWarning]:
     """Yield a loss for each prompt-cache setting and document name, which bridges cannot send."""
     lost = ["config.cache"] if request.config.cache not in (None, "off") else []

@@ -143,7 +143,7 @@ class Cache(Wrapper, Middleware):
             ):
                 result = [*events[:-1], replace(last, kept=None)]
                 if not last.usage.from_cache:
-                    await self._write(key, _encode_events(result))
+                    await self._write(key, b"[%b]" % b",".join(map(encode_event, result)))
         except ProviderError as error:
             failure = error
         finally:
@@ -234,10 +234,6 @@ class Cache(Wrapper, Middleware):
         answer: Ranking = await self._ask(request, served)
         await self._write(key, write_answer(answer))
         return answer
-
-
-def _encode_events(events: Sequence[Event]) -> bytes:
-    return b"[" + b",".join([encode_event(event) for event in events]) + b"]"
 
 
 def _decode_events(data: bytes) -> Sequence[Event] | None:

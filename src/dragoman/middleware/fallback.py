@@ -159,7 +159,9 @@ class Fallback(Wrapper):
             served.reply = None  # the usage of the candidate before is in the history
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
-                switch = _switch(passed[-1], candidate, request)
+                before, reason, failure = passed[-1]
+                names = _target(before), _target(candidate), reason, failure.error_class
+                switch = RoutingSwitched(*names, request.request_id)
                 log.info("%s", switch)
                 notify("on_event", self._on_event, switch)
                 served.record(None, switch)
@@ -294,12 +296,7 @@ class Fallback(Wrapper):
         refusal = _find_unsupported(candidate, request) if self.operation == "chat" else None
         if refusal is not None:
             admission.release()
-            error = refusal[1]
-            error.provider, error.model, error.request_id = (
-                candidate.name,
-                candidate.model,
-                request.request_id,
-            )
+            refusal[1].attribute(candidate.name, candidate.model, request.request_id)
         return refusal, admission
 
     def _unavailable(self, candidate: Provider, request: Request) -> UnavailableError:
@@ -410,13 +407,6 @@ def _is_worth_another(error: ProviderError) -> bool:
 def _error_name(error: ProviderError) -> str:
     """Return the kind of an error; if the kind is unknown, return the error class."""
     return error.kind if error.kind != "unknown" else error.error_class
-
-
-def _switch(passed: tuple[Any, str, ProviderError], to: Any, request: Any) -> RoutingSwitched:
-    candidate, reason, error = passed
-    return RoutingSwitched(
-        _target(candidate), _target(to), reason, error.error_class, request.request_id
-    )
 
 
 def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderError]]) -> None:

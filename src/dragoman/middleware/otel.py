@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..calls import CallCompleted, CallFailed
+from ..errors import ImportAdvice
 from ..messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResult
 from .observe import CallEvent
 
@@ -104,12 +105,8 @@ class OpenTelemetry:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         # Import opentelemetry only here: it is optional, and the import takes a tenth of a second.
-        try:
+        with ImportAdvice("OpenTelemetry needs the API package: pip install 'dragoman[otel]'"):
             from opentelemetry import metrics, trace
-        except ImportError as error:
-            raise ImportError(
-                "OpenTelemetry needs the API package: pip install 'dragoman[otel]'"
-            ) from error
         self._kind = trace.SpanKind.CLIENT
         self._failed = trace.StatusCode.ERROR
         self._parents: OrderedDict[str, Context] = OrderedDict()

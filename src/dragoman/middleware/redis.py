@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ImportAdvice
+
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
@@ -35,12 +37,8 @@ class RedisServer:
         seconds: float | None = None,
         max_connections: int | None = None,
     ) -> None:
-        try:
+        with ImportAdvice(f"{user} needs the redis package: pip install 'dragoman[redis]'"):
             import redis.asyncio  # lazy import: an optional dependency
-        except ImportError as error:
-            raise ImportError(
-                f"{user} needs the redis package: pip install 'dragoman[redis]'"
-            ) from error
         self.errors = (redis.RedisError, OSError)  # asyncio's TimeoutError is an OSError
         self.seconds = seconds or SECONDS  # the timeout of one command
         self._owned = isinstance(client, str)

@@ -100,7 +100,7 @@ class RedisAvailability(Availability):
         self._next = self._clock() + self._poll_seconds
         self._apply(
             {
-                _read_target(name): (float(ago), why)
+                msgspec.json.decode(name, type=tuple[str, str]): (float(ago), why)
                 for name, ago, why in zip(*[iter(decode(found))] * 3, strict=True)
             }
         )
@@ -148,8 +148,3 @@ class RedisAvailability(Availability):
 
 def _write_target(provider: str, model: str) -> str:
     return msgspec.json.encode([provider, model]).decode()
-
-
-def _read_target(text: str) -> tuple[str, str]:
-    provider, model = msgspec.json.decode(text, type=tuple[str, str])
-    return provider, model

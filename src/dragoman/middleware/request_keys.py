@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -48,15 +50,7 @@ def _same_numbers(value: Any) -> Any:
 
 def hide(value: Any) -> Any:
     """Mask strings that look like API keys, and fields whose names suggest a secret."""
-    return _scrub_all(_hide_named(value))
-
-
-def _scrub_all(value: Any) -> Any:
-    if isinstance(value, str):
-        return scrub(value, limit=None)
-    if isinstance(value, dict):
-        return {name: _scrub_all(item) for name, item in value.items()}
-    return [_scrub_all(item) for item in value] if isinstance(value, list) else value
+    return _hide_named(value, partial(scrub, limit=None))
 
 
 # Endings of field names that suggest a secret, without separators. "token" is not listed, since
@@ -68,14 +62,21 @@ _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "pa
                  "securitytoken", "sessiontoken")  # fmt: skip
 
 
-def _hide_named(value: Any) -> Any:
-    """Mask the values of fields whose names suggest a secret, such as ``password``."""
+def _hide_named(value: Any, clean: Callable[[str], str] = str) -> Any:
+    """Mask the values of fields whose names suggest a secret, such as ``password``.
+
+    ``clean`` is applied to all other strings.
+    """
+    if isinstance(value, str):
+        return clean(value)
     if isinstance(value, dict):
         return {
-            name: _mask(item) if _is_secret(name) else _hide_named(item)
+            name: _mask(item, clean) if _is_secret(name) else _hide_named(item, clean)
             for name, item in value.items()
         }
-    return [_hide_named(item) for item in value] if isinstance(value, list | tuple) else value
+    return (
+        [_hide_named(item, clean) for item in value] if isinstance(value, list | tuple) else value
+    )
 
 
 def _is_secret(name: str) -> bool:
@@ -83,13 +84,13 @@ def _is_secret(name: str) -> bool:
     return word == "token" or word.endswith(_SECRET_NAMES)
 
 
-def _mask(value: Any) -> Any:
+def _mask(value: Any, clean: Callable[[str], str]) -> Any:
     """Mask every string in the value of a secret field.
 
     Objects and lists keep their structure, so that a JSON Schema stays valid.
     """
     if isinstance(value, dict):
-        return _hide_named(value)
+        return _hide_named(value, clean)
     if isinstance(value, list | tuple):
-        return [_mask(item) for item in value]
+        return [_mask(item, clean) for item in value]
     return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"

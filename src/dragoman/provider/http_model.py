@@ -68,7 +68,9 @@ class HttpModel(Model):
         self.capabilities = read_capabilities(capabilities)
         self._transport = transport
         self._timeouts = parse_timeouts(timeouts)
-        self.on_loss = check_on_loss(on_loss)
+        if on_loss not in ("warn", "reject"):
+            raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
+        self.on_loss = on_loss
         key = api_key if isinstance(api_key, str) else None
         self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
@@ -129,11 +131,9 @@ class HttpModel(Model):
 
         Remove keys and the caller's texts from the error's message.
         """
-        error.provider, error.model = error.provider or self.name, error.model or self.model
+        error.attribute(self.name, self.model, None if request is None else request.request_id)
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
             error.advice = self._hint
-        if request is not None:
-            error.request_id = error.request_id or request.request_id
         error.hide(self._reveal_secrets(), texts)
         return error
 
@@ -200,13 +200,6 @@ def _read_auth(api_key: Any) -> Auth | None:
 def read_capabilities(given: Capabilities | Mapping[str, Any] | None) -> Capabilities:
     """Return capabilities that are given as such or as a mapping of their fields."""
     return given if isinstance(given, Capabilities) else Capabilities.of(given or {})
-
-
-def check_on_loss(on_loss: Literal["warn", "reject"]) -> Literal["warn", "reject"]:
-    """Return the setting ``on_loss``; raise ``ValueError`` if it is neither of its two values."""
-    if on_loss not in ("warn", "reject"):
-        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
-    return on_loss
 
 
 def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:

@@ -36,75 +36,81 @@ class Pipeline:
 
         Intents run concurrently if all their tools are read-only, otherwise in order.
         """
+        runs = [_IntentRun(each, turn, self._tools, self._gate, self._journal) for each in intents]
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
-            await self._process_together(intents, turn)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for run in runs:
+                        group.create_task(run.process())
+            except BaseExceptionGroup as failures:
+                raise failures.exceptions[0] from None
             return
-        for intent in intents:
-            await self._process_one(intent, turn)
+        for run in runs:
+            await run.process()
 
-    async def _process_together(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for intent in intents:
-                    group.create_task(self._process_one(intent, turn))
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
 
-    async def _process_one(self, intent: ToolIntent, turn: str) -> None:
-        parent = self._journal.state.intents[intent.id].record
+class _IntentRun:
+    """Process one intent. The parent of each of its records is the record before it."""
+
+    def __init__(
+        self, intent: ToolIntent, turn: str, tools: Toolbox, gate: Gate, journal: Journal
+    ) -> None:
+        self._intent = intent
+        self._turn = turn
+        self._tools = tools
+        self._gate = gate
+        self._journal = journal
+        self._parent = journal.state.intents[intent.id].record
+
+    async def process(self) -> None:
+        """Validate the intent, get permission for it, and run it if it is allowed."""
+        intent = self._intent
         rejection = self._tools.validate(intent.tool_name, intent.input)
         if rejection is not None:
-            rejected = logs.ToolIntentRejected(intent.id, intent.tool_name, *rejection)
-            await self._journal.write(rejected, parent=parent, turn=turn)
+            await self._write(logs.ToolIntentRejected(intent.id, intent.tool_name, *rejection))
             return
         tool = self._tools.find(intent.tool_name)
-        paths = tool.locate(intent.input)
-        validated = logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
-        record = await self._journal.write(validated, parent=parent, turn=turn)
-        proposal = self._propose(intent, tool, intent.input, paths)
-        granted = await self._permit(intent, tool, proposal, record.id, turn)
-        if granted is not None:
-            await self._run(intent, tool, *granted, turn)
-
-    def _propose(
-        self,
-        intent: ToolIntent,
-        tool: ExecutableTool,
-        given: dict[str, Any],
-        paths: tuple[str, ...],
-    ) -> Proposal:
-        return Proposal(
-            tool.name, given, tool.side_effect, paths, intent.id, self._journal.session
+        proposal = self._propose(tool, intent.input)
+        await self._write(
+            logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, proposal.paths)
         )
+        granted = await self._permit(tool, proposal)
+        if granted is not None:
+            await self._run(tool, granted)
 
-    async def _permit(
-        self,
-        intent: ToolIntent,
-        tool: ExecutableTool,
-        proposal: Proposal,
-        parent: str,
-        turn: str,
-    ) -> tuple[Proposal, str] | None:
-        """Return the permitted call and the id of the record that permits it.
+    async def _write(self, payload: logs.Payload, actor: logs.Actor | None = None) -> None:
+        record = await self._journal.write(
+            payload, parent=self._parent, turn=self._turn, actor=actor
+        )
+        self._parent = record.id
 
-        The result is ``None`` if the call is denied.
-        """
+    def _propose(self, tool: ExecutableTool, given: dict[str, Any]) -> Proposal:
+        facts = tool.side_effect, tool.locate(given), self._intent.id, self._journal.session
+        return Proposal(tool.name, given, *facts)
+
+    async def _permit(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
+        """Return the permitted call, or ``None`` if the call is denied."""
+        intent = self._intent
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
-            asked = logs.PermissionRequested(
-                intent.id, proposal.tool_name, verdict.reason, verdict.rule
-            )
-            parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
+            facts = intent.id, proposal.tool_name, verdict.reason, verdict.rule
+            await self._write(logs.PermissionRequested(*facts))
             decision = await self._gate.ask(proposal, verdict)
         if decision.allowed is True and isinstance(tool, RecordedTool):
             decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
-            proposal, decision = self._edit(intent, proposal, decision)
-        record = await self._record_decision(intent, decision, parent, turn)
-        return (proposal, record) if record is not None else None
+            proposal, decision = self._edit(tool, proposal, decision)
+        actor: logs.Actor = "system" if is_machine(decision.by) else "user"
+        given = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
+        if decision.allowed is not True:
+            await self._write(logs.PermissionDenied(*given), actor)
+            return None
+        scope = decision.scope, decision.prefix, decision.input
+        await self._write(logs.PermissionGranted(*given, *scope), actor)
+        return proposal
 
     def _edit(
-        self, intent: ToolIntent, proposal: Proposal, decision: Decision
+        self, tool: ExecutableTool, proposal: Proposal, decision: Decision
     ) -> tuple[Proposal, Decision]:
         """Replace the proposed input with the input in the decision.
 
@@ -121,47 +127,28 @@ class Pipeline:
         rejection = self._tools.validate(proposal.tool_name, given)
         if rejection is not None:
             return proposal, _refuse_edit(decision, rejection[1])
-        tool = self._tools.find(proposal.tool_name)
-        edited = self._propose(intent, tool, given, tool.locate(given))
+        edited = self._propose(tool, given)
         verdict = self._gate.policy.judge(edited)
         if verdict.action == "deny":
-            return proposal, replace(
-                _refuse_edit(decision, verdict.reason or "a rule denies it"), rule=verdict.rule
-            )
+            denied = _refuse_edit(decision, verdict.reason or "a rule denies it")
+            return proposal, replace(denied, rule=verdict.rule)
         return edited, replace(decision, input=given)
 
-    async def _record_decision(
-        self, intent: ToolIntent, decision: Decision, parent: str, turn: str
-    ) -> str | None:
-        actor = "system" if is_machine(decision.by) else "user"
-        facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
-        if decision.allowed is not True:
-            denied = logs.PermissionDenied(*facts)
-            await self._journal.write(denied, parent=parent, turn=turn, actor=actor)  # type: ignore[arg-type]
-            return None
-        granted = logs.PermissionGranted(*facts, decision.scope, decision.prefix, decision.input)
-        return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
-
-    async def _run(
-        self, intent: ToolIntent, tool: ExecutableTool, proposal: Proposal, parent: str, turn: str
-    ) -> None:
+    async def _run(self, tool: ExecutableTool, proposal: Proposal) -> None:
+        intent = self._intent
         context = {
             "side_effect": tool.side_effect,
             "timeout": tool.timeout,
             "output_limit": tool.output_limit,
+            **tool.context(),
         }
-        started = logs.ToolStarted(
-            intent.id, tool.name, proposal.input, {**context, **tool.context()}
-        )
-        parent = (await self._journal.write(started, parent=parent, turn=turn)).id
+        await self._write(logs.ToolStarted(intent.id, tool.name, proposal.input, context))
         try:
             withheld = self._gate.policy.withheld(proposal)
             observation = await self._tools.execute(tool.name, proposal.input, withheld)
         except ToolFailure as failure:
-            failed = logs.ToolFailed(
-                intent.id, tool.name, failure.kind, failure.message, failure.duration_ms
-            )
-            await self._journal.write(failed, parent=parent, turn=turn)
+            facts = failure.kind, failure.message, failure.duration_ms
+            await self._write(logs.ToolFailed(intent.id, tool.name, *facts))
         except asyncio.CancelledError:
             left = (
                 "was stopped"
@@ -169,31 +156,22 @@ class Pipeline:
                 else "cannot be interrupted and may still be running"
             )
             message = f"cancelled while it ran: it {left}, and what it did is not known"
-            await self._journal.write(
-                logs.ToolFailed(intent.id, tool.name, "cancelled", message),
-                parent=parent,
-                turn=turn,
-            )
+            await self._write(logs.ToolFailed(intent.id, tool.name, "cancelled", message))
             raise
         else:
-            await self._observe(intent, observation, parent, turn)
+            await self._observe(observation)
 
-    async def _observe(
-        self, intent: ToolIntent, seen: Observation, parent: str, turn: str
-    ) -> None:
+    async def _observe(self, seen: Observation) -> None:
+        names = self._intent.id, self._intent.tool_name
         observed = logs.ToolObserved(
-            intent.id, intent.tool_name, seen.content, seen.is_error, seen.truncated,
-            seen.exit_code,
-            seen.duration_ms, seen.details,
+            *names, seen.content, seen.is_error, seen.truncated, seen.exit_code, seen.duration_ms,
+            seen.details,
         )  # fmt: skip
         try:
-            await self._journal.write(observed, parent=parent, turn=turn)
+            await self._write(observed)
         except logs.InvalidRecordError as error:
             message = f"it ran, and what it gave back cannot be recorded: {error}"
-            failed = logs.ToolFailed(
-                intent.id, intent.tool_name, "unreadable", message, seen.duration_ms
-            )
-            await self._journal.write(failed, parent=parent, turn=turn)
+            await self._write(logs.ToolFailed(*names, "unreadable", message, seen.duration_ms))
 
 
 def _refuse_edit(decision: Decision, why: str) -> Decision:

@@ -62,7 +62,8 @@ def hook(
     )
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
-        asked = describe_proposal(proposal, verdict)
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
+        asked = {**plain, "rule": verdict.rule, "reason": verdict.reason}
         try:
             async with asyncio.timeout(timeout):
                 given = await (_call(target, asked) if callable(target) else _run(target, asked))
@@ -82,12 +83,6 @@ def hook(
         )  # fmt: skip
 
     return approve
-
-
-def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
-    """Return a proposal as plain data, with the rule and the reason why it needs a decision."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
-    return {**plain, "rule": verdict.rule, "reason": verdict.reason}
 
 
 async def _call(function: HookFunction, asked: dict[str, Any]) -> Any:

@@ -41,7 +41,7 @@ from .records import record_message
 from .sheet import describe_session
 from .state import State, reduce_records
 from .supervisor import Supervisor
-from .turn import RUNNABLE, Corrections, Turn, TurnSettings
+from .turn import RUNNABLE, Turn, TurnSettings
 
 log = logging.getLogger("dragoman")
 
@@ -125,7 +125,8 @@ class Session(Displayed, Generic[Parsed]):
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
-        self._corrections = Corrections(corrections)
+        self._corrections = corrections
+        self._unusable = 0  # how many unusable replies there were in a row
         self._queued: list[User] = []  # goals that are pursued after the current one
         # The number of the record to continue after, if it is not the last one.
         self._at: int | None = None
@@ -355,7 +356,7 @@ class Session(Displayed, Generic[Parsed]):
         try:
             response, intents = await turn.run(self._pipeline)
         except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
-            self._corrections.count(error)
+            self._count_unusable(error)
             if isinstance(error, errors.StructuredOutputError):
                 await turn.correct_output(error)
             else:
@@ -363,9 +364,9 @@ class Session(Displayed, Generic[Parsed]):
             return Step(number, error.response)
         rejected = [self.state.intents[intent.id].end for intent in intents]
         if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
-            self._corrections.count(_reject(response, rejected[0]))
+            self._count_unusable(_reject(response, rejected[0]))
         else:
-            self._corrections.used = 0
+            self._unusable = 0
         if intents and response.finish_reason in RUNNABLE:
             return Step(number, response, intents)
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
@@ -378,6 +379,12 @@ class Session(Displayed, Generic[Parsed]):
             return Step(number, response, intents)
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
+
+    def _count_unusable(self, error: errors.ProviderError) -> None:
+        """Count one more unusable reply, and raise its error if there are too many in a row."""
+        self._unusable += 1
+        if self._unusable > self._corrections:
+            raise error
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop

@@ -56,20 +56,6 @@ class TurnSettings(Struct, frozen=True):
     output: Any = None
 
 
-class Corrections:
-    """A counter of consecutive unusable replies; more than ``limit`` are an error."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.used = 0
-
-    def count(self, error: MalformedToolCallError | StructuredOutputError) -> None:
-        """Count one more unusable reply, and raise its error if the limit is exceeded."""
-        self.used += 1
-        if self.used > self._limit:
-            raise error
-
-
 @dataclass(eq=False)
 class Turn:
     """One turn of a session, with the provider that it calls and the reason for that choice."""

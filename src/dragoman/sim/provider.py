@@ -239,9 +239,7 @@ class ScriptedProvider(ReplyProvider):
         )
 
     def _named(self, error: ProviderError, request: Request) -> ProviderError:
-        error.provider, error.model = error.provider or self.name, error.model or self.model
-        error.request_id = error.request_id or request.request_id
-        return error
+        return error.attribute(self.name, self.model, request.request_id)
 
 
 async def read_batches(batches: AsyncGenerator[list[Event], None]) -> AsyncIterator[Event]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from ..errors import InvalidModelError, ProviderError
+from ..errors import ImportAdvice, InvalidModelError, ProviderError
 from ..events import Event
 from ..messages import Request
 from ..provider import Provider, connect
@@ -155,11 +155,8 @@ class SimServer:
             ready.set()
 
     async def _serve(self, ready: threading.Event) -> None:
-        try:
-            # Starlette is an optional dependency and slow to import.
+        with ImportAdvice(MISSING):  # Starlette is an optional dependency and slow to import
             from starlette.routing import Route, Router
-        except ImportError as error:
-            raise ImportError(MISSING) from error
 
         routes = [
             Route(path, _Endpoint(handle), methods=[method])

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 
 from ..config import ConfigError
-from ..errors import InvalidResponseError, NetworkError, without_frames
+from ..errors import ImportAdvice, InvalidResponseError, NetworkError, without_frames
 from ..wire.urls import is_loopback
 from .connection import Connection, FramingError
 from .contract import Secret
@@ -151,12 +151,8 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
     against the list of its issuer. A certificate whose issuer has no list is rejected.
     """
     if ca == "system":
-        try:
+        with ImportAdvice("ca='system' needs the extra: pip install 'dragoman[truststore]'"):
             import truststore
-        except ImportError as error:
-            raise ImportError(
-                "ca='system' needs the extra: pip install 'dragoman[truststore]'"
-            ) from error
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:
         with _reading("ca", ca):
@@ -235,7 +231,8 @@ class Dialer:
         loop = asyncio.get_running_loop()
         if self._uds is not None:
             return (await loop.create_unix_connection(make, self._uds, **settings))[1]
-        if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(target.host):
+        is_address = ":" in target.host or target.host.replace(".", "").isdigit()
+        if isinstance(loop, asyncio.BaseEventLoop) and not is_address:
             # only asyncio's own event loops support this option; uvloop tries the addresses in
             # sequence
             settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
@@ -294,7 +291,3 @@ class Dialer:
             )
             refused.status = tunnel.status or None
             raise refused
-
-
-def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()

@@ -143,7 +143,7 @@ def _collect(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the patterns of a schema: those for values, and those for property names."""
     values: list[str] = []
     names: list[str] = []
-    for each in _objects(schema):
+    for each in find_objects(schema):
         if isinstance(pattern := each.get("pattern"), str):
             values.append(pattern)
         if isinstance(properties := each.get("patternProperties"), dict):
@@ -151,8 +151,9 @@ def _collect(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
     return values, names
 
 
-def _objects(schema: Any) -> Iterator[dict[str, Any]]:
-    level = [schema]
+def find_objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a JSON value."""
+    level = [value]
     while level:
         each = level.pop()
         if isinstance(each, dict):

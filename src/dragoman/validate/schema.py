@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import InvalidRequestError, cut
 from .expansion import measure
-from .patterns import MAX_STEPS, find_patterns, start_meter
+from .patterns import MAX_STEPS, find_objects, find_patterns, start_meter
 
 MAX_SCHEMA = 256 * 1024
 """The longest schema that is compiled, in bytes of JSON."""
@@ -123,15 +123,7 @@ def _measure_value(value: Any) -> tuple[int, int]:
 
 def _measure_names(value: Any) -> int:
     """Return the number of characters in the property names of a value."""
-    total, level = 0, [value]
-    while level:
-        each = level.pop()
-        if isinstance(each, dict):
-            total += sum(map(len, each))
-            level += each.values()
-        elif isinstance(each, list):
-            level += each
-    return total
+    return sum([sum(map(len, each)) for each in find_objects(value)])
 
 
 class _Cache:

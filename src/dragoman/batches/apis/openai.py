@@ -32,9 +32,7 @@ class OpenAIBatches(BatchApi):
             msgspec.json.encode({"custom_id": each.key, **head, "body": each.body})
             for each in requests
         ]
-        form = _write_form(
-            {"purpose": b"batch"}, "file", f"{tag}.jsonl", b"\n".join(lines) + b"\n"
-        )
+        form = _write_form(f"{tag}.jsonl", b"\n".join(lines) + b"\n")
         uploaded = await self.post(
             f"{self._root}/files", form, f"multipart/form-data; boundary={_BOUNDARY}"
         )
@@ -77,9 +75,8 @@ def _read(line: dict[str, Any]) -> Answered:
     return Answered(key, 0, 500, msgspec.json.encode({"error": error}), lost)
 
 
-def _write_form(fields: dict[str, bytes], name: str, file: str, content: bytes) -> bytes:
-    parts = [f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n'.encode() + value + b"\r\n"
-             for key, value in fields.items()]  # fmt: skip
-    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{file}"\r\n'
-    parts.append(head.encode() + b"Content-Type: application/jsonl\r\n\r\n" + content + b"\r\n")
-    return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
+def _write_form(file: str, content: bytes) -> bytes:
+    part = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
+    head = f'{part}"purpose"\r\n\r\nbatch\r\n{part}"file"; filename="{file}"\r\n'
+    kind = "Content-Type: application/jsonl\r\n\r\n"
+    return f"{head}{kind}".encode() + content + f"\r\n--{_BOUNDARY}--\r\n".encode()

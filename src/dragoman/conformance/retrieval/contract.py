@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
 from ...events import Usage
 from ...retrieval import Embedder, Embeddings, Ranking, Reranker, RetrievalModel, Vectors
-from ..provider import ProviderCase, leave_out, open_made
+from ..provider import ProviderCase, check_settings, leave_out, open_made
 from ..violation import Violation, demand, demand_same
 
 Factory = Callable[[], RetrievalModel | Awaitable[RetrievalModel]]
@@ -41,12 +41,10 @@ class RetrievalKit:
     at_once: int = 4
     seconds: float = 60.0
 
-    @contextlib.asynccontextmanager
-    async def open(self, factory: Factory | None = None) -> AsyncIterator[Any]:
+    def open(self, factory: Factory | None = None) -> contextlib.AbstractAsyncContextManager[Any]:
         """Return a context manager that opens a new model and closes it at the end."""
         kinds = Embedder | Reranker
-        async with open_made(factory or self.factory, kinds, "an Embedder or a Reranker") as made:
-            yield made
+        return open_made(factory or self.factory, kinds, "an Embedder or a Reranker")
 
 
 class RetrievalModelCase(ProviderCase):
@@ -67,10 +65,7 @@ def retrieval_suite(
     ``RetrievalKit``: ``texts`` (at least five), ``query``, ``at_once``, ``seconds``. ``skip``
     omits cases by name, with ``*`` as a wildcard.
     """
-    for name in settings:
-        if name not in RetrievalKit.__dataclass_fields__:
-            known = ", ".join(RetrievalKit.__dataclass_fields__)
-            raise ValueError(f"retrieval_suite: unknown setting {name!r}; one of {known}")
+    check_settings("retrieval_suite", RetrievalKit, settings)
     kit = RetrievalKit(factory, failing or {}, **settings)
     return leave_out([RetrievalModelCase(name, check, kit) for name, check in CASES.items()], skip)
 

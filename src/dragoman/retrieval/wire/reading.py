@@ -111,7 +111,10 @@ def check_count(found: int, expected: int) -> None:
 
 def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
     """Return the vectors as consecutive little-endian float32 bytes, and the vector length."""
-    packed = [row if type(row) is bytes else _pack_numbers(row) for row in rows]
+    packed = [
+        row if type(row) is bytes else little_endian(array.array("f", row).tobytes())
+        for row in rows
+    ]
     sizes = set(map(len, packed))
     if len(sizes) > 1:
         lengths = ", ".join([f"{size / WIDTH:g}" for size in sorted(sizes)[:5]])
@@ -123,10 +126,6 @@ def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
     if not is_finite(data):
         raise InvalidResponseError("a vector has a number that is not finite")
     return data, size // WIDTH
-
-
-def _pack_numbers(row: Any) -> bytes:
-    return little_endian(array.array("f", row).tobytes())
 
 
 # --- reading rankings --------------------------------------------------------------------------
