@@ -267,7 +267,7 @@ async def test_stored_responses_expire_and_the_oldest_are_deleted_first(
     clock = Clock()
     monkeypatch.setattr("dragoman.gateway.store.time", SimpleNamespace(time=clock))
     store = ResponseStore(tmp_path / "a.db", keep_seconds=60)
-    await store.put("ann", RESPONSE, [("r1", {"a": 1})])
+    await store.put("ann", [(RESPONSE, "r1", {"a": 1})])
     clock.now += 59
     assert await store.get("ann", RESPONSE, ["r1"]) == {"r1": {"a": 1}}
     clock.now += 2
@@ -280,6 +280,6 @@ async def test_stored_responses_expire_and_the_oldest_are_deleted_first(
     store = ResponseStore(tmp_path / "b.db")
     for name in ("r1", "r2", "r3"):
         clock.now += 1
-        await store.put("ann", RESPONSE, [(name, {})])
+        await store.put("ann", [(RESPONSE, name, {})])
     assert set(await store.get("ann", RESPONSE, ["r1", "r2", "r3"])) == {"r2", "r3"}
     store.close()

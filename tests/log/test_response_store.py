@@ -22,8 +22,8 @@ def to_url(conninfo: str) -> str:
 
 async def test_stored_responses_are_visible_to_their_owner_only(conninfo: str) -> None:
     store, other = ResponseStore(to_url(conninfo)), ResponseStore(to_url(conninfo))
-    await store.put("ann", "response", [("r1", {"a": 1}), ("r2", {"a": [2]})])
-    await store.put("ann", "response", [("r1", {"a": 3})])
+    await store.put("ann", [("response", "r1", {"a": 1}), ("response", "r2", {"a": [2]})])
+    await store.put("ann", [("response", "r1", {"a": 3})])
     assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {
         "r1": {"a": 3},
         "r2": {"a": [2]},

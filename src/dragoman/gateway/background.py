@@ -98,9 +98,8 @@ class Background:
             self._stopped.discard(made["id"])
 
     async def _put(self, owner: str, response: dict[str, Any]) -> None:
-        await self._store.put(
-            owner, RESPONSE, [(response["id"], {"response": response, "input": []})]
-        )
+        record = {"response": response, "input": []}
+        await self._store.put(owner, [(RESPONSE, response["id"], record)])
 
 
 class _Absent:

@@ -41,10 +41,13 @@ class ResponseStore:
         self._lock = threading.Lock()
         self._swept = 0.0
 
-    async def put(self, owner: str, kind: str, rows: Sequence[tuple[str, Any]]) -> None:
-        """Store an owner's values under their ids; replace earlier values with the same ids."""
-        written = [(name, msgspec.json.encode(value)) for name, value in rows]
-        await self._work(self._put, owner, kind, written)
+    async def put(self, owner: str, rows: Sequence[tuple[str, str, Any]]) -> None:
+        """Store an owner's values under their kinds and ids, all of them or none.
+
+        Earlier values with the same kinds and ids are replaced.
+        """
+        written = [(kind, name, msgspec.json.encode(value)) for kind, name, value in rows]
+        await self._work(self._put, owner, written)
 
     async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
         """Return an owner's values that have one of the given ids, by id."""
@@ -78,14 +81,15 @@ class ResponseStore:
         with self._lock:
             return function(*args)
 
-    def _put(self, owner: str, kind: str, rows: Sequence[tuple[str, bytes]]) -> None:
+    def _put(self, owner: str, rows: Sequence[tuple[str, str, bytes]]) -> None:
         now = time.time()
-        for name, data in rows:
-            self._base.run(
-                "insert into dragoman_kept values (?, ?, ?, ?, ?) on conflict (owner, kind, id) "
-                "do update set data = excluded.data, until = excluded.until",
-                (owner, kind, name, data, now + self._keep_seconds),
-            )
+        statement = (
+            "insert into dragoman_kept values (?, ?, ?, ?, ?) on conflict (owner, kind, id) "
+            "do update set data = excluded.data, until = excluded.until"
+        )
+        with self._base.transaction():
+            for row in rows:
+                self._base.run(statement, (owner, *row, now + self._keep_seconds))
         if now - self._swept > _SWEEP_SECONDS:
             self._swept = now
             self._base.run("delete from dragoman_kept where until < ?", (now,))

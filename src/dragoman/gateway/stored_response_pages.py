@@ -74,7 +74,7 @@ class _KeptPages:
         fields = await _read(asked)
         name, metadata = new_id("conv"), fields.get("metadata") or {}
         record = {"items": _read_items(fields), "metadata": metadata}
-        await self._store.put(caller.owner, CONVERSATION, [(name, record)])
+        await self._store.put(caller.owner, [(CONVERSATION, name, record)])
         return _show(name, metadata)
 
     async def conversation(self, asked: HttpAsked, caller: Caller) -> Any:
@@ -91,7 +91,7 @@ class _KeptPages:
         record = await self._find(asked, caller, CONVERSATION)
         added = _read_items(await _read(asked))
         record["items"] = [*record["items"], *added]
-        await self._store.put(caller.owner, CONVERSATION, [(asked.path_params["name"], record)])
+        await self._store.put(caller.owner, [(CONVERSATION, asked.path_params["name"], record)])
         return _list(added)
 
     # --- both kinds

@@ -129,17 +129,19 @@ class Memory:
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]
+        rows: list[tuple[str, str, Any]] = []
         if self._conversation is not None:
             kept = await self._store.get(self._owner, CONVERSATION, [self._conversation])
             record = kept.get(self._conversation, {"items": []})
             record["items"] = [*record["items"], *self._new, *output]
-            await self._store.put(self._owner, CONVERSATION, [(self._conversation, record)])
+            rows.append((CONVERSATION, self._conversation, record))
         if self._is_stored or self._response_id is not None:
-            record = {"response": response, "input": self._input}
-            await self._store.put(self._owner, RESPONSE, [(response["id"], record)])
-            items = [(item["id"], item) for item in output if isinstance(item.get("id"), str)]
-            if items:
-                await self._store.put(self._owner, ITEM, items)
+            rows.append((RESPONSE, response["id"], {"response": response, "input": self._input}))
+            rows += [
+                (ITEM, item["id"], item) for item in output if isinstance(item.get("id"), str)
+            ]
+        if rows:
+            await self._store.put(self._owner, rows)
 
 
 def _is_reference(item: Any) -> bool:
