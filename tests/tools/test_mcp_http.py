@@ -94,6 +94,58 @@ async def test_failure_has_no_secret_on_any_attribute_of_its_chain(method: str) 
         assert KEY not in shown
 
 
+STATUSES = [(401, "Unauthorized"), (403, "Forbidden"), (429, "Too Many Requests"),
+            (500, "Internal Server Error"), (502, "Bad Gateway")]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+@pytest.mark.parametrize("method", ["initialize", "tools/list", "tools/call"])
+@pytest.mark.parametrize(("status", "phrase"), STATUSES)
+async def test_failure_names_the_status_of_the_server(
+    status: int, phrase: str, method: str, kind: str
+) -> None:
+    async def refuse() -> web.Response:
+        return web.Response(status=status, text='{"detail": "no"}', content_type=kind)
+
+    async with serve(method, lambda *_: refuse()) as server:
+        with pytest.raises(ToolFailure) as caught:
+            await call(server)
+    assert f"HTTP {status} {phrase}" in str(caught.value)
+    assert ("headers=" in str(caught.value)) is (status in (401, 403))
+
+
+async def test_error_in_the_body_of_a_failed_request_is_kept() -> None:
+    async def refuse(request_id: Any) -> web.Response:
+        error = {"code": -32602, "message": "an argument is wrong"}
+        return web.json_response({"jsonrpc": "2.0", "id": request_id, "error": error}, status=400)
+
+    async with serve("tools/call", lambda _, request_id: refuse(request_id)) as server:
+        with pytest.raises(ToolFailure, match="an argument is wrong"):
+            await call(server)
+
+
+ODD_SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"$ref": "https://a.test/schema.json"}}},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
+    {"type": "object", "properties": {"a": {"type": "money"}}},
+    {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}},
+    {"type": "object", "properties": {"a": {"type": "string", "required": True}}},
+]
+
+
+@pytest.mark.parametrize("schema", ODD_SCHEMAS)
+async def test_tool_with_an_unusable_schema_is_refused_and_the_others_are_kept(
+    schema: dict[str, Any],
+) -> None:
+    odd = {"name": "odd", "inputSchema": schema}
+    async with serve("tools/list", result(tools=[odd, TOOL])) as server:
+        seen = await call(server)
+        assert [tool.name for tool in server.tools] == ["look"]
+        assert len(server.refused) == 1
+        assert "the tool 'odd' is refused: " in server.refused[0]
+    assert seen.content == "found"
+
+
 def stream(part: bytes, kind: str) -> Answer:
     """Return an answer that repeats a part until the client closes the connection."""
 

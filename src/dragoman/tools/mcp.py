@@ -52,6 +52,7 @@ _SHOWN = 60  # characters of a rejected tool name to show
 _SHORTEST_SECRET = 8
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MAX_REASONS = 20
+_MAX_REASON = 300  # characters of the reason why a tool's schema is refused
 
 
 class McpServer:
@@ -63,7 +64,8 @@ class McpServer:
             session = Session(provider, server.tools, policy, log)
 
     A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
-    names are not plain ASCII of at most 64 characters are left out; ``refused`` has the reasons.
+    names are not plain ASCII of at most 64 characters, or whose schemas are not valid JSON Schema,
+    are left out; ``refused`` has the reasons.
 
     ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, are sent only to the origin of
     the URL, and their values are hidden in errors and in what tools return. With ``pins``, a tool
@@ -266,20 +268,22 @@ class McpServer:
         self._pins.keep(self.key, self.tools)
 
     def _take_tools(self, found: list[Any]) -> None:
-        """Keep the tools with valid names, and list the others in ``refused``."""
-        odd = [
-            ascii(self._prefix + each.name[:_SHOWN])
-            for each in found
-            if not self._is_usable(each.name)
-        ]
-        self.tools = [self._tool(each) for each in found if self._is_usable(each.name)]
-        self.refused = [
-            f"{self.label}: the tool {shown} is refused: a name must be {_NAME_RULE}"
-            for shown in odd[:_MAX_REASONS]
-        ]
+        """Keep the tools with valid names and schemas, and list the others in ``refused``."""
+        self.tools, odd = [], []
+        for each in found:
+            shown = ascii(self._prefix + each.name[:_SHOWN])
+            if not self._is_usable(each.name):
+                odd.append(f"the tool {shown} is refused: a name must be {_NAME_RULE}")
+                continue
+            try:
+                self.tools.append(self._tool(each))
+            except ValueError as error:
+                odd.append(f"the tool {shown} is refused: {ascii(str(error))[1:-1][:_MAX_REASON]}")
+        self.refused = [f"{self.label}: {reason}" for reason in odd[:_MAX_REASONS]]
         if len(odd) > _MAX_REASONS:
             self.refused.append(
-                f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names"
+                f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names "
+                "or schemas"
             )
         for reason in self.refused:
             log.warning("%s", reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from http.client import responses
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -30,6 +31,11 @@ class _McpResult(Struct):
 
 class _McpReply(Struct):
     result: _McpResult | None = None
+
+
+class _McpError(Struct):
+    jsonrpc: str
+    error: dict[str, Any] | None = None
 
 
 async def open_http(
@@ -59,6 +65,18 @@ async def open_http(
 
     async def bound(response: httpx2.Response) -> None:
         response.stream = Bounded(response)
+        # The library reads the error of a JSON-RPC body, but no other: every status would be
+        # "Server returned an error response". It takes 404 for an unknown method or session.
+        if response.status_code >= 400 and response.status_code != 404:
+            body = b""
+            if response.headers.get("content-type", "").lower().startswith("application/json"):
+                with contextlib.suppress(httpx2.StreamError):
+                    body = b"".join([part async for part in response.stream])
+            await response.stream.aclose()
+            if not _is_error(body):
+                body = _describe(response.status_code)
+                response.headers["content-type"] = "application/json"
+            response.stream = httpx2.ByteStream(body)
 
     http = httpx2.AsyncClient(
         headers={"Accept-Encoding": "identity"},
@@ -66,6 +84,21 @@ async def open_http(
         event_hooks={"request": [add_headers], "response": [bound]},
     )
     return streamable_http_client(url, http_client=await stack.enter_async_context(http))
+
+
+def _is_error(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_McpError).error is not None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _describe(status: int) -> bytes:
+    """Return a JSON-RPC error for an HTTP status; the library puts the id of the request in it."""
+    hint = "; pass the server's key in headers=" if status in (401, 403) else ""
+    phrase = responses.get(status, "")
+    error = {"code": -32603, "message": f"the server answered HTTP {status} {phrase}{hint}"}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "error": error})
 
 
 async def _bound(
