@@ -167,6 +167,15 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
     return Seen(method, path, headers, body)
 
 
+def replying(status: int, body: bytes, *content_type: str, **headers: str) -> Handler:
+    """Return a handler that gives every request the same reply."""
+
+    async def handler(connection: Connection) -> None:
+        connection.reply(status, body, *content_type, **headers)
+
+    return handler
+
+
 # --- replies of the Chat Completions API, as most tests need them ------------------------------
 
 

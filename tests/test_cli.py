@@ -14,7 +14,7 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 
-from .server import Connection, Seen, answering, completion
+from .server import Connection, Seen, answering, completion, replying
 from .test_sync import Background
 
 KEY = "sk-canary-0123456789abcdef"
@@ -77,10 +77,7 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
         {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
     ).encode()
 
-    async def propose(connection: Connection) -> None:
-        connection.reply(200, body)
-
-    with Background(propose) as server:
+    with Background(replying(200, body)) as server:
         schema = ["--tool-schema", str(tmp_path / "tool.json")]
         result = run("ask", "m", "Hi", "--base-url", server.base_url, *schema, *words)
     assert 'proposed, not executed: f({"x": 1})' in result.stdout
@@ -101,10 +98,7 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_exit_code_depends_on_the_error(status: int, body: bytes, code: int, words: str) -> None:
-    async def refuse(connection: Connection) -> None:
-        connection.reply(status, body, retry_after="7")
-
-    with Background(refuse) as server:
+    with Background(replying(status, body, retry_after="7")) as server:
         result = run(
             "ask", "m", "Hi", "--retries", "0", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY
         )
@@ -125,10 +119,7 @@ def test_every_error_category_has_its_own_exit_code() -> None:
 def test_invalid_structured_output_is_reported(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "object"}')
 
-    async def chatter(connection: Connection) -> None:
-        connection.reply(200, completion("certainly!"))
-
-    with Background(chatter) as server:
+    with Background(replying(200, completion("certainly!"))) as server:
         schema = ["--schema", str(tmp_path / "schema.json")]
         result = run("ask", "m", "Hi", "--base-url", server.base_url, *schema)
     assert result.exit_code == 18

@@ -14,7 +14,7 @@ from dragoman.registry import Registry
 from dragoman.registry.observed import ObservedFacts, observed_path
 from dragoman.validate import build_request
 
-from .server import Connection, serve
+from .server import Connection, replying, serve
 
 TOOLS = [
     Tool("f", "", {"type": "object", "properties": {}}),
@@ -75,10 +75,7 @@ def test_model_without_parallel_tool_calls_is_limited_to_one_call(
 
 
 async def test_max_tokens_above_the_limit_is_reduced_or_rejected() -> None:
-    async def answer(connection: Connection) -> None:
-        connection.reply(200, said())
-
-    async with serve(answer) as server:
+    async with serve(replying(200, said())) as server:
         known = {"max_output_tokens": 50}
         async with connect("m", base_url=server.base_url, capabilities=known) as model:
             reply = await model.complete("Hi", max_tokens=500)
@@ -120,10 +117,7 @@ async def test_cache_marks_for_a_model_without_prompt_caching_are_reported(marke
         "usage": {},
     }
 
-    async def answer(connection: Connection) -> None:
-        connection.reply(200, json.dumps(reply).encode())
-
-    async with serve(answer) as server:
+    async with serve(replying(200, json.dumps(reply).encode())) as server:
         for known in ({"supports_prompt_caching": False}, {}):
             model = connect("m", base_url=server.url, wire="anthropic", capabilities=known)
             async with model:

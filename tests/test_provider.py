@@ -20,7 +20,7 @@ from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
 
 from .listed import Listed
-from .server import Connection, answering, chunk, completion, serve, stream_of
+from .server import Connection, answering, chunk, completion, replying, serve, stream_of
 from .waiting import arrival, settle, until
 
 CITY = d.Tool(
@@ -75,10 +75,10 @@ async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
 
 
 async def test_call_neither_checks_readiness_nor_retries() -> None:
-    async def refuse(connection: Connection) -> None:
-        connection.reply(500, b"{}")
-
-    async with serve(refuse) as server, d.connect("m", base_url=server.base_url) as model:
+    async with (
+        serve(replying(500, b"{}")) as server,
+        d.connect("m", base_url=server.base_url) as model,
+    ):
         with pytest.raises(d.UnavailableError):
             await model.complete("Hi")
         with pytest.raises(d.UnavailableError):

@@ -21,7 +21,7 @@ from dragoman.tokens import FAMILIES, estimate_input_tokens
 from dragoman.validate import build_request
 from dragoman.wire import CODECS
 
-from .server import Connection, serve
+from .server import Connection, replying, serve
 
 EXAMPLE = """\
 adapters:
@@ -170,10 +170,7 @@ def test_opening_a_name_builds_the_configured_provider_layers(
 
 @pytest.mark.parametrize("retries", [None, 0])
 async def test_connect_does_not_retry_by_default(retries: int | None) -> None:
-    async def fail(connection: Connection) -> None:
-        connection.reply(500, b"{}", retry_after="0")
-
-    async with serve(fail) as server:
+    async with serve(replying(500, b"{}", retry_after="0")) as server:
         for expected, again in ((1, retries), (4, 2)):
             async with d.connect("m", base_url=server.base_url, retries=again) as model:
                 with pytest.raises(d.UnavailableError):

@@ -11,7 +11,7 @@ import pytest
 from dragoman import AuthenticationError, TextDelta, check_events
 from dragoman.sync import SyncProvider, connect
 
-from .server import Connection, Server, answering, chunk, serve
+from .server import Connection, Server, answering, chunk, replying, serve
 from .waiting import PATIENCE, block_until
 
 
@@ -106,10 +106,7 @@ def test_deleting_an_unfinished_stream_closes_it() -> None:
 
 
 def test_blocking_api_raises_errors_unchanged() -> None:
-    async def refuse(connection: Connection) -> None:
-        connection.reply(401, b"{}")
-
-    with Background(refuse) as server:
+    with Background(replying(401, b"{}")) as server:
         model: SyncProvider = connect("m", base_url=server.base_url)
         with pytest.raises(AuthenticationError):
             model.complete("Hi")

@@ -20,7 +20,7 @@ from dragoman.cli.errors import EXIT_CODES
 from dragoman.cli.mcp import read_headers
 from dragoman.log import SqliteLog
 
-from ..server import Connection, Server
+from ..server import Connection, Server, replying
 from ..session.playing import check_evidence, types
 from ..test_sync import Background
 from .terminal import Terminal
@@ -599,10 +599,7 @@ def test_missing_api_key_is_reported_in_three_lines(settings: Path, workspace: P
 
 
 def test_rejected_api_key_prints_no_traceback(settings: Path, workspace: Path) -> None:
-    async def refuse(connection: Connection) -> None:
-        connection.reply(401, b'{"error": {"message": "bad key"}}')
-
-    with Background(refuse) as server:
+    with Background(replying(401, b'{"error": {"message": "bad key"}}')) as server:
         result = run(server, workspace)
     assert result.exit_code == 10
     assert result.stderr.splitlines()[0] == "error: provider_authentication"

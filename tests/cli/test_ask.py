@@ -14,7 +14,7 @@ from dragoman.cli import main
 from dragoman.cli.ask import _first_block
 from dragoman.cli.errors import EXIT_CODES
 
-from ..server import Connection, answering
+from ..server import answering, replying
 from ..test_sync import Background
 
 FENCED = "Here:\n\n```python\nprint(1)\n```\n\nand\n\n```\nother\n```\n"
@@ -193,10 +193,7 @@ def test_unstreamed_json_output_is_one_object(server: Background) -> None:
 
 @pytest.mark.parametrize("words", [[], ["--no-stream"]])
 def test_errors_are_printed_as_json_with_the_json_option(words: list[str]) -> None:
-    async def refuse(connection: Connection) -> None:
-        connection.reply(401, b'{"error": {"message": "no"}}')
-
-    with Background(refuse) as server:
+    with Background(replying(401, b'{"error": {"message": "no"}}')) as server:
         result = run("m", "Hi", "--base-url", server.base_url, "--json", *words)
     assert result.exit_code == EXIT_CODES["provider_authentication"]
     error = json.loads(result.stdout)["error"]
@@ -206,10 +203,7 @@ def test_errors_are_printed_as_json_with_the_json_option(words: list[str]) -> No
 
 @pytest.mark.parametrize(("retries", "calls"), [("0", 1), ("1", 2)])
 def test_each_retry_is_printed(retries: str, calls: int) -> None:
-    async def fail(connection: Connection) -> None:
-        connection.reply(500, b"{}", retry_after="0")
-
-    with Background(fail) as server:
+    with Background(replying(500, b"{}", retry_after="0")) as server:
         result = run("m", "Hi", "--base-url", server.base_url, "--retries", retries)
         assert len(server.requests) == calls
     assert result.stderr.count("retrying in") == calls - 1

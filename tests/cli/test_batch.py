@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 
-from ..server import Connection, answering
+from ..server import answering, replying
 from ..test_sync import Background
 
 
@@ -125,11 +125,8 @@ def test_embedding_options_apply_to_embedded_rows(tmp_path: Path) -> None:
     data = [{"index": 0, "embedding": [1, 2]}]
     reply = json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 3}}).encode()
 
-    async def embed(connection: Connection) -> None:
-        connection.reply(200, reply)
-
     options = ["--dimensions", "2", "--input-type", "query", "--encoding-format", "base64"]
-    with Background(embed) as server:
+    with Background(replying(200, reply)) as server:
         done = run(server, "--embed", "--template", "{word}", *options, source="words.csv")
         assert done.exit_code == 0, done.output
         sent = server.requests[0]

@@ -14,7 +14,7 @@ from dragoman.capabilities import Capabilities
 from dragoman.cli import main
 from dragoman.prices import PriceTable
 
-from ..server import Connection
+from ..server import Connection, replying
 from ..test_sync import Background
 from .terminal import Terminal
 
@@ -247,11 +247,8 @@ def test_models_command_lists_models_of_local_servers(run: Any, tmp_path: Path) 
 def test_local_server_without_a_model_list_is_noted_once(
     run: Any, tmp_path: Path, status: int, body: bytes, problem: str
 ) -> None:
-    async def handle(connection: Connection) -> None:
-        connection.reply(status, body)
-
     (tmp_path / "models.yaml").write_text("adapters: {}")
-    with Background(handle) as server:
+    with Background(replying(status, body)) as server:
         result = run("--configured", OLLAMA_HOST=urlsplit(server.base_url).netloc)
     assert result.exit_code == 0
     [note] = result.stderr.splitlines()

@@ -31,7 +31,7 @@ from dragoman.conformance.report import (
 from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptRule, SimServer
 from dragoman.wire import SERVER_CODECS
 
-from ..server import Connection, answering, serve
+from ..server import Connection, answering, replying, serve
 
 Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
@@ -346,10 +346,7 @@ async def test_invalid_arguments_of_a_server_check_are_rejected(dragoman_sim: Si
     with pytest.raises(ValueError, match="no check has that name"):
         await check_server(url, skip=["tool.auto"])
 
-    async def empty(connection: Connection) -> None:
-        connection.reply(404, b"{}")
-
-    async with serve(empty) as server:
+    async with serve(replying(404, b"{}")) as server:
         with pytest.raises(d.InvalidModelError, match="lists no model"):
             await check_server(server.url)
 

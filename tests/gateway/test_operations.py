@@ -38,7 +38,7 @@ from dragoman.gateway.worker_metrics import MetricsFolder
 
 from ..listed import Listed, reply
 from ..ports import find_free_port
-from ..server import DONE, Connection, answering, chunk, completion, serve
+from ..server import DONE, Connection, answering, chunk, completion, replying, serve
 from ..waiting import arrival, patience, poll, until, virtual_time
 from .serving import raw, serving
 from .test_app import ANN, BODY, bearer, post
@@ -322,10 +322,7 @@ async def test_trace_context_is_forwarded_with_embeddings() -> None:
 
 
 def answering_with(body: Any) -> Any:
-    async def handler(connection: Connection) -> None:
-        connection.reply(200, json.dumps(body).encode())
-
-    return handler
+    return replying(200, json.dumps(body).encode())
 
 
 # --- several worker processes ------------------------------------------------------------------

@@ -77,13 +77,6 @@ def test_success_resets_the_failure_count_of_a_circuit() -> None:
     assert not machine.availability.is_available("p", "m")
 
 
-def test_failures_of_several_models_are_counted_separately() -> None:
-    machine = Machine()
-    for model in "abcdefgh":
-        machine.fails(4, 0.1, model)
-    assert machine.events == []
-
-
 @pytest.mark.parametrize(("gap", "wide"), [(60.0, True), (60.1, False)])
 def test_three_failed_models_within_two_minutes_make_the_provider_unavailable(
     gap: float, wide: bool
@@ -150,23 +143,6 @@ def test_two_network_errors_within_thirty_seconds_make_the_provider_unavailable(
     assert machine.events == ([told] if wide else [])
 
 
-def test_success_between_two_network_errors_resets_their_count() -> None:
-    machine = Machine()
-    machine.fail("a", d.NetworkError("x"))
-    machine.succeed("b")
-    machine.fail("a", d.NetworkError("x"))
-    assert machine.events == []
-
-
-def test_single_network_errors_count_towards_opening_the_circuit() -> None:
-    machine = Machine()
-    machine.fail("m", d.NetworkError("x"))
-    machine.fails(4, 0.0)
-    assert machine.events == [
-        ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
-    ]
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -216,19 +192,6 @@ def test_one_probe_call_is_allowed_after_five_minutes() -> None:
     assert not again.is_probe
 
 
-def test_failed_probe_restarts_the_cool_down_without_an_event() -> None:
-    machine = Machine()
-    machine.fails(5, 0.0)
-    machine.clock.now = 300.0
-    machine.fail()
-    assert len(machine.events) == 1
-    machine.clock.now = 599.0
-    assert machine.availability.admit("p", "m") is None
-    machine.clock.now = 600.0
-    machine.succeed()
-    assert machine.events[-1] == ProviderRecovered("p", "model_specific", 600.0, ("m",))
-
-
 def test_cancelled_probe_allows_another_probe() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
@@ -240,19 +203,6 @@ def test_cancelled_probe_allows_another_probe() -> None:
     probe.fail(d.AuthenticationError("late as well"))
     assert not machine.availability.is_available("p", "m")
     assert machine.availability.admit("p", "m") is not None
-
-
-def test_failure_of_another_call_during_a_cancelled_probe_still_counts() -> None:
-    machine = Machine()
-    early = machine.availability.admit("p", "m")
-    machine.fails(5, 0.0)
-    machine.clock.now = 300.0
-    probe = machine.availability.admit("p", "m")
-    assert early is not None
-    assert probe is not None
-    early.fail(d.UnavailableError("down"))
-    probe.release()
-    assert machine.availability.reopens_in("p", "m") == 300.0
 
 
 def test_provider_probe_is_shared_by_all_its_models() -> None:
@@ -268,21 +218,6 @@ def test_provider_probe_is_shared_by_all_its_models() -> None:
     assert machine.availability.admit("p", "a") is not None
 
 
-def test_recovery_of_a_provider_does_not_admit_a_second_probe() -> None:
-    machine = Machine()
-    early = machine.availability.admit("p", "other")
-    machine.fails(5, 0.0)
-    machine.fail("other", d.AuthenticationError("no"))
-    machine.clock.now = 300.0
-    probe = machine.availability.admit("p", "m")
-    assert early is not None
-    assert probe is not None
-    early.succeed()
-    assert machine.availability.admit("p", "m") is None
-    probe.succeed()
-    assert machine.availability.is_available("p", "m")
-
-
 def test_success_marks_only_its_own_model_and_provider_as_available() -> None:
     machine = Machine()
     for model in "abc":
@@ -295,20 +230,6 @@ def test_success_marks_only_its_own_model_and_provider_as_available() -> None:
     ]
     assert machine.availability.is_available("p", "a")
     assert not machine.availability.is_available("p", "b")
-
-
-def test_result_of_a_call_that_began_before_the_outage_updates_the_state() -> None:
-    machine = Machine()
-    early, late = (machine.availability.admit("p", "m") for _ in range(2))
-    machine.fails(5, 0.0)
-    machine.clock.now = 200.0
-    assert early is not None
-    assert late is not None
-    early.fail(d.UnavailableError("down"))
-    machine.clock.now = 300.0
-    assert machine.availability.admit("p", "m") is None  # the last failure was only 100 s ago
-    late.succeed()
-    assert machine.availability.admit("p", "m") is not None
 
 
 def test_failing_event_listener_does_not_affect_calls() -> None:

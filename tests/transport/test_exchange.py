@@ -20,7 +20,7 @@ from dragoman.transport.body import MAX_RATIO
 from dragoman.wire import Decoder
 
 from ..listed import collect
-from ..server import Connection, Handler, answering, chunk, completion, serve
+from ..server import Connection, Handler, answering, chunk, completion, replying, serve
 from ..waiting import arrival, settle
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -218,10 +218,10 @@ async def test_decompression_bomb_is_rejected(
 async def test_long_compressed_reply_is_accepted() -> None:
     text = "".join(f"{number:x} " for number in range(400_000))
 
-    async def reply(connection: Connection) -> None:
-        connection.reply(200, gzip.compress(completion(text)), content_encoding="gzip")
-
-    async with serve(reply) as server, d.connect("m", base_url=server.base_url) as model:
+    async with (
+        serve(replying(200, gzip.compress(completion(text)), content_encoding="gzip")) as server,
+        d.connect("m", base_url=server.base_url) as model,
+    ):
         assert (await model.complete("Hi")).text == text
 
 
@@ -413,10 +413,7 @@ async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:
 
 
 async def test_errors_name_the_proxy_without_its_password() -> None:
-    async def refuse_tunnel(connection: Connection) -> None:
-        connection.reply(502, b"no")
-
-    async with serve(refuse_tunnel) as server:
+    async with serve(replying(502, b"no")) as server:
         address = server.base_url.removesuffix("/v1").removeprefix("http://")
         for proxy, complaint in [
             (
@@ -457,16 +454,16 @@ async def test_invalid_header_is_rejected() -> None:
 async def test_large_reply_is_read_and_an_endless_one_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def large(connection: Connection) -> None:
-        connection.reply(200, completion("x" * 10_000_000))
-
     async def endless(connection: Connection) -> None:
         connection.head(200, {"transfer-encoding": "chunked"})
         while True:
             connection.chunk(b"{" + b" " * 65536)
             await connection.writer.drain()
 
-    async with serve(large) as server, d.connect("m", base_url=server.base_url) as model:
+    async with (
+        serve(replying(200, completion("x" * 10_000_000))) as server,
+        d.connect("m", base_url=server.base_url) as model,
+    ):
         assert len((await model.complete("Hi")).text) == 10_000_000
     monkeypatch.setattr("dragoman.wire.codec.MAX_BODY", 1_000_000)
     async with serve(endless) as server, d.connect("m", base_url=server.base_url) as model:

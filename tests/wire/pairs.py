@@ -5,6 +5,7 @@ loses.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,6 +27,17 @@ def each_message(change: Callable[[d.Message], d.Message]) -> Rule:
     return lambda request: replace(
         request, messages=[change(message) for message in request.messages]
     )
+
+
+def each_block(kinds: type | UnionType, change: Callable[[Any], Any]) -> Rule:
+    """Return a rule that changes each block of the messages of these classes."""
+
+    def change_blocks(message: d.Message) -> d.Message:
+        if not isinstance(message, kinds) or isinstance(message.content, str):
+            return message
+        return replace(message, content=tuple([change(block) for block in message.content]))
+
+    return each_message(change_blocks)
 
 
 def join_systems(request: d.Request) -> d.Request:
@@ -51,13 +63,7 @@ def plain_texts(message: d.Message) -> d.Message:
     return message
 
 
-def inline_data_urls(message: d.Message) -> d.Message:
-    if not isinstance(message, d.User | d.ToolResult) or isinstance(message.content, str):
-        return message
-    return replace(message, content=tuple([_inline(block) for block in message.content]))
-
-
-def _inline(block: Any) -> Any:
+def inline_data_url(block: Any) -> Any:
     if (
         isinstance(block, d.Image | d.Document)
         and isinstance(block.source, d.Url)
@@ -76,29 +82,26 @@ def join_assistant_texts(message: d.Message) -> d.Message:
     return d.Assistant([*([d.Text(texts)] if texts else []), *rest])
 
 
-def name_documents(message: d.Message) -> d.Message:
-    if not isinstance(message, d.User) or isinstance(message.content, str):
-        return message
-    named = [
-        replace(block, name="document")
-        if isinstance(block, d.Document) and block.name is None
-        else block
-        for block in message.content
-    ]
-    return d.User(named)
+def name_document(block: Any) -> Any:
+    is_nameless = isinstance(block, d.Document) and block.name is None
+    return replace(block, name="document") if is_nameless else block
+
+
+def name_file(block: Any) -> Any:
+    is_inline = isinstance(block, d.Document) and isinstance(block.source, d.Inline)
+    return replace(block, name=block.name or "document.pdf") if is_inline else block
+
+
+def forget_url_type(block: Any) -> Any:
+    is_linked = isinstance(block, d.Image) and isinstance(block.source, d.Url)
+    return replace(block, media_type=None) if is_linked else block
 
 
 def join_results(message: d.Message) -> d.Message:
     return replace(message, content=message.text) if isinstance(message, d.ToolResult) else message
 
 
-def forget_issuers(message: d.Message) -> d.Message:
-    if not isinstance(message, d.Assistant):
-        return message
-    return d.Assistant([_forget(block) for block in message.content])
-
-
-def _forget(block: Any) -> Any:
+def forget_issuer(block: Any) -> Any:
     state = block.continuity
     if state is None:
         return (
@@ -111,47 +114,24 @@ def _forget(block: Any) -> Any:
     return replace(block, continuity=replace(state, issuer=None, opaque=opaque or None))
 
 
-def merge_turns(request: d.Request) -> d.Request:
-    """Return the request with consecutive messages of one role merged, except for tool results."""
+def merge_turns(request: d.Request, kinds: Any = d.User | d.Assistant) -> d.Request:
+    """Return the request with consecutive messages of one of these classes merged."""
     merged: list[d.Message] = []
     for message in request.messages:
         last = merged[-1] if merged else None
-        if isinstance(message, d.User) and isinstance(last, d.User):
-            merged[-1] = d.User([*_blocks(last), *_blocks(message)])
-        elif isinstance(message, d.Assistant) and isinstance(last, d.Assistant):
-            merged[-1] = d.Assistant([*last.content, *message.content])
+        if isinstance(message, kinds) and type(last) is type(message):
+            merged[-1] = type(message)([*_blocks(last), *_blocks(message)])
         else:
             merged.append(message)
     return replace(request, messages=merged)
 
 
 def merge_assistants(request: d.Request) -> d.Request:
-    merged: list[d.Message] = []
-    for message in request.messages:
-        last = merged[-1] if merged else None
-        if isinstance(message, d.Assistant) and isinstance(last, d.Assistant):
-            merged[-1] = d.Assistant([*last.content, *message.content])
-        else:
-            merged.append(message)
-    return replace(request, messages=merged)
+    return merge_turns(request, d.Assistant)
 
 
-def _blocks(message: d.User) -> Sequence[Any]:
+def _blocks(message: Any) -> Sequence[Any]:
     return [d.Text(message.content)] if isinstance(message.content, str) else message.content
-
-
-def name_files(message: d.Message) -> d.Message:
-    if not isinstance(message, d.User) or isinstance(message.content, str):
-        return message
-    named = [
-        replace(block, name="document.pdf")
-        if isinstance(block, d.Document)
-        and isinstance(block.source, d.Inline)
-        and block.name is None
-        else block
-        for block in message.content
-    ]
-    return d.User(named)
 
 
 def join_text_results(message: d.Message) -> d.Message:
@@ -209,18 +189,6 @@ def number_minted_ids(request: d.Request) -> d.Request:
         return message
 
     return replace(request, messages=[rename(message) for message in request.messages])
-
-
-def forget_url_types(message: d.Message) -> d.Message:
-    if not isinstance(message, d.User) or isinstance(message.content, str):
-        return message
-    blocks = [
-        replace(block, media_type=None)
-        if isinstance(block, d.Image) and isinstance(block.source, d.Url)
-        else block
-        for block in message.content
-    ]
-    return d.User(blocks)
 
 
 def texts_before_media(message: d.Message) -> d.Message:
@@ -328,9 +296,9 @@ WIRES: dict[str, Wire] = {
         requests={
             "system messages are joined": join_systems,
             "one text is plain text": each_message(plain_texts),
-            "a data URL is inline": each_message(inline_data_urls),
+            "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
             "texts of a turn are joined and come first": each_message(join_assistant_texts),
-            "a document has a name": each_message(name_documents),
+            "a document has a name": each_block(d.User, name_document),
             "a result is plain text": each_message(join_results),
         },
         reply_losses=frozenset(
@@ -345,9 +313,9 @@ WIRES: dict[str, Wire] = {
         requests={
             "system messages are joined": join_systems,
             "one text is plain text": each_message(plain_texts),
-            "a data URL is inline": each_message(inline_data_urls),
+            "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
             "turns of one side are merged": merge_turns,
-            "an issuer is its wire alone": each_message(forget_issuers),
+            "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
             "an extra that is a setting is one": known_settings,
         },
         reply_losses=frozenset({"finish_raw"}),
@@ -385,11 +353,11 @@ WIRES["gemini"] = Wire(
         "field names are camel case": use_camel_case,
         "system messages are joined": join_systems,
         "one text is plain text": each_message(plain_texts),
-        "a data URL is inline": each_message(inline_data_urls),
-        "a picture's type is seen in its URL": each_message(forget_url_types),
+        "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
+        "a picture's type is seen in its URL": each_block(d.User, forget_url_type),
         "a result is one text and then media": each_message(texts_before_media),
         "an id may be left out": number_minted_ids,
-        "an issuer is its wire alone": each_message(forget_issuers),
+        "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "an extra that is a setting is one": stop_extras,
     },
     reply_losses=frozenset(
@@ -413,10 +381,10 @@ WIRES["responses"] = Wire(
         "system messages are joined": join_systems,
         "one text is plain text": each_message(plain_texts),
         "texts of a result are joined": each_message(join_text_results),
-        "a data URL is inline": each_message(inline_data_urls),
-        "a document has a name": each_message(name_files),
+        "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
+        "a document has a name": each_block(d.User, name_file),
         "items of one turn are one message": merge_assistants,
-        "an issuer is its wire alone": each_message(forget_issuers),
+        "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "an extra that asks for what is done is none": stateless_settings,
         "a tool is marked as strict or not": mark_no_strict,
     },
@@ -436,7 +404,7 @@ WIRES["ollama"] = Wire(
 )
 WIRES["bedrock"] = Wire(
     requests={
-        "an issuer is its wire alone": each_message(forget_issuers),
+        "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "one text is plain text": each_message(plain_texts),
     },
     reply_losses=frozenset({"stop_sequence", "whole"}),
@@ -446,7 +414,7 @@ WIRES["bedrock"] = Wire(
 )
 WIRES["cohere"] = Wire(
     requests={
-        "an issuer is its wire alone": each_message(forget_issuers),
+        "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "an extra that is a setting is one": known_settings,
     },
     stream_losses=frozenset({"whole_order"}),
