@@ -86,6 +86,8 @@ class Endpoint(ABC, Generic[Q]):
     lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
+    # The capabilities without which a response schema is requested in the prompt.
+    schemas_need: ClassVar[Sequence[str]] = ("supports_structured_output",)
     # The header of a request to which configured values are added instead of replacing it.
     joined_header: ClassVar[str] = ""
     # The bytes that a server may send between two events to keep a connection open.
@@ -99,16 +101,18 @@ class Endpoint(ABC, Generic[Q]):
         *,
         vendor: str | None = None,
         keep_raw: bool = True,
+        max_output_tokens: int | None = None,
         lessons: tuple[Lesson, ...] = (),
     ) -> None:
         self.model = model
         self.base_url = base_url
-        # an invalid base URL raises an error here, not at the first call
-        self.url = join_url(base_url, self.route, self.version)
         self.quirks = self.quirks_type() if quirks is None else quirks
         self.issuer_vendor = vendor
+        self.max_output_tokens = max_output_tokens
         self._keep_raw = keep_raw
         self.lessons = lessons
+        # an invalid base URL raises an error here, not at the first call
+        self.url = join_url(base_url, self.route, self.version)
 
     @classmethod
     def connect(
@@ -123,7 +127,9 @@ class Endpoint(ABC, Generic[Q]):
     ) -> Self:
         """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
         adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
-        return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
+        codec = cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
+        codec.max_output_tokens = capabilities.known("max_output_tokens")
+        return codec
 
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
@@ -131,7 +137,7 @@ class Endpoint(ABC, Generic[Q]):
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
-        if capabilities.known("supports_structured_output") is False:
+        if any(capabilities.known(name) is False for name in cls.schemas_need):
             quirks = replace(quirks, structured="prompt")
         return cls.adapt_calls(quirks, capabilities)
 

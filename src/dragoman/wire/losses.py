@@ -8,7 +8,7 @@ field is dropped and reported. A model of the client's own wire receives every f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from msgspec import Struct
@@ -142,6 +142,20 @@ class Record(Fields):
         """Record that this part of a message is dropped; return the text in its place."""
         self.losses.leave(self.where, rule, "content_dropped")
         return Text("[content of another kind]")
+
+    def schema(self, name: str, *, required: bool = False) -> dict[str, Any] | None:
+        """Return the value of a field that must be a JSON Schema."""
+        value = self.take(name)
+        if not isinstance(value, dict) and (required or value is not None):
+            self.refuse(name, "must be a JSON Schema")
+        return value
+
+    def text_or_parts(self, name: str, problem: str) -> str | Sequence[Self]:
+        """Return a text, or a reader for each object of a list; other values are a problem."""
+        value = self.take(name)
+        if not isinstance(value, str | list):
+            self.refuse(name, problem)
+        return value if isinstance(value, str) else self.inners(name)
 
     def done(self, rules: Mapping[str, Rule] | None = None) -> None:
         """Record the fields that were not read, unless they are empty or have default values."""

@@ -15,7 +15,7 @@ from ...errors import InvalidModelError, InvalidResponseError
 from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath, read_quirks
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import read_failure
 from ..json import entries_of
 from ..readiness import get_json, read_success, serves_one_model
@@ -61,27 +61,11 @@ class AnthropicCodec(Endpoint[Quirks]):
     )
 
     def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Quirks | None = None,
-        *,
-        max_output_tokens: int | None = None,
-        **settings: Any,
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._max_output_tokens = max_output_tokens
         if not self.quirks.raw_predict:
             self.url = _address(base_url, "/messages")
-
-    @classmethod
-    def connect(
-        cls, model: str, base_url: str, quirks: Any, capabilities: Capabilities, **settings: Any
-    ) -> AnthropicCodec:
-        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
-        adapted = cls.adapt(read_quirks(quirks, Quirks), capabilities)
-        limit = capabilities.known("max_output_tokens")
-        return cls(model, base_url, adapted, max_output_tokens=limit, **settings)
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
@@ -98,10 +82,8 @@ class AnthropicCodec(Endpoint[Quirks]):
             or quirks.structured != "native"
         ):
             return quirks
-        return replace(
-            quirks,
-            structured="prompt" if capabilities.known("supports_tools") is False else "tool",
-        )
+        has_tools = capabilities.known("supports_tools") is not False
+        return replace(quirks, structured="tool" if has_tools else "prompt")
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
@@ -110,7 +92,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         self, request: Request, home: Issuer, quirks: Quirks, path: Any, notes: Notes
     ) -> dict[str, Any]:
         writer = MessagesWriter(request, home, quirks, path, notes)
-        writer.limit = self._max_output_tokens
+        writer.limit = self.max_output_tokens
         body = writer.body()
         if not quirks.raw_predict:
             return body

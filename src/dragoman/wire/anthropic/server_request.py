@@ -169,9 +169,7 @@ def _read_output(fields: _Record) -> dict[str, Any] | None:
     if (form := form or older) is not None:
         if form.need_text("type") != "json_schema":
             form.refuse("type", "must be json_schema")
-        schema = form.take("schema")
-        if not isinstance(schema, dict):
-            form.refuse("schema", "must be a JSON Schema")
+        schema = form.schema("schema", required=True)
         form.done()
     _read_reasoning(fields.inner("thinking"), output.take("effort"), fields.losses)
     output.done({"task_budget": _TASK_BUDGET})
@@ -233,12 +231,10 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
             fields.losses.leave(record.where, rule, "server_tool_dropped", tool)
             continue
         name, described = record.need_text("name"), record.text("description") or ""
-        schema, strict = record.take("input_schema"), record.flag("strict")
-        if not isinstance(schema, dict):
-            record.refuse("input_schema", "must be a JSON Schema")
+        schema, strict = record.schema("input_schema", required=True), record.flag("strict")
         record.drop_mark()
         record.done(_TOOL)
-        tools.append(m.Tool(name, described, schema, strict))
+        tools.append(m.Tool(name, described, schema or {}, strict))
     return tools
 
 
@@ -261,17 +257,17 @@ def _read_choice(fields: _Record) -> m.ToolChoice | None:
 
 
 def _read_system(fields: _Record) -> list[m.System]:
-    system = fields.take("system")
-    if system is not None and not isinstance(system, str | list):
-        fields.refuse("system", "must be a string or a list of text blocks")
-    return _read_instructions(fields, "system", system)
+    if "system" not in fields:
+        return []
+    problem = "must be a string or a list of text blocks"
+    return _read_instructions(fields.text_or_parts("system", problem))
 
 
-def _read_instructions(holder: _Record, name: str, content: Any) -> list[m.System]:
-    if not isinstance(content, list):
+def _read_instructions(content: str | Sequence[_Record]) -> list[m.System]:
+    if isinstance(content, str):
         return [m.System(content)] if content else []
     messages = []
-    for record in holder.inners(name):
+    for record in content:
         if record.need_text("type") != "text":
             record.refuse("type", "must be text")
         mark = record.mark()
@@ -283,19 +279,17 @@ def _read_instructions(holder: _Record, name: str, content: Any) -> list[m.Syste
 def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
     messages: list[m.Message] = []
     for turn in turns:
-        role, content = turn.need_text("role"), turn.take("content")
+        role = turn.need_text("role")
+        content = turn.text_or_parts("content", "must be a string or a list of blocks")
         turn.done()
-        if not isinstance(content, str | list):
-            turn.refuse("content", "must be a string or a list of blocks")
-        blocks = content if isinstance(content, str) else turn.inners("content")
         if role == "user":
-            messages += _read_user(blocks)
+            messages += _read_user(content)
         elif role == "assistant":
-            said = blocks if isinstance(blocks, str) else [_read_said(each) for each in blocks]
+            said = content if isinstance(content, str) else [_read_said(each) for each in content]
             messages.append(m.Assistant(said))
         elif role == "system":
             turn.losses.leave(turn.where, _MOVED, "system_moved")
-            messages += _read_instructions(turn, "content", content)
+            messages += _read_instructions(content)
         else:
             turn.refuse("role", "must be user or assistant")
     return messages
@@ -314,13 +308,12 @@ def _read_result(record: _Record) -> m.ToolResult:
     call_id, content = record.need_text("tool_use_id"), record.take("content")
     failed, mark = record.flag("is_error") or False, record.mark()
     record.done()
-    if content is None or isinstance(content, str):
-        return m.ToolResult(
-            call_id, () if content is None else content, is_error=failed, cache=mark
-        )
-    if not isinstance(content, list):
-        record.refuse("content", "must be a string or a list of blocks")
-    inner = make_user([_read_block(inner) for inner in record.inners("content")])
+    if content is None:
+        return m.ToolResult(call_id, (), is_error=failed, cache=mark)
+    blocks = record.text_or_parts("content", "must be a string or a list of blocks")
+    if isinstance(blocks, str):
+        return m.ToolResult(call_id, blocks, is_error=failed, cache=mark)
+    inner = make_user([_read_block(inner) for inner in blocks])
     return m.ToolResult(call_id, inner.content, is_error=failed, cache=mark or inner.cache)
 
 

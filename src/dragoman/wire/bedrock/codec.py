@@ -7,9 +7,6 @@ from collections.abc import Generator, Mapping
 from typing import ClassVar
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
-from ...capabilities import Capabilities
 from ...errors import InvalidModelError, ProviderError
 from ...events import Assembler
 from ...messages import Request
@@ -37,6 +34,8 @@ class BedrockCodec(Endpoint[Quirks]):
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
     write_request = ConverseWriter.write
+    # structured output uses a forced tool
+    schemas_need = ("supports_tools", "supports_structured_output")
     refusing = (400,)
     refusals = (
         Refusal(
@@ -45,22 +44,6 @@ class BedrockCodec(Endpoint[Quirks]):
             "tool",
         ),
     )
-
-    @classmethod
-    def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks, adapted to the known capabilities of a model.
-
-        Structured output uses a forced tool, or the prompt if the model has no tools or no
-        structured output.
-        """
-        quirks = cls.adapt_reasoning(quirks, capabilities)
-        if capabilities.known("supports_images") is False:
-            quirks = replace(quirks, result_media="omit")
-        unable = (
-            capabilities.known("supports_tools"),
-            capabilities.known("supports_structured_output"),
-        )
-        return replace(quirks, structured="prompt") if False in unable else quirks
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)

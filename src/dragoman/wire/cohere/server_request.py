@@ -61,13 +61,10 @@ def _read_format(fields: Record) -> dict[str, Any] | None:
     inner = fields.inner("response_format")
     if inner is None:
         return None
-    kind, schema = inner.need_text("type"), inner.take("json_schema")
+    kind = inner.need_text("type")
+    inner.take("json_schema")
     inner.done()
-    if kind == "text":
-        return None
-    if schema is not None and not isinstance(schema, dict):
-        inner.refuse("json_schema", "must be a JSON Schema")
-    return schema or {"type": "object"}
+    return None if kind == "text" else inner.schema("json_schema") or {"type": "object"}
 
 
 def _read_thinking(fields: Record) -> Any:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, cut
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath
+from ..endpoint import Endpoint, Place, Refusal
 from ..readiness import get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -73,6 +73,7 @@ class GeminiCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = GeminiDecoder
+    structured_path = staticmethod(structured_path)
     write_request = GeminiWriter.write
     error_rows = ROWS
     read_error = staticmethod(read_refusal)
@@ -94,9 +95,6 @@ class GeminiCodec(Endpoint[Quirks]):
     def authorise(self, key: str) -> dict[str, str]:
         """Return the header ``x-goog-api-key``."""
         return {"x-goog-api-key": key}
-
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
-        return structured_path(request, quirks)
 
     def url_for(self, request: Request) -> str:
         verb = ":streamGenerateContent" if request.stream else ":generateContent"

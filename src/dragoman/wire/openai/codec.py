@@ -13,9 +13,10 @@ from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedErr
 from ...events import Assembler, read_json
 from ...messages import Request
 from ..codec import JSON_HEADERS, HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
+from ..endpoint import Endpoint, Place, Refusal, may_relax
 from ..json import dig, entries_of
 from ..readiness import get_json, refuse_failure, serves_one_model
+from ..rules import CONCEPTS
 from ..urls import join_url, root_of
 from .errors import ROWS
 from .quirks import Quirks
@@ -32,16 +33,12 @@ class OpenAICodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
     concepts: ClassVar[Mapping[str, Place]] = {
-        "parallel_tool_calls": "parallel_tool_calls",
+        **{name: name for name in CONCEPTS},
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),
         "verbosity": "verbosity",
-        "user": "user",
-        "prompt_cache_key": "prompt_cache_key",
-        "prompt_cache_retention": "prompt_cache_retention",
-        "safety_identifier": "safety_identifier",
-        "service_tier": "service_tier",
     }
     quirks_type = Quirks
+    structured_path = staticmethod(structured_path)
     write_request = ChatWriter.write
     error_rows = ROWS
     refusals = (
@@ -65,9 +62,6 @@ class OpenAICodec(Endpoint[Quirks]):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
-        return structured_path(request, quirks)
-
     def make_decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         return OpenAIDecoder(
             request,
@@ -87,10 +81,8 @@ class OpenAICodec(Endpoint[Quirks]):
         entry = yield from self._ask_models()
         if kind == "auto":
             kind = _TELLING_OWNERS.get(str(entry.get("owned_by")), kind)
-        if kind == "state":
-            yield from self._ask_state()
-        elif kind == "resident":
-            yield from self._ask_resident()
+        if kind in ("state", "resident"):
+            yield from self._ask_loaded(kind)
         elif kind == "auto":
             yield from self._ask_health()
             yield from self._ask_for_nothing()
@@ -154,18 +146,18 @@ class OpenAICodec(Endpoint[Quirks]):
         if reply.status in (401, 403) or reply.status >= 500:
             refuse_failure(self, reply)
 
-    def _ask_state(self) -> Generator[HttpRequest, HttpReply, None]:
-        reply = yield get_json(root_of(self.base_url) + "/api/v0/models")
-        if reply.status == 200:
-            entry = _find(reply.body, "data", self.model)
-            if entry is not None and entry.get("state") != "loaded":
-                raise ModelNotLoadedError(
-                    "the server knows the model and has not loaded it", status=200
-                )
-
-    def _ask_resident(self) -> Generator[HttpRequest, HttpReply, None]:
-        reply = yield get_json(root_of(self.base_url) + "/api/ps")
-        if reply.status == 200 and _find(reply.body, "models", self.model) is None:
+    def _ask_loaded(self, kind: str) -> Generator[HttpRequest, HttpReply, None]:
+        """Check that the model is loaded: LM Studio lists its state, Ollama the loaded models."""
+        path, key = _LOADED_LISTS[kind]
+        reply = yield get_json(root_of(self.base_url) + path)
+        if reply.status != 200:
+            return
+        entry = _find(reply.body, key, self.model)
+        if kind == "resident":
+            is_loaded = entry is not None
+        else:
+            is_loaded = entry is None or entry.get("state") == "loaded"
+        if not is_loaded:
             raise ModelNotLoadedError(
                 "the server knows the model and has not loaded it", status=200
             )
@@ -174,6 +166,7 @@ class OpenAICodec(Endpoint[Quirks]):
 # LM Studio and Ollama are recognised by ``owned_by`` in the model list. Each has its own endpoint
 # that reports which models are loaded.
 _TELLING_OWNERS = {"organization_owner": "state", "library": "resident"}
+_LOADED_LISTS = {"state": ("/api/v0/models", "data"), "resident": ("/api/ps", "models")}
 
 
 def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:

@@ -310,7 +310,8 @@ class OpenAIDecoder(Decoder):
 
     def _read_call(self, call: Call) -> None:
         function = call.function or Function()
-        call_id, name = string_of(call.id), string_of(function.name)
+        call_id = call.id if isinstance(call.id, str) else ""
+        name = function.name if isinstance(function.name, str) else ""
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)

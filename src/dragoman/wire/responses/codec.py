@@ -15,6 +15,7 @@ from ..codec import Decoder, HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, may_relax
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
+from ..rules import CONCEPTS
 from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
@@ -58,14 +59,9 @@ class ResponsesCodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
     concepts: ClassVar[Mapping[str, Place]] = {
-        "parallel_tool_calls": "parallel_tool_calls",
+        **{name: name for name in CONCEPTS},
         "json_mode": ("text.format", lambda _: {"type": "json_object"}),
         "verbosity": "text.verbosity",
-        "user": "user",
-        "prompt_cache_key": "prompt_cache_key",
-        "prompt_cache_retention": "prompt_cache_retention",
-        "safety_identifier": "safety_identifier",
-        "service_tier": "service_tier",
     }
     keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
     quirks_type = Quirks

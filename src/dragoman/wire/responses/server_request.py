@@ -155,9 +155,7 @@ def _read_tool(record: Record) -> m.Tool:
     name, described = record.need_text("name"), record.text("description") or ""
     if record.take("type") == "custom":
         return _read_custom(record, name, described)
-    strict, schema = record.flag("strict"), record.take("parameters")
-    if schema is not None and not isinstance(schema, dict):
-        record.refuse("parameters", "must be a JSON Schema")
+    strict, schema = record.flag("strict"), record.schema("parameters")
     record.done(_FUNCTION)
     made = {} if schema is None else {"parameters": schema}
     return m.Tool(name, described, strict=strict, **made)
@@ -316,24 +314,19 @@ def _read_item(record: Record) -> m.Message | list[m.AssistantBlock]:
 
 
 def _read_message(record: Record) -> m.Message | list[m.AssistantBlock]:
-    role, content = record.need_text("role"), record.take("content")
-    if not isinstance(content, str | list):
-        record.refuse("content", "must be text or a list of parts")
+    role = record.need_text("role")
+    content = record.text_or_parts("content", "must be text or a list of parts")
     phase = _take_facts(record, "phase")
     record.done()
     if role == "assistant":
         if isinstance(content, str):
             return [_with_state(content, None, phase)]
-        return [_read_said(part, phase) for part in record.inners("content")]
+        return [_read_said(part, phase) for part in content]
     if role in ("system", "developer"):
         return m.System(content if isinstance(content, str) else "".join(_read_texts(record)))
     if role != "user":
         record.refuse("role", "must be user, assistant, system or developer")
-    return m.User(
-        content
-        if isinstance(content, str)
-        else [_read_part(part) for part in record.inners("content")]
-    )
+    return m.User(content if isinstance(content, str) else [_read_part(part) for part in content])
 
 
 def _take_facts(record: Record, name: str = "") -> Any:
@@ -396,14 +389,13 @@ def _read_custom_call(record: Record, kind: str) -> m.ToolCall:
 
 
 def _read_result(record: Record) -> m.ToolResult:
-    call_id, output = record.need_text("call_id"), record.take("output")
+    call_id = record.need_text("call_id")
+    output = record.text_or_parts("output", "must be text or a list of parts")
     _take_facts(record)
     record.done()
     if isinstance(output, str):
         return m.ToolResult(call_id, output)
-    if not isinstance(output, list):
-        record.refuse("output", "must be text or a list of parts")
-    return m.ToolResult(call_id, [_read_part(part) for part in record.inners("output")])
+    return m.ToolResult(call_id, [_read_part(part) for part in output])
 
 
 def _read_part(record: Record) -> m.UserBlock:
