@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -199,18 +198,9 @@ def _read_options(options: BatchOptions) -> dict[str, Any]:
         "template": template,
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
         "response_schema": read_schema(options.schema) if options.schema else None,
-        "connection": _read_connection(options.target, options.priced_as),
+        "connection": options.target.connect_settings()
+        | ({} if options.priced_as is None else {"priced_as": options.priced_as}),
     }
-
-
-def _read_connection(target: ModelOptions, priced_as: str | None) -> dict[str, Any]:
-    given = {"timeouts": target.timeout, "base_url": target.base_url, "priced_as": priced_as}
-    connection: dict[str, Any] = {
-        name: value for name, value in given.items() if value is not None
-    }
-    if target.base_url is not None:
-        connection |= {"wire": target.wire, "api_key": os.environ.get(target.api_key_env)}
-    return connection
 
 
 # --- showing progress --------------------------------------------------------------------------

@@ -52,6 +52,14 @@ class ModelOptions(Struct, frozen=True):
     api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
     timeout: Annotated[float | None, "Give up after this long.", option("SECONDS")] = None
 
+    def connect_settings(self) -> dict[str, Any]:
+        """Return the options that are given as arguments of ``connect``."""
+        settings: dict[str, Any] = {} if self.timeout is None else {"timeouts": self.timeout}
+        if self.base_url is not None:
+            key = os.environ.get(self.api_key_env)
+            settings |= {"base_url": self.base_url, "wire": self.wire, "api_key": key}
+        return settings
+
 
 def load_registry() -> Registry:
     """Return the registry; report a mistake in ``models.yaml`` in one line, with its position."""
@@ -108,11 +116,10 @@ def open_model(
     """
     if target.base_url is None and not planning:
         fetch_default_model(model)
-    settings: dict[str, Any] = {} if target.timeout is None else {"timeouts": target.timeout}
+    settings = target.connect_settings()
     with reject(ValueError):
         if target.base_url is not None:
-            settings["api_key"] = os.environ.get(target.api_key_env)
-            provider = connect(model, base_url=target.base_url, wire=target.wire, **settings)
+            provider = connect(model, **settings)
         else:
             provider = load_registry().provider(model, planning=planning, **settings)
     # add retries unless a candidate of a group already has its own

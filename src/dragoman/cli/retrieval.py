@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import click
 import msgspec
-from msgspec import Struct
 
 from ..errors import InvalidModelError
 from ..messages import LossWarning
@@ -18,7 +16,7 @@ from ..retrieval import Embeddings, Ranking, connect_embedder, connect_reranker
 from ..sync import SyncEmbedder, SyncReranker
 from .console import legible
 from .errors import reject
-from .options import ApiKeyVariable, load_registry
+from .options import ModelOptions, load_registry
 from .parameters import option
 from .progress import fetch_default_model
 
@@ -27,16 +25,10 @@ TextFile: TypeAlias = Annotated[
 ]
 
 
-class RetrievalOptions(Struct, frozen=True):
+class RetrievalOptions(ModelOptions, frozen=True):
     """The options for the address of a model; a subclass adds the choice of wires."""
 
-    base_url: Annotated[
-        str | None, "Where it is served; not needed for a name like vendor:model.", option("URL")
-    ] = None
-    wire: str = "openai"
-    api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
     batch_size: Annotated[int | None, "How many go into one request.", option("N", ge=1)] = None
-    timeout: Annotated[float | None, "Give up after this long.", option("SECONDS")] = None
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
@@ -53,17 +45,12 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: Retrie
 
     It retries a call up to twice after a transient failure.
     """
-    settings: dict[str, Any] = {"keep_raw": False}
-    if options.timeout is not None:
-        settings["timeouts"] = options.timeout
+    settings = {"keep_raw": False, **options.connect_settings()}
     if options.batch_size is not None:
         settings["batch_size"] = options.batch_size
     connect: Any = connect_embedder if side == "embed" else connect_reranker
     blocking: Any = SyncEmbedder if side == "embed" else SyncReranker
-    if options.base_url is not None:
-        key = os.environ.get(options.api_key_env)
-        settings |= {"base_url": options.base_url, "wire": options.wire, "api_key": key}
-    else:
+    if options.base_url is None:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
         if side == "embed":
             fetch_default_model(model, embeds=True)

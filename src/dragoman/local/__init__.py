@@ -20,10 +20,10 @@ from ..provider import Provider, connect
 from ..wire import SwapPlan
 from .catalog import CatalogModel, ModelDefaults
 from .embedder import LocalEmbedder
-from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
+from .pull import LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError, is_installed
 from .serving import CONTEXT, LocalServing, open_server
-from .store import WeightsError
+from .store import Found, WeightsError
 
 __all__ = [
     "CatalogModel",

@@ -7,13 +7,13 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from . import store
-from .catalog import CatalogModel, load_catalog
+from .catalog import load_catalog
 from .hub import download, locate
+from .store import Found
 from .wheels import discard_wheels, join_wheels
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -31,20 +31,6 @@ class LocalModel(Struct, frozen=True):
     calls_tools: bool | None = None
     licence: str | None = None
     about: str = ""
-
-
-class Found(NamedTuple):
-    """The resolved model: its name, its file, and its catalogue entry if it has one.
-
-    A file in the models folder is managed: it has a source, and a digest to verify.
-    """
-
-    name: str
-    path: Path
-    entry: CatalogModel | None = None
-    is_managed: bool = True
-    source: str = ""
-    sha256: str = ""
 
 
 def find_model(spec: str | Path | None, *, embeds: bool = False) -> Found:
@@ -81,7 +67,7 @@ def check_model(found: Found, progress: store.Progress | None = None) -> Path:
     """Return the path of a model's file; raise an error if it is missing or has changed."""
     if not found.is_managed:
         return found.path
-    if _is_present(found, progress):
+    if store.is_intact(found, progress):
         return found.path
     if not found.path.exists():
         size = f" ({found.entry.size / 1e6:,.0f} MB)" if found.entry else ""
@@ -148,11 +134,11 @@ def remove_model(name: str = "") -> bool:
 def _pull_entry(name: str, progress: store.Progress | None) -> LocalModel:
     found = find_model(name)
     assert found.entry is not None
-    if not _is_present(found, progress):
+    if not store.is_intact(found, progress):
         parts = _parts_folder()
         arrived = join_wheels(found.entry, parts, progress)
         discard_wheels(found.entry, parts)
-        store.keep(arrived, found.path, name, found.source, found.sha256, progress)
+        store.keep(arrived, found, progress)
     return _describe(found)
 
 
@@ -162,12 +148,13 @@ def _pull_remote(
     source, hub = f"{prefix}:{spec}", load_catalog().hubs[prefix]
     name = _new_name(name or Path(spec).stem, source)
     path = store.models_folder() / f"{name}.gguf"
-    if (known := store.read_receipt(path)) is None or not store.is_intact(
-        path, name, source, sha256 or known.sha256, progress
-    ):
+    known = store.read_receipt(path)
+    digest = sha256 or (known.sha256 if known is not None else "")
+    found = Found(name, path, source=source, sha256=digest)
+    if known is None or not store.is_intact(found, progress):
         remote = locate(hub, spec, sha256)
         arrived = download(remote, hub, _parts_folder(), progress)
-        store.keep(arrived, path, name, source, remote.sha256, progress)
+        store.keep(arrived, found._replace(sha256=remote.sha256), progress)
     return _describe(find_model(name))
 
 
@@ -184,9 +171,8 @@ def _pull_file(
     try:
         shutil.copyfile(path, copy)
         digest = sha256.lower() if sha256 is not None else store.hash_file(path)
-        store.keep(
-            Path(copy), store.models_folder() / f"{name}.gguf", name, source, digest, progress
-        )
+        place = store.models_folder() / f"{name}.gguf"
+        store.keep(Path(copy), Found(name, place, source=source, sha256=digest), progress)
     finally:
         Path(copy).unlink(missing_ok=True)
     return _describe(find_model(name))
@@ -201,10 +187,6 @@ def _new_name(name: str, source: str) -> str:
             f"a model named {name!r} exists already; choose another with --name, or remove it"
         )
     return name
-
-
-def _is_present(found: Found, progress: store.Progress | None) -> bool:
-    return store.is_intact(found.path, found.name, found.source, found.sha256, progress)
 
 
 def _describe(found: Found) -> LocalModel:

@@ -17,9 +17,9 @@ from ..middleware.layer import Wrapper
 from ..provider import Model, Served
 from ..provider.http_model import read_capabilities
 from .catalog import CatalogModel
-from .pull import Found, check_model, find_model, pull_model
+from .pull import check_model, find_model, pull_model
 from .server import LocalServer, LocalServerError
-from .store import WeightsError
+from .store import Found, WeightsError
 
 CONTEXT = 4096
 """The context window in tokens, for files that are not in the catalogue."""

@@ -13,9 +13,13 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from .catalog import CatalogModel
 
 Progress = Callable[[str, int, int], None]
 """A callback for progress, with the current step, its bytes so far and its total (0: unknown)."""
@@ -36,6 +40,20 @@ class Receipt(Struct, frozen=True):
     sha256: str
     size: int
     mtime_ns: int
+
+
+class Found(NamedTuple):
+    """The resolved model: its name, its file, and its catalogue entry if it has one.
+
+    A file in the models folder is managed: it has a source, and a digest to verify.
+    """
+
+    name: str
+    path: Path
+    entry: CatalogModel | None = None
+    is_managed: bool = True
+    source: str = ""
+    sha256: str = ""
 
 
 def models_folder() -> Path:
@@ -74,53 +92,38 @@ def receipts() -> dict[str, tuple[Path, Receipt]]:
     return found
 
 
-def is_intact(
-    path: Path, name: str, source: str, sha256: str, progress: Progress | None = None
-) -> bool:
-    """Return whether the file at ``path`` has this digest.
+def is_intact(found: Found, progress: Progress | None = None) -> bool:
+    """Return whether a model's file has its digest.
 
     If the file has not changed since its receipt was written, it is not hashed again.
     """
-    if not path.is_file():
+    if not found.path.is_file():
         return False
-    facts, receipt = path.stat(), read_receipt(path)
-    fits = receipt is not None and (receipt.size, receipt.mtime_ns) == (
-        facts.st_size,
-        facts.st_mtime_ns,
-    )
-    if receipt is not None and fits and receipt.sha256 == sha256:
+    receipt, facts = read_receipt(found.path), _make_receipt(found)
+    if receipt is not None and replace(facts, name=receipt.name, source=receipt.source) == receipt:
         return True
-    if hash_file(path, progress) != sha256:
+    if hash_file(found.path, progress) != found.sha256:
         return False
-    _write_receipt(path, name, source, sha256)
+    _write_receipt(found)
     return True
 
 
-def keep(
-    arrived: Path,
-    path: Path,
-    name: str,
-    source: str,
-    sha256: str,
-    progress: Progress | None = None,
-) -> Path:
-    """Move a file to its final path if it has this digest, or delete it and raise an error."""
-    found = hash_file(arrived, progress)
+def keep(arrived: Path, found: Found, progress: Progress | None = None) -> None:
+    """Move a file to its final path if it has the digest, or delete it and raise an error."""
+    digest = hash_file(arrived, progress)
     with arrived.open("rb") as file:
         magic = file.read(4)
-    if found != sha256 or magic != b"GGUF":
+    if digest != found.sha256 or magic != b"GGUF":
         arrived.unlink()
-        if found != sha256:
-            raise WeightsError(
-                f"{path.name} has the wrong contents: its sha256 is {found}, not {sha256}"
-            )
-        raise WeightsError(f"{path.name} is not a GGUF file")
-    _receipt_path(path).unlink(missing_ok=True)
+        problem = "is not a GGUF file"
+        if digest != found.sha256:
+            problem = f"has the wrong contents: its sha256 is {digest}, not {found.sha256}"
+        raise WeightsError(f"{found.path.name} {problem}")
+    _receipt_path(found.path).unlink(missing_ok=True)
     # a temporary file can be read only by its owner; other users may read this one
     arrived.chmod(0o644)
-    arrived.replace(path)
-    _write_receipt(path, name, source, sha256)
-    return path
+    arrived.replace(found.path)
+    _write_receipt(found)
 
 
 def remove(path: Path) -> bool:
@@ -157,9 +160,12 @@ def _receipt_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _write_receipt(path: Path, name: str, source: str, sha256: str) -> None:
-    facts = path.stat()
-    receipt = Receipt(name, source, sha256, facts.st_size, facts.st_mtime_ns)
-    temporary = _receipt_path(path).with_suffix(f".{os.getpid()}.new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(receipt)))
-    temporary.replace(_receipt_path(path))
+def _make_receipt(found: Found) -> Receipt:
+    facts = found.path.stat()
+    return Receipt(found.name, found.source, found.sha256, facts.st_size, facts.st_mtime_ns)
+
+
+def _write_receipt(found: Found) -> None:
+    temporary = _receipt_path(found.path).with_suffix(f".{os.getpid()}.new")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(_make_receipt(found))))
+    temporary.replace(_receipt_path(found.path))
