@@ -1,4 +1,6 @@
-"""Check that docstrings, comments, messages and pages are in plain English; part of ``make lint``.
+"""Check that docstrings, comments, messages, help texts and pages are in plain English.
+
+This is a part of ``make lint``.
 
     python scripts/prose.py                       report each violation as file:line, with a hint
     python scripts/prose.py PATH ...              the same for these files and folders only
@@ -32,6 +34,7 @@ ALLOWED = (
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 
 DOCSTRING, COMMENT, MESSAGE, PAGE = "docstring", "comment", "message", "page"
+HELP = "help text"
 
 CODE = frozenset({DOCSTRING, COMMENT})
 PROSE = frozenset({DOCSTRING, COMMENT, PAGE})
@@ -188,6 +191,8 @@ rules.
 
 _FIRST_SENTENCE_ASKS = re.compile(r"\A[^.]*?\?(\s|\Z)")
 
+_NEEDS_CONTEXT = re.compile(r"\b(?:it|they|them|those|these|else|see above)\b", re.IGNORECASE)
+
 _FIRST_WORD = re.compile(r"\A\W*([A-Za-z'-]+)")
 
 _NOT_VERBS = frozenset(
@@ -281,11 +286,27 @@ def read_passages(path: Path) -> Iterator[Passage]:
             yield Passage(DOCSTRING, text.count("\n", 0, match.start("text")) + 1, match["text"])
         yield from _read_literals(text, {}, messages=False)
         return
-    docstrings = {
-        passage.line: passage for passage in _read_docstrings(ast.parse(text).body, None)
-    }
+    tree = ast.parse(text)
+    docstrings = {passage.line: passage for passage in _read_docstrings(tree.body, None)}
     yield from docstrings.values()
     yield from _read_literals(text, docstrings, messages="src" in path.parts)
+    if "cli" in path.parts:
+        yield from _read_helps(tree)
+
+
+def _read_helps(tree: ast.Module) -> Iterator[Passage]:
+    """Yield the help texts of options, which are in ``Annotated``, and those of commands."""
+    for node in ast.walk(tree):
+        texts: list[ast.expr | None] = []
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+            texts += node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_COMMANDS":
+            texts += node.value.values if isinstance(node.value, ast.Dict) else []
+        for each in texts:
+            parts = each.values if isinstance(each, ast.JoinedStr) else [each]
+            constants = [part.value for part in parts if isinstance(part, ast.Constant)]
+            if constants and isinstance(constants[0], str):
+                yield Passage(HELP, parts[0].lineno, "".join(constants))
 
 
 def _read_docstrings(body: list[ast.stmt], function: str | None) -> Iterator[Passage]:
@@ -368,6 +389,8 @@ def _check_passage(passage: Passage) -> Iterator[tuple[int, str]]:
                 yield line, f"[{rule.name}] {found!r} in a {passage.kind}; write: {rule.hint}"
     if passage.kind == DOCSTRING:
         yield from _check_docstring(passage, text)
+    if passage.kind == HELP:
+        yield from _check_help(passage, text)
 
 
 def _check_docstring(passage: Passage, text: str) -> Iterator[tuple[int, str]]:
@@ -385,6 +408,19 @@ def _check_docstring(passage: Passage, text: str) -> Iterator[tuple[int, str]]:
             passage.line,
             f"[imperative] a docstring starts with {word[1]!r}; write: Return …, Build …, Check …",
         )
+
+
+def _check_help(passage: Passage, text: str) -> Iterator[tuple[int, str]]:
+    """Yield a violation for a help text that is not a sentence, or needs another text."""
+    word = _FIRST_WORD.match(text)
+    if word is None or not _is_imperative(word[1].lower()) or not text.endswith("."):
+        yield (
+            passage.line,
+            f"[help] {text[:30]!r} is not a sentence; write a verb first and a full stop last:"
+            " Print …, Use …, Limit …",
+        )
+    elif found := _NEEDS_CONTEXT.search(text):
+        yield passage.line, f"[help] {found.group()!r} refers to another text; write: the noun"
 
 
 def _is_imperative(word: str) -> bool:

@@ -63,6 +63,33 @@ def test_banned_phrases_are_reported(name: str, prose: ModuleType, tmp_path: Pat
     assert "write: " in violation
 
 
+HELPS = {
+    "a noun": 'x: Annotated[int, "The longest reply.", option(ge=1)] = 1',
+    "a noun after an alias": 'x: Annotated[Json, "Everything as JSON."] = False',
+    "no full stop": 'x: Annotated[int, "Print the report"] = 1',
+    "a pronoun": 'x: Annotated[int, "Set the wire of the server, if it has one."] = 1',
+    "a command": '_COMMANDS = {"ask": "A question to a model."}',
+    "a text with values": 'x: Annotated[int, f"One of {NAMES}."] = 1',
+    "two lines": 'x: Annotated[\n    int,\n    "Of "\n    "a reply.",\n] = 1',
+}
+
+
+@pytest.mark.parametrize("text", HELPS.values(), ids=HELPS)
+def test_help_texts_that_do_not_stand_alone_are_reported(
+    text: str, prose: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "src" / "cli"
+    folder.mkdir(parents=True)
+    path = folder / "module.py"
+    path.write_text(text + "\n", encoding="utf-8")
+    (violation,) = prose.find_violations(path)
+    assert "[help]" in violation
+    assert "write" in violation
+    good = 'x: Annotated[int, "Limit each reply to this many tokens.", option(ge=1)] = 1\n'
+    path.write_text(good, encoding="utf-8")
+    assert list(prose.find_violations(path)) == []
+
+
 PLAIN = '''
 """Send requests; see ``nobody`` and "it is no use" in quotations."""
 

@@ -15,32 +15,24 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = {
-    "agent": (
-        "Have a model pursue a goal with tools in a folder; every step is asked about and "
-        "recorded."
-    ),
+    "agent": "Let a model pursue a goal with tools in a folder; you approve the steps.",
     "ask": "Ask a model once and print its answer.",
-    "batch": "Ask a model for every row of a file; restartable at any point.",
-    "chat": "Talk with a model, by default the embedded one.",
-    "check": "Check whether a server keeps the contract, and what its model can do.",
-    "config": "Check your models.yaml and say where it is.",
-    "cost": "Price a usage, a reply, or a log of calls.",
+    "batch": "Call a model for every row of a file; continue after an interruption.",
+    "chat": "Chat with a model, by default the embedded one.",
+    "check": "Check whether a server conforms to its API, and what its model can do.",
+    "config": "Find and check your models.yaml.",
+    "cost": "Compute the cost of tokens, of a reply, or of a log of calls.",
     "embed": "Turn texts into vectors.",
-    "keys": (
-        "Keep API keys in the system's keyring or a private file; manage the keys of a gateway."
-    ),
-    "local": "Manage the embedded model.",
-    "log": (
-        "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and "
-        "off."
-    ),
-    "models": "List models: what they can do, how we know, and what they cost.",
-    "plan": "Show what would become of a conversation on another model.",
-    "ready": "Tell whether a model can be expected to answer.",
+    "keys": "Store API keys, and manage the keys of a gateway.",
+    "local": "Download, list, remove and serve models that run on this machine.",
+    "log": "Inspect the event log: list, search, show, verify, export, prune and price sessions.",
+    "models": "List models with their capabilities and prices.",
+    "plan": "Show which parts of a conversation another model would receive.",
+    "ready": "Check that a model is reachable and loaded, without a billed call.",
     "replay": "Show a recorded run again, step by step; nothing is executed.",
     "rerank": "Order documents by their relevance to a query.",
-    "serve": "Serve models to existing clients, over the wires they speak.",
-    "sim": "Serve a simulated model that does what a script says.",
+    "serve": "Serve models to existing clients over the APIs of the vendors.",
+    "sim": "Serve a simulated model whose replies and faults a script defines.",
     "templates": "Manage saved prompts with variables for dragoman ask -t.",
 }
 

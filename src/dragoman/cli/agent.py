@@ -74,7 +74,7 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 @add_options
 def doctor(
     *,
-    workspace: Annotated[Folder, "The folder that the agent would work in."] = Path(),
+    workspace: Annotated[Folder, "Check for an agent that works in this folder."] = Path(),
     as_json: Annotated[Json, "Print the findings as JSON."] = False,
 ) -> None:
     """Try the protections of dragoman agent on this machine, and print which are active.
@@ -121,82 +121,86 @@ class AgentOptions(Struct, kw_only=True):
 
     model: Annotated[
         str | None,
-        "The model; by default $DRAGOMAN_MODEL or default: of models.yaml.",
+        "Use this model in place of $DRAGOMAN_MODEL or the default of models.yaml.",
         option(type=ModelName()),
     ] = None
     target: ModelOptions
-    workspace: Annotated[Folder, "The folder it may work in."] = Path()
+    workspace: Annotated[Folder, "Let the agent work in this folder only."] = Path()
     allowed: Annotated[
-        tuple[str, ...], "Allow without asking; see above.", option("RULE", "--allow")
+        tuple[str, ...],
+        "Allow tool calls that match RULE; may be repeated.",
+        option("RULE", "--allow"),
     ] = ()
     denied: Annotated[
-        tuple[str, ...], "Deny without asking; it overrules --allow.", option("RULE", "--deny")
+        tuple[str, ...],
+        "Deny tool calls that match RULE, even allowed ones.",
+        option("RULE", "--deny"),
     ] = ()
-    policy: Annotated[ExistingFile, "Rules in a YAML or JSON file."] = None
+    policy: Annotated[ExistingFile, "Read permission rules from a YAML or JSON file."] = None
     mode: Annotated[
         str | None,
-        "Allow everything that no rule denies.",
+        "Allow every tool call that no rule denies, without asking.",
         option(flags="--yes", flag_value="yes"),
-        "Ask about everything, reading too, even without a terminal.",
+        "Ask about every tool call, even calls that only read.",
         option(flags="--ask", flag_value="ask"),
     ] = None
     hook: Annotated[
         str | None,
-        "A program that decides: it reads a proposal as JSON and prints its answer.",
+        "Run a program that reads each tool call as JSON and prints a decision.",
         option("COMMAND"),
     ] = None
     await_approval: Annotated[
-        bool, "Wait for answers from another process, too: dragoman log approve."
+        bool, "Accept decisions that another process makes with dragoman log approve."
     ] = False
     limits: Annotated[
         tuple[str, ...],
-        "steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say "
-        "otherwise.",
+        "Stop at steps=N (50 by default), tokens=N, usd=N or seconds=N; may be repeated.",
         option("LIMIT", "--budget"),
     ] = ()
     context: Annotated[
         str,
-        "What to leave out of a conversation that grows too long: old results, old turns, or "
-        "nothing. With summary, the model summarises old turns.",
+        "Shorten a conversation that grows too long: leave out old results or old turns, "
+        "summarise old turns, or do nothing.",
         option(type=click.Choice(list(_CONTEXTS))),
     ] = "results"
     plugins: Annotated[
-        tuple[str, ...], "Tools of another package that it may use.", option("NAME", "--plugin")
+        tuple[str, ...],
+        "Offer the tools of an installed plugin to the model.",
+        option("NAME", "--plugin"),
     ] = ()
     mcp: McpOptions
     network: Annotated[bool, "Let commands in the sandbox use the network."] = False
     readable: Annotated[
         tuple[str, ...],
-        "A folder outside the workspace, such as ~/.cargo, that commands in the sandbox may "
-        "read; may be repeated.",
+        "Let sandboxed commands read this folder, such as ~/.cargo; may be repeated.",
         option("PATH", type=click.Path(exists=True)),
     ] = ()
     system: Annotated[
-        str, "Other instructions for the model.", option("TEXT", show_default=False)
+        str,
+        "Replace the built-in system prompt with this text.",
+        option("TEXT", show_default=False),
     ] = _SYSTEM
-    max_tokens: Annotated[int | None, "The longest reply."] = None
+    max_tokens: Annotated[int | None, "Limit each reply to this many tokens."] = None
     where: LogPlace = None
     resume: Annotated[
         str | None,
-        "Go on with a session: its id, the beginning of it, or last.",
+        "Continue a session: its id, the beginning of its id, or last.",
         option("SESSION"),
     ] = None
     fork: Annotated[
-        str | None, "Begin a new session with the conversation of another one.", option("SESSION")
+        str | None, "Begin a new session with the conversation of another.", option("SESSION")
     ] = None
     at: Annotated[
-        int | None, "With --resume or --fork: go on after this record.", option("SEQ", ge=1)
+        int | None, "Continue after this record of --resume or --fork.", option("SEQ", ge=1)
     ] = None
     goals: Annotated[
-        tuple[str, ...], "A goal to pursue after it; may be repeated.", option("GOAL", "--then")
+        tuple[str, ...],
+        "Pursue another goal after the first one; may be repeated.",
+        option("GOAL", "--then"),
     ] = ()
-    takeover: Annotated[bool, "With --resume: go on even if the session still runs elsewhere."] = (
-        False
-    )
-    once: Annotated[
-        bool, "End after the first answer; at a terminal, do not ask what is next."
-    ] = False
-    as_json: Annotated[Json, "Print every record, one JSON object a line."] = False
+    takeover: Annotated[bool, "Resume a session that another process still runs."] = False
+    once: Annotated[bool, "End after the first answer; do not ask for another goal."] = False
+    as_json: Annotated[Json, "Print every record as one line of JSON."] = False
 
 
 @click.command("agent", cls=_Agent)

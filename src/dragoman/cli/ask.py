@@ -35,7 +35,7 @@ from .options import (
 from .parameters import ExistingFile, Json, add_options, option
 from .schemas import SchemaOption, read_schema
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
-from .templates import SavedPrompt, TemplateName, fill_template
+from .templates import SavedPrompt, complete_template, fill_template
 from .transcript import (
     Transcript,
     find_past,
@@ -50,16 +50,16 @@ _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 class ConfigOptions(Struct):
     """The options for the settings of a call."""
 
-    max_tokens: Annotated[int | None, "The most tokens the answer may have."] = None
-    temperature: Annotated[float | None, "Sampling temperature."] = None
+    max_tokens: Annotated[int | None, "Limit the answer to this many tokens."] = None
+    temperature: Annotated[float | None, "Set the sampling temperature."] = None
     reasoning: Annotated[
         str | None,
-        "Reasoning: off, minimal, low, medium, high, or a token budget.",
+        "Set the reasoning: off, minimal, low, medium, high, or a number of tokens.",
         option("EFFORT|TOKENS"),
     ] = None
     options: Annotated[
         tuple[tuple[str, str], ...],
-        "Any other setting, such as top_p 0.9, or a field of the provider's own.",
+        "Set another setting, such as top_p 0.9, or a provider's own field.",
         option("KEY VALUE", "-o --option", nargs=2),
     ] = ()
 
@@ -71,16 +71,16 @@ class AskOptions(Struct, kw_only=True):
     named: ModelOption = None
     system: SystemOption = None
     resumed: Annotated[
-        bool, "Go on with the last ask or chat in the log.", option(flags="-c --continue")
+        bool, "Continue the last ask or chat in the log.", option(flags="-c --continue")
     ] = False
     template: Annotated[
         str | None,
-        'Send the saved prompt NAME; "dragoman templates" manages them.',
-        option("NAME", "-t --template", type=TemplateName()),
+        "Send a saved prompt; see dragoman templates.",
+        option("NAME", "-t --template", shell_complete=complete_template),
     ] = None
     values: Annotated[
         tuple[tuple[str, str], ...],
-        "The value of a variable of the template; may be repeated.",
+        "Set a variable of the template; may be repeated.",
         option("NAME VALUE", "-p --param", nargs=2),
     ] = ()
     attachments: Annotated[
@@ -88,22 +88,23 @@ class AskOptions(Struct, kw_only=True):
         "Attach an image, a PDF or a text file; may be repeated.",
         option("FILE|URL", "-a --attach --image"),
     ] = ()
-    tool_schema: Annotated[ExistingFile, "A JSON file with one tool or a list."] = None
+    tool_schema: Annotated[
+        ExistingFile, "Offer the tools in a JSON file; calls are not executed."
+    ] = None
     schema: Annotated[
-        SchemaOption,
-        'The form of the answer: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
     ] = None
     config: ConfigOptions
-    retries: Annotated[int, "Retry transient errors.", option(ge=0, le=100)] = 2
+    retries: Annotated[int, "Retry a failed call up to this many times.", option(ge=0, le=100)] = 2
     extract: Annotated[
         bool, "Print only the first code block of the answer.", option(flags="-x --extract")
     ] = False
-    stream: Annotated[bool, "Print the answer as it arrives."] = True
-    no_log: Annotated[bool, "Do not record this in the log."] = False
+    stream: Annotated[bool, "Print the answer while the model writes."] = True
+    no_log: Annotated[bool, "Do not record the conversation in the log."] = False
     as_json: Annotated[
-        Json, "Print the events, one a line, or with --no-stream the reply as one object, as JSON."
+        Json, "Print events as lines of JSON, or with --no-stream the reply as one object."
     ] = False
-    raw: Annotated[bool, "Print what the provider sent, as JSON."] = False
+    raw: Annotated[bool, "Print the provider's own reply as JSON."] = False
 
 
 @click.command("ask")

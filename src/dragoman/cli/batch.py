@@ -31,10 +31,10 @@ _INTERVAL = 10.0  # seconds between two progress lines without a terminal
 class RowConfig(ConfigOptions):
     """The options for the settings of each call."""
 
-    max_tokens: Annotated[int | None, "The most tokens an answer may have."] = None
+    max_tokens: Annotated[int | None, "Limit each answer to this many tokens."] = None
     reasoning: Annotated[
         str | None,
-        "Reasoning effort (low, medium, high) or a token budget.",
+        "Set the reasoning: low, medium, high, or a number of tokens.",
         option("EFFORT|TOKENS"),
     ] = None
 
@@ -42,88 +42,88 @@ class RowConfig(ConfigOptions):
 class BatchOptions(Struct, kw_only=True):
     """The options of ``dragoman batch``."""
 
-    model: Annotated[str, "The model, an alias or a group.", option(type=ModelName())]
+    model: Annotated[
+        str, "Call this model: vendor:model, an alias or a group.", option(type=ModelName())
+    ]
     target: ModelOptions
     priced_as: Annotated[
         str | None,
-        "The price of the calls, if --base-url does not determine it.",
+        "Price the calls of --base-url as calls of another model.",
         option("VENDOR:MODEL|free"),
     ] = None
     template: Annotated[
-        str | None, "The prompt, with {column} for the columns of a row.", option("TEXT")
+        str | None, "Make prompts of this text and the {column} of each row.", option("TEXT")
     ] = None
-    template_file: Annotated[ExistingFile, "The prompt, from a file."] = None
+    template_file: Annotated[ExistingFile, "Read the text of --template from a file."] = None
     id_column: Annotated[
-        str | None, "The column that names a row; by default id.", option("NAME")
+        str | None, "Read the id of a row from this column, in place of id.", option("NAME")
     ] = None
-    system: Annotated[str | None, "The system prompt of rows that have none.", option("TEXT")] = (
-        None
-    )
+    system: Annotated[
+        str | None, "Send this system prompt with rows without one.", option("TEXT")
+    ] = None
     tool_schema: Annotated[
-        ExistingFile,
-        "A JSON file with one tool or a list. Calls are written to OUT and never executed.",
+        ExistingFile, "Offer the tools in a JSON file; calls are written to OUT, not executed."
     ] = None
     schema: Annotated[
-        SchemaOption,
-        'The form of the answers: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
     ] = None
     embed: Annotated[
         bool | None,
-        "Embed the rows, or ask about them; by default what the model or the first row is for.",
+        "Embed the rows or send chats, by default as the model does.",
         option(flags="--embed/--chat"),
     ] = None
     input_type: Annotated[
-        str | None, "With rows to embed: what they are for, query or document.", option("TYPE")
+        str | None, "Embed the rows as query or as document.", option("TYPE")
     ] = None
-    dimensions: Annotated[
-        int | None, "With rows to embed: the length of the vectors.", option("N", ge=1)
-    ] = None
+    dimensions: Annotated[int | None, "Request vectors of this length.", option("N", ge=1)] = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
-        "With rows to embed: vectors in OUT as numbers, or as base64, which is a quarter of it.",
+        "Write vectors as numbers, or as base64, which is a quarter as long.",
     ] = None
     config: RowConfig
-    concurrency: Annotated[int, "Calls at a time.", option(ge=1)] = 16
+    concurrency: Annotated[int, "Make this many calls at a time.", option(ge=1)] = 16
     requests_per_minute: Annotated[
-        float | None, "At most N requests a minute.", option("N", "--rpm")
+        float | None, "Send at most N requests a minute.", option("N", "--rpm")
     ] = None
     tokens_per_minute: Annotated[
-        float | None, "At most N tokens a minute.", option("N", "--tpm")
+        float | None, "Send at most N tokens a minute.", option("N", "--tpm")
     ] = None
     limits_redis: Annotated[
-        str | None, "Share --rpm and --tpm with other processes, in Redis.", option("URL")
+        str | None, "Share --rpm and --tpm with other processes in Redis.", option("URL")
     ] = None
-    retries: Annotated[int, "Retry transient errors.", option(ge=0, le=100)] = 4
+    retries: Annotated[int, "Retry a failed call up to this many times.", option(ge=0, le=100)] = 4
     budget: Annotated[
-        str | None, "Stop cleanly at usd=N, tokens=N or rows=N, over all runs.", option("KIND=N")
+        str | None, "Stop when all runs have used usd=N, tokens=N or rows=N.", option("KIND=N")
     ] = None
     cache: Annotated[
         str | None,
-        "Ask identical rows once: a SQLite file, or a redis:// URL.",
+        "Store replies for identical rows in a SQLite file or at a redis:// URL.",
         option("FILE|URL"),
     ] = None
     order: Annotated[
-        Literal["input", "completed"], "Write results in the order of IN, or as they come."
+        Literal["input", "completed"], "Write results in the order of the input or of completion."
     ] = "input"
-    strict: Annotated[bool, "Check all of IN first, and send nothing if a row is bad."] = False
-    retry_failed: Annotated[bool, "Ask again for rows that failed in an earlier run."] = False
+    strict: Annotated[bool, "Check every row first, and send nothing if one is invalid."] = False
+    retry_failed: Annotated[bool, "Repeat rows that failed in an earlier run."] = False
     fresh: Annotated[bool, "Delete OUT and its state, and begin again."] = False
-    max_row_bytes: Annotated[int, "Of a row of IN.", option(ge=1)] = 8_000_000
-    on: Annotated[Literal["local", "ray"], "Work in this process, or on Ray."] = "local"
-    workers: Annotated[int, "With --on ray: processes, at most.", option(ge=1)] = 2
+    max_row_bytes: Annotated[int, "Reject input rows with more bytes than this.", option(ge=1)] = (
+        8_000_000
+    )
+    on: Annotated[Literal["local", "ray"], "Run in this process, or on a Ray cluster."] = "local"
+    workers: Annotated[int, "Use at most this many processes on Ray.", option(ge=1)] = 2
     ray_address: Annotated[
         str | None,
-        "With --on ray: the cluster; by default one on this machine.",
+        "Connect to this Ray cluster in place of one on this machine.",
         option("ADDRESS"),
     ] = None
     via: Annotated[
         Literal["model", "provider"],
-        "Call the model, or use its provider's batch API: half the price, within a day.",
+        "Call the model, or use the provider's batch API: half the price, within a day.",
     ] = "model"
-    poll_seconds: Annotated[float, "With --via provider, the first pause."] = 10.0
-    cancel: Annotated[bool, "With --via provider: stop its batches and fetch what is done."] = (
-        False
-    )
+    poll_seconds: Annotated[
+        float, "Set the seconds before the first look for results of --via provider."
+    ] = 10.0
+    cancel: Annotated[bool, "Stop the batches of --via provider and fetch finished rows."] = False
     as_json: Annotated[Json, "Print the report as JSON."] = False
 
 

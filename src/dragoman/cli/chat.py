@@ -50,15 +50,15 @@ def command(
     target: ModelOptions,
     named: ModelOption = None,
     system: SystemOption = None,
-    max_tokens: Annotated[int | None, "The most tokens an answer may have.", option(ge=1)] = None,
-    prompt: Annotated[str | None, "Answer this and exit.", option("TEXT")] = None,
+    max_tokens: Annotated[int | None, "Limit each answer to N tokens.", option("N", ge=1)] = None,
+    prompt: Annotated[str | None, "Print the answer to TEXT, and exit.", option("TEXT")] = None,
     resumed: Annotated[
         str | None,
-        "Go on with a logged chat: the last one, or the one whose id begins with ID.",
+        "Continue the last chat of the log, or the one whose id begins with ID.",
         option("[ID]", "-c --continue", is_flag=False, flag_value="last"),
     ] = None,
-    no_log: Annotated[bool, "Do not record this in the log."] = False,
-    as_json: Annotated[Json, "Print the events, one a line, as JSON."] = False,
+    no_log: Annotated[bool, "Do not record the conversation in the log."] = False,
+    as_json: Annotated[Json, "Print the events as lines of JSON."] = False,
 ) -> None:
     """Talk with MODEL.
 

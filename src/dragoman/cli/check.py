@@ -36,31 +36,31 @@ class CheckOptions(Struct):
     """The options of ``dragoman check``."""
 
     model: Annotated[
-        str | None, "The model to ask; the first one listed, if left out.", option("NAME")
+        str | None, "Check this model in place of the first one listed.", option("NAME")
     ] = None
     wire: Annotated[
         str | None,
-        "The wire it speaks; found out, if left out.",
+        "Set the wire (API format), which is detected otherwise.",
         option(type=click.Choice(_WIRES)),
     ] = None
     operation: Annotated[
-        Literal["chat", "embed", "rerank"], "What to check: a chat, embeddings, or reranking."
+        Literal["chat", "embed", "rerank"], "Check a chat, embedding or reranking model."
     ] = "chat"
     api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
-    timeout: Annotated[float, "For each call.", option("SECONDS")] = 60.0
-    budget: Annotated[float, "For all of it.", option("SECONDS")] = 600.0
-    max_tokens: Annotated[int, "Of a reply.", option(ge=16)] = 48
+    timeout: Annotated[float, "Stop a call after this time.", option("SECONDS")] = 60.0
+    budget: Annotated[float, "Stop the check after this many seconds.", option("SECONDS")] = 600.0
+    max_tokens: Annotated[int, "Limit each reply to this many tokens.", option(ge=16)] = 48
     context: Annotated[
-        int | None, "The window, if the server does not tell.", option("TOKENS", ge=1)
+        int | None, "Set the context window, if the server reports none.", option("TOKENS", ge=1)
     ] = None
     skip: Annotated[
-        tuple[str, ...], "Leave out, by name; * is allowed. Repeatable.", option("CHECK")
+        tuple[str, ...], "Skip checks by name, such as tools*; may be repeated.", option("CHECK")
     ] = ()
     as_json: Annotated[Json, "Print the report as JSON."] = False
-    junit: Annotated[_File, "Write the report as JUnit XML, too."] = None
-    html: Annotated[_File, "Write the report as a page, too."] = None
-    markdown: Annotated[_File, "Write the report as Markdown, too."] = None
-    save: Annotated[_File, "Write the capabilities that were found, for models.yaml."] = None
+    junit: Annotated[_File, "Write the report to a file as JUnit XML."] = None
+    html: Annotated[_File, "Write the report to a file as an HTML page."] = None
+    markdown: Annotated[_File, "Write the report to a file as Markdown."] = None
+    save: Annotated[_File, "Write the detected capabilities to a file, for models.yaml."] = None
 
 
 @click.command("check")

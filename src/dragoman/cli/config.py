@@ -36,7 +36,7 @@ def command() -> None:
 
 @command.command("path")
 @add_options
-def path(*, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
+def path(*, as_json: Annotated[Json, "Print the result as JSON."] = False) -> None:
     """Print the path of models.yaml: $DRAGOMAN_CONFIG if set, or the platform's default.
 
     If the file does not exist, only the bundled catalogue is used.
@@ -52,7 +52,9 @@ def path(*, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @add_options
 def check(
-    file: Path | None, *, as_json: Annotated[Json, "Print what was found as JSON."] = False
+    file: Path | None,
+    *,
+    as_json: Annotated[Json, "Print mistakes, remarks and models as JSON."] = False,
 ) -> None:
     """Check FILE, by default your models.yaml, and print every mistake with its line.
 
@@ -81,7 +83,7 @@ def check(
 @command.command("explain")
 @click.argument("name", type=ModelName())
 @add_options
-def explain(name: str, *, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
+def explain(name: str, *, as_json: Annotated[Json, "Print the result as JSON."] = False) -> None:
     """Print the middleware stack that NAME opens, outermost layer first, and each model's address.
 
     NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.

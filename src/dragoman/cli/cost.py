@@ -39,19 +39,19 @@ class Counts(Struct):
     """The options for counts of tokens, named as the fields of ``Usage``."""
 
     input_tokens: Annotated[
-        _Tokens, "Input tokens, cached and written ones included.", option(flags="--input")
+        _Tokens, "Price N input tokens, cached ones included.", option(flags="--input")
     ] = None
     output_tokens: Annotated[
-        _Tokens, "Output tokens, reasoning included.", option(flags="--output")
+        _Tokens, "Price N output tokens, reasoning included.", option(flags="--output")
     ] = None
     cached_input_tokens: Annotated[
-        _Tokens, "How many of the input were read from a cache.", option(flags="--cached")
+        _Tokens, "Count N input tokens as read from a cache.", option(flags="--cached")
     ] = None
     cache_creation_input_tokens: Annotated[
-        _Tokens, "How many were written to one.", option(flags="--cache-write")
+        _Tokens, "Count N input tokens as written to a cache.", option(flags="--cache-write")
     ] = None
     reasoning_tokens: Annotated[
-        _Tokens, "How many of the output were reasoning.", option(flags="--reasoning")
+        _Tokens, "Count N output tokens as reasoning.", option(flags="--reasoning")
     ] = None
 
 
@@ -64,15 +64,13 @@ def command(
     file: str | None,
     *,
     model: Annotated[
-        str | None, "Whose prices; else what the file says.", option("MODEL", type=ModelName())
+        str | None, "Use the prices of this model.", option("MODEL", type=ModelName())
     ] = None,
     counts: Counts,
     at: Annotated[
-        str | None,
-        "The day or moment, such as 2026-07-01; else the file's, else now.",
-        option("WHEN"),
+        str | None, "Use the prices of this day or time, such as 2026-07-01.", option("WHEN")
     ] = None,
-    prices: Annotated[ExistingFile, "Rates of your own; they go before the bundled ones."] = None,
+    prices: Annotated[ExistingFile, "Read prices from a file before the bundled ones."] = None,
     as_json: Annotated[Json, "Print the bill as JSON."] = False,
 ) -> None:
     """Compute the cost of calls, for each kind of token.

@@ -18,7 +18,11 @@ from .parameters import Json, add_options, option
 
 
 class _EmbedOptions(retrieval.RetrievalOptions, frozen=True):
-    wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(EMBED_CODECS)))] = "openai"
+    wire: Annotated[
+        str,
+        "Set the wire (API format) of the server at --base-url.",
+        option(type=click.Choice(sorted(EMBED_CODECS))),
+    ] = "openai"
 
 
 @click.command("embed")
@@ -29,13 +33,15 @@ def command(
     model: str,
     texts: tuple[str, ...],
     *,
-    file: Annotated[retrieval.TextFile, "Texts, one a line; -: standard input."] = None,
+    file: Annotated[
+        retrieval.TextFile, "Read texts from the lines of a file; - is standard input."
+    ] = None,
     input_type: Annotated[
         str | None,
-        "What the texts are for: query, document, or one of the wire's own.",
+        "Embed the texts as query, document, or another type of the wire.",
         option("TYPE"),
     ] = None,
-    dimensions: Annotated[int | None, "The length of the vectors.", option("N", ge=1)] = None,
+    dimensions: Annotated[int | None, "Request vectors of this length.", option("N", ge=1)] = None,
     output: Annotated[
         Path | None,
         "Write the vectors to a .npy file for NumPy, or a .jsonl file.",

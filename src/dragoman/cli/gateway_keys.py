@@ -70,7 +70,7 @@ def _read_duration(value: str) -> timedelta:
 _read_day = _reading(date.fromisoformat, "must be a date such as 2030-01-31")
 AuthPlace: TypeAlias = Annotated[
     str,
-    "The database: a SQLite file or a postgresql:// URL.",
+    "Use this key database, a SQLite file or a postgresql:// URL.",
     option("PLACE", "--auth", envvar="DRAGOMAN_AUTH", show_envvar=True),
 ]
 _Amount: TypeAlias = Annotated[Any, option("USD", callback=_reading(read_money))]
@@ -80,26 +80,29 @@ _Number: TypeAlias = Annotated[Any, option("N", callback=_reading(_read_number))
 class KeyRights(Struct):
     """The options that set what a key may do; ``none`` clears a field."""
 
-    team: Annotated[str | None, "The team whose budget it shares.", option("NAME")] = None
+    team: Annotated[str | None, "Let the key share the budget of this team.", option("NAME")] = (
+        None
+    )
     models: Annotated[
         tuple[str, ...],
-        "A model it may use, such as fast or 'anthropic:*'. Again for more; all unless given.",
+        "Allow only this model, such as fast or 'anthropic:*'; may be repeated.",
         option("PATTERN", "--model"),
     ] = ()
-    budget_usd: Annotated[_Amount, "What it may spend in all.", option(flags="--budget")] = None
-    budget_usd_month: Annotated[
-        _Amount, "What it may spend in a month (UTC).", option(flags="--budget-month")
+    budget_usd: Annotated[
+        _Amount, "Limit what the key may spend in total.", option(flags="--budget")
     ] = None
-    requests_per_minute: Annotated[_Number, "Requests in a minute."] = None
-    tokens_per_minute: Annotated[_Number, "Tokens in a minute."] = None
-    max_concurrency: Annotated[_Number, "Calls at a time."] = None
+    budget_usd_month: Annotated[
+        _Amount, "Limit what the key may spend in a month (UTC).", option(flags="--budget-month")
+    ] = None
+    requests_per_minute: Annotated[_Number, "Allow the key N requests a minute."] = None
+    tokens_per_minute: Annotated[_Number, "Allow the key N tokens a minute."] = None
+    max_concurrency: Annotated[_Number, "Allow the key at most N calls at a time."] = None
     expires: Annotated[
-        Any, "The last day on which it is valid.", option("DATE", callback=_read_day)
+        Any, "Make the key valid until the end of this day.", option("DATE", callback=_read_day)
     ] = None
     on_loss: Annotated[
         Literal["drop", "warn", "reject"] | None,
-        "Whether to reject requests with fields that would be left out, or to leave out even "
-        "logprobs, which models of other wires cannot give.",
+        "Reject requests with fields that the model's wire lacks, or drop the fields.",
     ] = None
 
 
@@ -144,7 +147,7 @@ def rotate(
     *,
     overlap: Annotated[
         Any,
-        "How long the old key stays valid: 30m, 24h, 7d, or 0s.",
+        "Keep the old key valid for this time: 30m, 24h, 7d, or 0s.",
         option("TIME", callback=_reading(_read_duration)),
     ] = "24h",
     place: AuthPlace,
@@ -176,7 +179,7 @@ def team(
     name: str,
     *,
     budget_month: Annotated[
-        _Amount, "What its keys may spend together in a month (UTC); none for no limit."
+        _Amount, "Limit what the team's keys may spend in a month (UTC); none removes the limit."
     ] = None,
     place: AuthPlace,
 ) -> None:
@@ -189,7 +192,7 @@ def team(
 @command.command("list")
 @add_options
 def list_keys(
-    *, place: AuthPlace, as_json: Annotated[Json, "Print them as JSON."] = False
+    *, place: AuthPlace, as_json: Annotated[Json, "Print the list as JSON."] = False
 ) -> None:
     """List keys, teams and limits; the keys themselves are never shown."""
     with _open(place) as store:
@@ -216,9 +219,9 @@ def list_keys(
 def audit(
     name: str | None,
     *,
-    limit: Annotated[int, "How many.", option(ge=1, le=100_000)] = 100,
+    limit: Annotated[int, "List at most this many changes.", option(ge=1, le=100_000)] = 100,
     place: AuthPlace,
-    as_json: Annotated[Json, "Print them as JSON."] = False,
+    as_json: Annotated[Json, "Print the list as JSON."] = False,
 ) -> None:
     """List all changes, or those of the key NAME, newest first. team:NAME stands for a team."""
     with _open(place) as store:

@@ -52,7 +52,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 
 @command.command("list")
 @add_options
-def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
+def list_keys(*, as_json: Annotated[Json, "Print the names of the keys as JSON."] = False) -> None:
     """List the keys and where each is stored; the keys themselves are never shown."""
     vendors: dict[str, list[str]] = {}  # those that use each environment variable
     for vendor in vendor_names():
@@ -84,7 +84,7 @@ def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> Non
 @click.argument("name")
 @add_options
 def remove(
-    name: str, *, as_json: Annotated[Json, "Print whether there was one as JSON."] = False
+    name: str, *, as_json: Annotated[Json, "Print whether a key was deleted as JSON."] = False
 ) -> None:
     """Delete the stored key of NAME."""
     variable = _variable(name)

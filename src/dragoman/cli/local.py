@@ -30,13 +30,9 @@ def command() -> None:
 def pull(
     model: str,
     *,
-    name: Annotated[
-        str | None, "What to call it; by default the name of the file.", option("NAME")
-    ] = None,
-    sha256: Annotated[
-        str | None, "What the file must have, where the server does not name it.", option("DIGEST")
-    ] = None,
-    as_json: Annotated[Json, "Print the model, and no progress, as JSON."] = False,
+    name: Annotated[str | None, "Store the model under this name.", option("NAME")] = None,
+    sha256: Annotated[str | None, "Require this sha256 of the file.", option("DIGEST")] = None,
+    as_json: Annotated[Json, "Print the model as JSON, and no progress."] = False,
 ) -> None:
     """Download MODEL, verify its sha256, and print the path of the file.
 
@@ -56,7 +52,7 @@ def pull(
 
 @command.command("list")
 @add_options
-def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
+def list_all(*, as_json: Annotated[Json, "Print the models as JSON."] = False) -> None:
     """List the models of the catalogue and those already downloaded."""
     found = local.list_models()
     if as_json:
@@ -76,7 +72,7 @@ def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None
 @click.argument("name")
 @add_options
 def remove(
-    name: str, *, as_json: Annotated[Json, "Print whether there was something as JSON."] = False
+    name: str, *, as_json: Annotated[Json, "Print whether a file was deleted as JSON."] = False
 ) -> None:
     """Delete the file of a downloaded model."""
     with report_errors(), _errors_as_json(as_json):
@@ -93,18 +89,20 @@ def remove(
 def serve(
     model: str,
     *,
-    port: Annotated[int, "0 takes a free one.", option(ge=0, le=65535)] = 8080,
+    port: Annotated[
+        int, "Listen on this port; 0 chooses a free port.", option(ge=0, le=65535)
+    ] = 8080,
     threads: Annotated[
-        int | None, "How many threads compute; 1 unless you say otherwise.", option(ge=1, le=1024)
+        int | None, "Compute with this many threads, by default 1.", option(ge=1, le=1024)
     ] = None,
     context: Annotated[
-        int | None, "The window of one conversation.", option("TOKENS", ge=256)
+        int | None, "Set the context window of one conversation.", option("TOKENS", ge=256)
     ] = None,
-    parallel: Annotated[int, "Calls at a time.", option(ge=1, le=64)] = 2,
+    parallel: Annotated[int, "Serve at most this many calls at a time.", option(ge=1, le=64)] = 2,
     api_key_env: Annotated[
-        str | None, "The environment variable with the key that clients must send.", option("NAME")
+        str | None, "Require the key in this environment variable from clients.", option("NAME")
     ] = None,
-    as_json: Annotated[Json, "Print the address, once it answers, as JSON."] = False,
+    as_json: Annotated[Json, "Print the address as JSON when the server is ready."] = False,
 ) -> None:
     """Run llama.cpp's server with MODEL for other programs on this machine, until Ctrl-C.
 

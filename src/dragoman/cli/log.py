@@ -84,9 +84,9 @@ def status(*, as_json: Annotated[Json, "Print the state as JSON."] = False) -> N
 def show_list(
     *,
     where: LogPlace = None,
-    limit: Annotated[int | None, "Only the N newest.", option("N", ge=1)] = None,
+    limit: Annotated[int | None, "List only the N newest sessions.", option("N", ge=1)] = None,
     kind: Annotated[
-        Literal["agent", "chat", "ask", "gateway"] | None, "Only sessions of this kind."
+        Literal["agent", "chat", "ask", "gateway"] | None, "List only sessions of this kind."
     ] = None,
     as_json: Annotated[Json, "Print the sessions as JSON."] = False,
 ) -> None:
@@ -113,7 +113,7 @@ def search(
     text: str,
     *,
     where: LogPlace = None,
-    limit: Annotated[int, "The N newest.", option("N", ge=1)] = 20,
+    limit: Annotated[int, "List only the N newest matches.", option("N", ge=1)] = 20,
     as_json: Annotated[Json, "Print the sessions and their matches as JSON."] = False,
 ) -> None:
     """Find sessions by their contents: questions, answers, commands, results, model names.
@@ -166,12 +166,16 @@ def show(
     *,
     where: LogPlace = None,
     types: Annotated[
-        tuple[str, ...], "Only events of this type; may be repeated.", option("TYPE", "--type")
+        tuple[str, ...],
+        "Show only events of this type; may be repeated.",
+        option("TYPE", "--type"),
     ] = (),
     after: Annotated[
-        int, "Only what follows this record.", option("SEQ", ge=0, show_default=False)
+        int,
+        "Show only records after the one with this number.",
+        option("SEQ", ge=0, show_default=False),
     ] = 0,
-    as_json: Annotated[Json, "Print the records as stored, one line of JSON each."] = False,
+    as_json: Annotated[Json, "Print each record as a line of JSON, as stored."] = False,
 ) -> None:
     """Show the records of SESSION, one line each."""
     for name in types:
@@ -194,19 +198,25 @@ def show(
 class AnswerOptions(Struct):
     """The options that decide about a tool call."""
 
-    deny: Annotated[bool, "Deny it."] = False
-    reason: Annotated[str, "Why; the model receives the reason of a denial.", option("TEXT")] = ""
-    by: Annotated[str | None, "Who decides; by default your user name.", option("NAME")] = None
+    deny: Annotated[bool, "Deny the tool call."] = False
+    reason: Annotated[
+        str, "Record a reason, which the model receives if you deny.", option("TEXT")
+    ] = ""
+    by: Annotated[
+        str | None,
+        "Record this name for the decision, in place of your user name.",
+        option("NAME"),
+    ] = None
     edited: Annotated[
-        str | None, "Run it with this input; both inputs are recorded.", option("JSON", "--input")
+        str | None, "Run the tool with this input instead.", option("JSON", "--input")
     ] = None
     scope: Annotated[
         Literal["once", "session", "path", "prefix"],
-        "What else it allows in the session: the tool, the same paths, or commands with the same "
-        "first words.",
+        "Allow more in this session: all calls of the tool, the same paths, or commands with "
+        "the same first words.",
     ] = "once"
     prefix: Annotated[
-        str | None, "With --scope prefix: the words; by default the first one.", option("WORDS")
+        str | None, "Set the first words for --scope prefix, by default one word.", option("WORDS")
     ] = None
 
 
@@ -220,7 +230,7 @@ def approve(
     *,
     where: LogPlace = None,
     answer: AnswerOptions,
-    as_json: Annotated[Json, "Print the questions, or the answer as JSON."] = False,
+    as_json: Annotated[Json, "Print the open questions, or the recorded answer, as JSON."] = False,
 ) -> None:
     """Allow or deny a tool call that a session in another process proposes.
 
@@ -286,14 +296,13 @@ def show_cost(
     *,
     where: LogPlace = None,
     prices: Annotated[
-        ExistingFile,
-        "Price the calls again with the rates of this file, which go before the bundled ones.",
+        ExistingFile, "Price the calls again with this file before the bundled prices."
     ] = None,
-    only: Annotated[bool, "With --prices: with these rates alone."] = False,
+    only: Annotated[bool, "Use no other prices than the file of --prices has."] = False,
     by: Annotated[
         str,
-        "What to add up by. A key is one of the gateway; a project is one of the session's "
-        "metadata, or its folder.",
+        "Sum costs by a property; a key is one of the gateway, a project the session's folder"
+        " or metadata.",
         option(type=click.Choice(GROUPS)),
     ] = "model",
     as_csv: Annotated[bool, "Print the bills as CSV.", option(flags="--csv")] = False,
@@ -333,14 +342,14 @@ def view(
     *,
     where: LogPlace = None,
     port: Annotated[
-        int, "Where to listen; 0 finds a free one.", option(ge=0, le=65535, show_default=False)
+        int,
+        "Listen on this port; 0 chooses a free port.",
+        option(ge=0, le=65535, show_default=False),
     ] = 0,
-    browser: Annotated[bool, "Open the page."] = True,
-    approve: Annotated[
-        bool, "Let the page answer questions of sessions, as log approve does."
-    ] = False,
+    browser: Annotated[bool, "Open the page in a browser."] = True,
+    approve: Annotated[bool, "Let the page approve and deny tool calls."] = False,
     by: Annotated[
-        str | None, "With --approve: who decides; by default your user name.", option("NAME")
+        str | None, "Record this name for decisions of --approve.", option("NAME")
     ] = None,
     as_json: Annotated[Json, "Print the address as JSON."] = False,
 ) -> None:

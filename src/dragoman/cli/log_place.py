@@ -20,8 +20,10 @@ _PATIENCE = 1.0  # how many seconds to wait for another process that writes the 
 
 LogPlace: TypeAlias = Annotated[
     str | None,
-    "A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in your "
-    "data folder.",
+    (
+        "Use this log: a file, an export (*.jsonl) or a postgresql:// URL. The default is "
+        "$DRAGOMAN_LOG, or log.db in your data folder."
+    ),
     option("PLACE", "--log"),
 ]
 

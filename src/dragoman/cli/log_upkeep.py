@@ -32,8 +32,7 @@ def verify(
     *,
     where: LogPlace = None,
     known: Annotated[
-        ExistingFile,
-        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
+        ExistingFile, "Detect removed records by an earlier output of dragoman log list --json."
     ] = None,
     as_json: Annotated[Json, "Print the findings as JSON."] = False,
 ) -> None:
@@ -78,9 +77,11 @@ def export(
     session: str | None,
     *,
     where: LogPlace = None,
-    output: Annotated[str, "Where to; - is standard output.", option("FILE", "-o --output")] = "-",
+    output: Annotated[
+        str, "Write to this file; - is standard output.", option("FILE", "-o --output")
+    ] = "-",
     as_html: Annotated[
-        bool, "Write SESSION as one HTML page to read; so does FILE.html.", option(flags="--html")
+        bool, "Write SESSION as one HTML page, as for a FILE.html.", option(flags="--html")
     ] = False,
 ) -> None:
     """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.
@@ -123,7 +124,7 @@ def _write_page(page: str, output: str) -> None:
 def take_over(
     source: str,
     *,
-    session: Annotated[str | None, "Only this one.", option("SESSION")] = None,
+    session: Annotated[str | None, "Import only this session.", option("SESSION")] = None,
     where: LogPlace = None,
     as_json: Annotated[Json, "Print the count as JSON."] = False,
 ) -> None:
@@ -166,11 +167,11 @@ def prune(
     where: LogPlace = None,
     before: Annotated[
         Any,
-        "An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
+        "Remove sessions older than an age such as 90d, or than a day such as 2026-01-31 (UTC).",
         option("AGE", "--older-than", callback=_read_age),
     ],
-    dry_run: Annotated[bool, "Only say what would go."] = False,
-    yes: Annotated[bool, "Do not ask."] = False,
+    dry_run: Annotated[bool, "Print the sessions to remove, and remove nothing."] = False,
+    yes: Annotated[bool, "Remove the sessions without asking."] = False,
     as_json: Annotated[Json, "Print the sessions as JSON."] = False,
 ) -> None:
     """Remove every session whose last record is older than AGE; the log records the removal."""

@@ -27,25 +27,23 @@ class McpOptions(Struct):
 
     servers: Annotated[
         tuple[str, ...],
-        "An MCP server whose tools it may use, too: a command or a URL.",
+        "Offer the tools of an MCP server, a command or a URL.",
         option("COMMAND", "--mcp"),
     ] = ()
     bearers: Annotated[
         tuple[str, ...],
-        "Send the value of an environment variable as a bearer token to the MCP server at a URL. "
-        "With several such servers, ORIGIN, such as https://mcp.example.com, is the one it is for.",
+        "Send an environment variable as bearer token to an MCP server; ORIGIN, such as "
+        "https://mcp.example.com, chooses one of several.",
         option("[ORIGIN=]VARIABLE", "--mcp-bearer"),
     ] = ()
     headers: Annotated[
         tuple[str, ...],
-        "The same in a header of that name.",
+        "Send an environment variable in the header NAME to an MCP server.",
         option("[ORIGIN=]NAME:VARIABLE", "--mcp-header"),
     ] = ()
-    mcp_accept: Annotated[
-        bool,
-        "Accept tools of MCP servers that are new or changed since their first use; else you are "
-        "asked.",
-    ] = False
+    mcp_accept: Annotated[bool, "Accept new and changed tools of MCP servers without asking."] = (
+        False
+    )
 
 
 async def open_servers(

@@ -77,17 +77,21 @@ def command() -> None:
 class ModelFilter(Struct):
     """The options that choose models."""
 
-    configured: Annotated[bool, "Only those that can be used as things are."] = False
+    configured: Annotated[
+        bool, "List only models that can be used now, such as models with a key."
+    ] = False
     needs: Annotated[
-        str | None, f"Only those that have all of these: {', '.join(NEEDS)}.", option("LIST")
+        str | None, f"List only models with all needs of LIST: {', '.join(NEEDS)}.", option("LIST")
     ] = None
     max_input_price: Annotated[
-        str | None, "Only those whose million input tokens cost no more than this.", option("USD")
+        str | None, "List only models up to this price of a million input tokens.", option("USD")
     ] = None
-    max_output_price: Annotated[str | None, "The same for output tokens.", option("USD")] = None
-    tier: Annotated[str | None, "Only those of this tier of your models.yaml.", option("WORD")] = (
-        None
-    )
+    max_output_price: Annotated[
+        str | None, "List only models up to this price of a million output tokens.", option("USD")
+    ] = None
+    tier: Annotated[
+        str | None, "List only models of this tier of your models.yaml.", option("WORD")
+    ] = None
 
 
 @command.command("list")
@@ -97,13 +101,13 @@ def list_command(
     name: str | None,
     *,
     wanted: ModelFilter,
-    excluded: Annotated[bool, "List each model that does not fit, with the reasons."] = False,
+    excluded: Annotated[bool, "List the excluded models with the reasons."] = False,
     everything: Annotated[
-        bool, "Also those that embed or transcribe, and do not chat.", option(flags="--all")
+        bool, "List embedding and transcription models as well.", option(flags="--all")
     ] = False,
-    live: Annotated[bool, "Ask local servers what they serve now."] = True,
+    live: Annotated[bool, "List the models that servers on this machine serve now."] = True,
     no_pager: Annotated[bool, "Print a long list without a pager."] = False,
-    as_json: Annotated[Json, "Print every fact with where it is from as JSON."] = False,
+    as_json: Annotated[Json, "Print every fact with its source as JSON."] = False,
 ) -> None:
     """List models with their capabilities and prices.
 

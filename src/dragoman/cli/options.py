@@ -23,7 +23,7 @@ from .progress import fetch_default_model
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 ApiKeyVariable: TypeAlias = Annotated[
-    str, "The environment variable that holds the key.", option("NAME")
+    str, "Read the API key from this environment variable.", option("NAME")
 ]
 
 
@@ -34,11 +34,11 @@ def model_argument(**settings: Any) -> Callable[[_Command], _Command]:
 
 ModelOption: TypeAlias = Annotated[
     str | None,
-    "The model, as an alternative to the argument MODEL.",
+    "Use this model instead of the default.",
     option("MODEL", "-m --model", shell_complete=ModelName().shell_complete),
 ]
 SystemOption: TypeAlias = Annotated[
-    str | None, "The system prompt.", option("TEXT", "-s --system")
+    str | None, "Send this text as the system prompt.", option("TEXT", "-s --system")
 ]
 
 
@@ -46,11 +46,15 @@ class ModelOptions(Struct, frozen=True):
     """The options for the address, the wire, the key and the timeout of a model."""
 
     base_url: Annotated[
-        str | None, "Where it is served; not needed for a name like vendor:model.", option("URL")
+        str | None, "Call the model at this URL; vendor:model needs no URL.", option("URL")
     ] = None
-    wire: Annotated[str, "The wire it speaks.", option(shell_complete=complete_wire)] = "openai"
+    wire: Annotated[
+        str,
+        "Set the wire (API format) of the server at --base-url.",
+        option(shell_complete=complete_wire),
+    ] = "openai"
     api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
-    timeout: Annotated[float | None, "Give up after this long.", option("SECONDS")] = None
+    timeout: Annotated[float | None, "Stop a call after this time.", option("SECONDS")] = None
 
     def connect_settings(self) -> dict[str, Any]:
         """Return the options that are given as arguments of ``connect``."""

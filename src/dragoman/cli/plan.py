@@ -25,13 +25,11 @@ def command(
     *,
     model: Annotated[
         str,
-        "The model to move to, such as anthropic:NAME.",
+        "Plan for this model, such as openai:gpt-5.",
         option("MODEL", "--to", type=ModelName()),
     ],
     target: ModelOptions,
-    everything: Annotated[
-        bool, "List the parts that are kept too.", option(flags="--all")
-    ] = False,
+    everything: Annotated[bool, "List the kept parts as well.", option(flags="--all")] = False,
     as_json: Annotated[Json, "Print the plan as JSON."] = False,
 ) -> None:
     """Show which parts of the conversation in FILE another model would receive.

@@ -33,22 +33,22 @@ def command(
     *,
     where: LogPlace = None,
     other: Annotated[
-        str | None, "Compare with this run instead of showing one.", option("SESSION", "--diff")
+        str | None,
+        "Print the differences between SESSION and this session.",
+        option("SESSION", "--diff"),
     ] = None,
     diff_log: Annotated[
-        str | None, "Where the other run is, if it is in another log.", option("PLACE")
+        str | None, "Read the session of --diff from another log.", option("PLACE")
     ] = None,
     model: Annotated[
         str | None,
-        "Ask another model over the recorded run; no tool runs.",
+        "Send the recorded requests to another model; no tool runs.",
         option("MODEL", "--rerun"),
     ] = None,
     target: ModelOptions,
-    full: Annotated[bool, "Print the payload of each step, too."] = False,
-    pause: Annotated[bool, "Wait for a key after each step; q leaves."] = False,
-    as_json: Annotated[
-        Json, "Print one JSON object a line: each step, or each difference."
-    ] = False,
+    full: Annotated[bool, "Print the complete data of each step."] = False,
+    pause: Annotated[bool, "Wait for a key after each step; q ends the replay."] = False,
+    as_json: Annotated[Json, "Print each step, or each difference, as a line of JSON."] = False,
 ) -> None:
     """Show SESSION step by step from its log. Nothing is executed and no model is called.
 

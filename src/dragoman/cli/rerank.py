@@ -17,7 +17,11 @@ from .parameters import Json, add_options, option
 
 
 class _RerankOptions(retrieval.RetrievalOptions, frozen=True):
-    wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(RERANK_CODECS)))] = "openai"
+    wire: Annotated[
+        str,
+        "Set the wire (API format) of the server at --base-url.",
+        option(type=click.Choice(sorted(RERANK_CODECS))),
+    ] = "openai"
 
 
 @click.command("rerank")
@@ -30,8 +34,10 @@ def command(
     query: str,
     documents: tuple[str, ...],
     *,
-    file: Annotated[retrieval.TextFile, "Documents, one a line; - for standard input."] = None,
-    top_k: Annotated[int | None, "Only the N best.", option("N", ge=1)] = None,
+    file: Annotated[
+        retrieval.TextFile, "Read documents from the lines of a file; - is standard input."
+    ] = None,
+    top_k: Annotated[int | None, "Print only the N best documents.", option("N", ge=1)] = None,
     options: _RerankOptions,
     as_json: Annotated[Json, "Print the ranking and the usage as JSON."] = False,
 ) -> None:

@@ -28,7 +28,9 @@ TextFile: TypeAlias = Annotated[
 class RetrievalOptions(ModelOptions, frozen=True):
     """The options for the address of a model; a subclass adds the choice of wires."""
 
-    batch_size: Annotated[int | None, "How many go into one request.", option("N", ge=1)] = None
+    batch_size: Annotated[
+        int | None, "Send at most N texts in one request.", option("N", ge=1)
+    ] = None
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:

@@ -45,95 +45,95 @@ class ServeOptions(Struct):
 
     models: Annotated[
         tuple[str, ...],
-        "Serve this model, under this name. Again for more; without it, every configured one of "
-        "the registry.",
+        "Serve this model, under NAME if given, in place of all configured ones; may be repeated.",
         option("[NAME=]MODEL", "--model"),
     ] = ()
-    config: Annotated[ExistingFile, "Your models.yaml.", option("FILE")] = None
-    host: Annotated[str, "The address to listen on."] = "127.0.0.1"
-    port: Annotated[int, "The port to listen on.", option(ge=0, le=65535)] = 8100
+    config: Annotated[
+        ExistingFile, "Read this file instead of your models.yaml.", option("FILE")
+    ] = None
+    host: Annotated[str, "Listen on this address."] = "127.0.0.1"
+    port: Annotated[int, "Listen on this port.", option(ge=0, le=65535)] = 8100
     tls_cert: Annotated[
         ExistingFile, "Serve TLS with this certificate (PEM, with its chain).", option("FILE")
     ] = None
-    tls_key: Annotated[ExistingFile, "The private key of --tls-cert.", option("FILE")] = None
+    tls_key: Annotated[
+        ExistingFile, "Use this private key for the certificate of --tls-cert.", option("FILE")
+    ] = None
     keys: Annotated[
         str | None,
-        "The keys: a YAML file, or a database of dragoman keys gateway (a SQLite file or "
-        "postgresql:// URL). Requests without a key are rejected. Required beyond loopback.",
+        "Require a key from this YAML file, or from this database of dragoman keys gateway, a"
+        " SQLite file or a postgresql:// URL. Needed to serve other machines.",
         option("PLACE", "--auth"),
     ] = None
     new_key: Annotated[
-        str | None,
-        "Make a key, print it once and the lines for the file, and exit.",
-        option("NAME"),
+        str | None, "Print a new key and its lines for the key file, and exit.", option("NAME")
     ] = None
     state: Annotated[
         str | None,
-        "What keys have used: a SQLite file, or a postgresql:// URL for several machines; needed "
-        "by limited keys with several workers.",
+        "Store the usage of keys in a SQLite file, or at a postgresql:// URL for several "
+        "machines. Limited keys and several workers need a store.",
         option("PLACE"),
     ] = None
     redis: Annotated[
         str | None,
-        "Count requests, tokens and calls at a time of keys in this Redis, for all workers and "
-        "machines.",
+        "Count requests, tokens and concurrent calls of keys in this Redis, for all "
+        "workers and machines.",
         option("URL", envvar="DRAGOMAN_REDIS", show_envvar=True),
     ] = None
     on_redis_failure: Annotated[
         str,
-        "While Redis is unavailable: reject calls of keys with such limits (503), admit them, or "
+        "Reject calls of limited keys (503) while Redis is unavailable, admit such calls, or "
         "count in each worker.",
         option(type=click.Choice(POLICIES)),
     ] = "closed"
-    workers: Annotated[int, "How many processes.", option(ge=1, le=64)] = 1
-    max_body: Annotated[int, "The longest body taken.", option("MIB", ge=1, le=1024)] = (
-        _BOUNDS.body_bytes // _MIB
-    )
-    timeout: Annotated[float, "The longest reply.", option("SECONDS", ge=1)] = (
+    workers: Annotated[int, "Run this many worker processes.", option(ge=1, le=64)] = 1
+    max_body: Annotated[
+        int, "Reject request bodies above this size.", option("MIB", ge=1, le=1024)
+    ] = _BOUNDS.body_bytes // _MIB
+    timeout: Annotated[float, "Stop a reply after this time.", option("SECONDS", ge=1)] = (
         _BOUNDS.reply_seconds
     )
     max_connections: Annotated[
         int,
-        "The most connections of one worker at a time; lowered to what the limit of open files "
-        "allows.",
+        "Limit the connections of a worker; the limit of open files may lower the number.",
         option("N", ge=1, le=1_000_000),
     ] = _BOUNDS.connections
     max_connections_per_peer: Annotated[
         int | None,
-        "The most connections from one address; half of --max-connections unless given. Behind a "
-        "proxy, give as many.",
+        "Limit the connections from one address, by default to half of --max-connections. "
+        "Behind a proxy, set the same number.",
         option("N", ge=1, le=1_000_000),
     ] = None
     media_urls: Annotated[
         bool,
-        "Take images and documents as URLs. A server behind the gateway may fetch them: refuse "
-        "where it could reach inner addresses.",
+        "Accept URLs of images and documents. The model's server may fetch a URL, so refuse "
+        "URLs if that server can reach internal addresses.",
     ] = True
     drain: Annotated[
-        int, "How long replies may go on after SIGTERM.", option("SECONDS", ge=0, le=3600)
+        int, "Let replies continue for this long after SIGTERM.", option("SECONDS", ge=0, le=3600)
     ] = 30
     drain_delay: Annotated[
         float,
-        "How long /ready reports 503 after SIGTERM before the port is closed, so that load "
-        "balancers stop sending requests.",
+        "Report 503 at /ready for this long after SIGTERM before the port is closed, so that "
+        "load balancers stop sending requests.",
         option("SECONDS", ge=0, le=600),
     ] = 0.0
     open_ready: Annotated[
-        bool, "Answer /ready without a key, for load balancers; it then names no models."
+        bool, "Answer /ready without a key and without names of models, for load balancers."
     ] = False
     ready_port: Annotated[
         int | None,
-        "Also answer /health and /ready on this port, over plain HTTP, without a key and without "
-        "the names of models.",
+        "Answer /health and /ready on this port too, over plain HTTP, without a key and names"
+        " of models.",
         option(ge=1, le=65535),
     ] = None
     otel: Annotated[
         bool,
-        "Record OpenTelemetry spans of requests and attempts with the global tracer provider; run "
+        "Record OpenTelemetry spans of requests and attempts; run "
         "opentelemetry-instrument -- dragoman serve --otel.",
     ] = False
     access_log: Annotated[
-        bool, "One line of JSON a request, to standard error, without content or keys."
+        bool, "Print one line of JSON for each request on standard error, without content or keys."
     ] = True
     log: Annotated[
         str | None,
@@ -141,35 +141,37 @@ class ServeOptions(Struct):
         "cost, warnings and times, without content.",
         option("PLACE"),
     ] = None
-    log_content: Annotated[bool, "With --log: record the messages, too."] = False
+    log_content: Annotated[bool, "Record the messages as well (with --log)."] = False
     cors: Annotated[
         tuple[str, ...],
-        "Let web pages of this origin (https://app.example) call the gateway from a browser. Again"
-        " for more; '*' needs --auth.",
+        "Let web pages of this origin (https://app.example) call the gateway from a "
+        "browser; may be repeated. '*' needs --auth.",
         option("ORIGIN"),
     ] = ()
     url_keys: Annotated[
         bool | None,
-        "Take the key of a Gemini client from the URL (?key=). Unless given, only from this "
-        "machine: URLs are written to the logs of proxies.",
+        "Accept the key of a Gemini client in the URL (?key=), which proxies write to logs; "
+        "by default only from this machine.",
     ] = None
     betas: Annotated[
         tuple[str, ...],
-        "Pass on this beta of a client (a name, or a pattern such as 'files-api-*') to models of "
-        "the same wire. Again for more; 'default' stands for those that concern one request alone.",
+        "Pass on a beta of clients (a name, or a pattern such as 'files-api-*') to models of "
+        "the same wire; may be repeated. 'default' stands for all that concern one request.",
         option("BETA", "--beta"),
     ] = ("default",)
     store: Annotated[
         str | None,
-        "Keep responses in this SQLite file or postgresql:// database, each for its key alone: "
-        "previous_response_id, item references, conversations and background mode need it.",
+        "Store responses in a SQLite file or postgresql:// database, each for its key alone; "
+        "previous_response_id, conversations and background mode need a store.",
         option("PLACE"),
     ] = None
-    store_days: Annotated[float, "How long responses are kept.", option("DAYS", ge=0.001)] = 30.0
+    store_days: Annotated[
+        float, "Delete stored responses after this many days.", option("DAYS", ge=0.001)
+    ] = 30.0
     admin: Annotated[
         ExistingFile,
-        "Serve the admin page at /admin to the key whose hash (sha256:...) is in this file; "
-        "--new-key makes one. Off unless given.",
+        "Serve the admin page at /admin to the key whose hash (sha256:...) is in this "
+        "file; --new-key makes one.",
         option("FILE"),
     ] = None
     as_json: Annotated[Json, "Print a new key as JSON."] = False

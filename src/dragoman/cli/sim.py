@@ -19,10 +19,12 @@ from .parameters import Json, add_options, option
 def command(
     script: Path,
     *,
-    host: Annotated[str, "The address to listen at."] = "127.0.0.1",
-    port: Annotated[int, "The port; 0: any.", option(ge=0, le=65535)] = 8080,
-    seed: Annotated[int | None, "Another seed than the script's."] = None,
-    check: Annotated[bool, "Only check the script."] = False,
+    host: Annotated[str, "Listen on this address."] = "127.0.0.1",
+    port: Annotated[
+        int, "Listen on this port; 0 chooses a free port.", option(ge=0, le=65535)
+    ] = 8080,
+    seed: Annotated[int | None, "Use this seed instead of the script's."] = None,
+    check: Annotated[bool, "Check the script and exit."] = False,
     as_json: Annotated[Json, "Print the addresses as JSON."] = False,
 ) -> None:
     """Run a simulated model server whose replies and faults SCRIPT defines, on every wire.

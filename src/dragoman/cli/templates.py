@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from ..config import ConfigError, parse_yaml, read_yaml
+from ..config import ConfigError, parse_yaml
 from ..registry import config_path
 from ..template import Template
 from ..validate.fields import suggest
@@ -30,10 +29,9 @@ _NEW = """\
 # Variables are in braces: {language}. {input} is the text of the command line and of a pipe.
 system: Translate into {language}.
 prompt: "{input}"
+defaults: {language: English}
 # model: openai:gpt-5
 # schema: title, tags [str]
-defaults:
-  language: English
 """
 
 
@@ -57,15 +55,9 @@ class SavedPrompt(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         return [name for name in dict.fromkeys(names) if name != "input"]
 
 
-class TemplateName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """The Click parameter type for the name of a template."""
-
-    name = "name"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in _list_names() if name.startswith(incomplete)]
+def complete_template(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of templates that begin with the typed text."""
+    return [name for name in _list_names() if name.startswith(incomplete)]
 
 
 def fill_template(name: str, values: Mapping[str, str], text: str) -> SavedPrompt:
@@ -110,15 +102,15 @@ def list_all(*, as_json: Annotated[Json, "Print the templates as JSON."] = False
             f"there are no templates in {_folder()}; make one: dragoman templates edit NAME"
         )
     else:
-        rows = [
-            [name, ", ".join(saved.variables()), saved.model or "", _summarise(saved)]
-            for name, saved in found.items()
-        ]
+        rows = []
+        for name, saved in found.items():
+            line, *_ = (saved.prompt or saved.system or "").splitlines() or [""]
+            rows.append([name, ", ".join(saved.variables()), saved.model or "", line[:60]])
         show_table(["name", "variables", "model", "prompt"], rows)
 
 
 @command.command("show")
-@click.argument("name", type=TemplateName())
+@click.argument("name", shell_complete=complete_template)
 @add_options
 def show(name: str, *, as_json: Annotated[Json, "Print the template as JSON."] = False) -> None:
     """Print the template NAME."""
@@ -130,19 +122,16 @@ def show(name: str, *, as_json: Annotated[Json, "Print the template as JSON."] =
 
 
 @command.command("edit")
-@click.argument("name", type=TemplateName())
+@click.argument("name", shell_complete=complete_template)
 def edit(name: str) -> None:
     """Open the template NAME in your editor ($EDITOR); a new one begins with an example."""
     path = _path(name)
     text = click.edit(path.read_text("utf-8") if path.exists() else _NEW, extension=".yaml")
-    if text is None:
-        click.echo("nothing was saved", err=True)
-        return
-    _write(path, text)
+    click.echo("nothing was saved", err=True) if text is None else _write(path, text)
 
 
 @command.command("save")
-@click.argument("name", type=TemplateName())
+@click.argument("name", shell_complete=complete_template)
 @click.argument("prompt", required=False)
 @add_options
 def save(
@@ -152,15 +141,14 @@ def save(
     model: ModelOption = None,
     system: SystemOption = None,
     schema: Annotated[
-        SchemaOption,
-        'The form of the answer: a JSON Schema file, or fields as in "name, age int, tags [str]".',
+        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
     ] = None,
     defaults: Annotated[
         tuple[tuple[str, str], ...],
-        "The value of a variable if ask gets none; may be repeated.",
+        "Set the default value of a variable; may be repeated.",
         option("NAME VALUE", "-p --param", nargs=2),
     ] = (),
-    replace: Annotated[bool, "Replace the template if it exists."] = False,
+    replace: Annotated[bool, "Replace an existing template."] = False,
     as_json: Annotated[Json, "Print the path of the template's file as JSON."] = False,
 ) -> None:
     """Save PROMPT as the template NAME; names in braces become variables.
@@ -176,10 +164,8 @@ def save(
         )
     if prompt is None and system is None:
         raise click.UsageError("there is nothing to save; give PROMPT or --system")
-    form: Any = schema
-    if schema is not None:
-        read = read_schema(schema)
-        form = read if Path(schema).is_file() else schema
+    form = None if schema is None else read_schema(schema)  # an invalid one is an error here
+    form = form if schema is None or Path(schema).is_file() else schema
     saved = SavedPrompt(model, system, prompt, form, dict(defaults))
     _write(path, msgspec.yaml.encode(saved).decode())
     show_json({"path": str(path)}) if as_json else click.echo(path)
@@ -209,16 +195,19 @@ def _load(name: str) -> SavedPrompt:
             else f"make it: dragoman templates edit {name}"
         )
         raise click.UsageError(f"there is no template {name!r} in {_folder()}; {hint}")
+    with reject(OSError, about=f"{path} cannot be read: "):
+        return _parse(path.read_bytes(), path)
+
+
+def _parse(data: bytes, path: Path) -> SavedPrompt:
+    """Return the template in a file; report a mistake with the file and the line."""
     with report_mistakes():
-        return _check(read_yaml(path).convert(SavedPrompt), path)
-
-
-def _check(saved: SavedPrompt, path: Path) -> SavedPrompt:
-    try:
-        saved.parts()
-    except ValueError as error:
-        raise ConfigError(str(path), None, str(error).removeprefix("template: ")) from None
-    return saved
+        saved = parse_yaml(data, str(path)).convert(SavedPrompt)
+        try:
+            saved.parts()
+        except ValueError as error:
+            raise ConfigError(str(path), None, str(error)) from None
+        return saved
 
 
 def _write(path: Path, text: str) -> None:
@@ -226,10 +215,4 @@ def _write(path: Path, text: str) -> None:
     with reject(OSError, about=f"{path} cannot be written: "):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    with report_mistakes():
-        _check(parse_yaml(text.encode(), str(path)).convert(SavedPrompt), path)
-
-
-def _summarise(saved: SavedPrompt) -> str:
-    line = " ".join((saved.prompt or saved.system or "").split())
-    return line if len(line) <= 60 else f"{line[:59]}…"
+    _parse(text.encode(), path)

@@ -29,10 +29,8 @@ _SHOWN = 40
 def update_command(
     source: str,
     *,
-    dry_run: Annotated[bool, "Print what would change, and change nothing."] = False,
-    force: Annotated[
-        bool, "Take changes that look wrong, such as a price 20 times as high."
-    ] = False,
+    dry_run: Annotated[bool, "Print the changes, and change nothing."] = False,
+    force: Annotated[bool, "Accept changes that look wrong, such as a 20-fold price."] = False,
     as_json: Annotated[Json, "Print the changes as JSON."] = False,
 ) -> None:
     """Update the catalogue from a public list of models, without a new release.

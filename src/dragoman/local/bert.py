@@ -32,13 +32,9 @@ _TENSORS = {
 }
 """The names of tensors in ``model.safetensors``, without the number of the layer, and in GGUF."""
 
-_SPECIAL = {
-    "[CLS]": ["bos"],
-    "[SEP]": ["eos", "seperator"],  # llama.cpp spells the key like this
-    "[UNK]": ["unknown"],
-    "[PAD]": ["padding"],
-    "[MASK]": ["mask"],
-}
+# llama.cpp spells one of the keys like this.
+_SPECIAL = {"bos": "[CLS]", "eos": "[SEP]", "seperator": "[SEP]", "unknown": "[UNK]"}
+_SPECIAL |= {"padding": "[PAD]", "mask": "[MASK]"}
 
 
 def write_gguf(archive: zipfile.ZipFile, member: str, target: IO[bytes]) -> None:
@@ -82,13 +78,13 @@ def _describe(config: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """Return the metadata of a model and its tokenizer in GGUF's terms."""
     pieces, kinds = [], []
     for word in words:
-        # llama.cpp marks the first piece of a word; BERT's vocabulary marks the other pieces.
-        if word in _SPECIAL or word.startswith("[unused"):
-            kinds.append(3 if word in _SPECIAL else 5)
+        if word in _SPECIAL.values() or word.startswith("[unused"):
+            kinds.append(3 if word in _SPECIAL.values() else 5)
             pieces.append(word)
-        else:
-            kinds.append(1)
-            pieces.append(word[2:] if word.startswith("##") else f"▁{word}")
+            continue
+        # llama.cpp marks the first piece of a word; BERT's vocabulary marks the other pieces.
+        kinds.append(1)
+        pieces.append(word[2:] if word.startswith("##") else f"▁{word}")
     return {
         "general.architecture": "bert",
         "bert.context_length": config["max_position_embeddings"],
@@ -103,26 +99,17 @@ def _describe(config: dict[str, Any], words: list[str]) -> dict[str, Any]:
         "tokenizer.ggml.tokens": pieces,
         "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.token_type_count": config["type_vocab_size"],
-        **{
-            f"tokenizer.ggml.{key}_token_id": words.index(word)
-            for word, keys in _SPECIAL.items()
-            for key in keys
-        },
+        **{f"tokenizer.ggml.{key}_token_id": words.index(_SPECIAL[key]) for key in _SPECIAL},
     }
 
 
 def _pack(value: Any) -> tuple[int, bytes]:
     """Return the number of a value's type in GGUF, and the value as bytes."""
-    match value:
-        case bool():
-            return 7, struct.pack("<?", value)
-        case int():
-            return 4, struct.pack("<I", value)
-        case float():
-            return 6, struct.pack("<f", value)
-        case str():
-            text = value.encode()
-            return 8, struct.pack("<Q", len(text)) + text
-    kind = 8 if isinstance(value[0], str) else 5  # the integers of a list are signed
-    items = [_pack(each)[1] for each in value]
-    return 9, struct.pack("<IQ", kind, len(items)) + b"".join(items)
+    if isinstance(value, str):
+        return 8, struct.pack("<Q", len(value.encode())) + value.encode()
+    if isinstance(value, list):
+        kind = 8 if isinstance(value[0], str) else 5  # the integers of a list are signed
+        items = [_pack(each)[1] for each in value]
+        return 9, struct.pack("<IQ", kind, len(items)) + b"".join(items)
+    number, form = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}[type(value)]
+    return number, struct.pack(form, value)
