@@ -68,11 +68,6 @@ def write_commands() -> str:
 
 _SHARED = 2  # an option that more commands have is explained at the top
 _COMMANDS_HEAD = """\
----
-search:
-  boost: 0.3
----
-
 # The command
 
 The same texts as `--help`, which every command has. The [guide to the command line](../howto/command-line.md) shows how
@@ -346,17 +341,27 @@ def write_modules() -> dict[str, str]:
     """Return one reference page per module; the site build adds the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
     listed = [
-        f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |"
+        f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)}: {_names(name)} |"
         for name in MODULES
         if _file(name)
     ]
-    table = "\n".join(["| module | |", "|---|---|", *listed])
-    everyday = ", ".join(f"`{name}`" for name in dragoman.__all__)
+    table = "\n".join(["| module | contents |", "|---|---|", *listed])
     pages["python.md"] = (
-        "# Python\n\nThe most common names can be imported from `dragoman` itself and are loaded "
-        f"when they are first used: {everyday}.\n\n{table}\n"
+        "# Python API\n\nEvery public name, by module. Names in bold can also be imported from "
+        f"`dragoman` itself; they are loaded when they are first used.\n\n{table}\n"
     )
     return pages
+
+
+def _names(module: str) -> str:
+    """Return the classes and functions of a module as a list, without its constants."""
+    return ", ".join(
+        [
+            f"**`{name}`**" if name in dragoman.__all__ else f"`{name}`"
+            for name in _exports(module)
+            if not name.isupper()
+        ]
+    )
 
 
 def _file(name: str) -> Path | None:
@@ -371,7 +376,9 @@ def _file(name: str) -> Path | None:
 
 
 def _module(name: str) -> str:
+    # Search finds guides, and the page with all names; 2,500 attributes would hide them.
     return (
+        "---\nsearch:\n  exclude: true\n---\n\n"
         f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: "
         f"[{', '.join(_exports(name))}]\n"
     )

@@ -74,24 +74,22 @@ class Assembler:
 
     A message has these states. A call that the table does not list raises ``AssemblerError``:
 
-        =========  ==========================  =========  ============================================
-        state      call                        next       events
-        =========  ==========================  =========  ============================================
-        new        ``start``                   open       ``message.start``
-        new        ``fail``                    failed     none: the call fails before its first event
-        new        ``cancel``                  complete   ``message.start``, then as in state open
-        open       ``text``, ``thinking``      open       a delta, once it is the turn of its block
-        open       ``tool_start``              open       ``tool.use_start``, in its turn
-        open       ``tool_input``              open       ``tool.use_input_delta``, in its turn
-        open       ``attach``, ``whole``       open       a signature, if it is that of a thought
-        open       ``block_end``               open       ``tool.use_end``, if the block is a call
-        open       ``usage``                   open       none; ``message.complete`` has the counts
-        open       ``finish``                  complete   ends of open calls, ``message.complete``
-        open       ``fail``                    complete   the same: ``interrupted`` calls, ``error``
-        open       ``cancel``                  complete   the same: ``cancelled`` calls and reason
-        complete   ``tool_input``              complete   none; the call that it belongs to is closed
-        complete   ``fail``, ``cancel``        complete   none
-        =========  ==========================  =========  ============================================
+    | state | call | next | events |
+    |---|---|---|---|
+    | new | ``start`` | open | ``message.start`` |
+    | new | ``fail`` | failed | none: the call fails before its first event |
+    | new | ``cancel`` | complete | ``message.start``, then as in state open |
+    | open | ``text``, ``thinking`` | open | a delta, once it is the turn of its block |
+    | open | ``tool_start`` | open | ``tool.use_start``, in its turn |
+    | open | ``tool_input`` | open | ``tool.use_input_delta``, in its turn |
+    | open | ``attach``, ``whole`` | open | a signature, if it is that of a thought |
+    | open | ``block_end`` | open | ``tool.use_end``, if the block is a call |
+    | open | ``usage`` | open | none; ``message.complete`` has the counts |
+    | open | ``finish`` | complete | ends of open calls, ``message.complete`` |
+    | open | ``fail`` | complete | the same: ``interrupted`` calls, ``error`` |
+    | open | ``cancel`` | complete | the same: ``cancelled`` calls and reason |
+    | complete | ``tool_input`` | complete | none; the call that it belongs to is closed |
+    | complete | ``fail``, ``cancel`` | complete | none |
 
     The module ``blocks`` describes the states of a block within an open message.
     """

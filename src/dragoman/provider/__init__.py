@@ -1,15 +1,13 @@
 """Providers: objects that call one model each, all with the same methods.
 
-==============  ==================================================================================
-``model``       ``Model``: what chat, embedding and reranking models have in common
-``contract``    ``Provider``: what a provider implements, and what callers use
-``reply``       ``Reply``: the object that a provider returns for a call
-``stream``      ``EventStream``: a reply as a stream of events, and the calls in flight
-``http_model``  ``HttpModel``: the address, credentials and errors of a model behind HTTP
-``http``        ``HttpProvider``: call a model over HTTP
-``connect``     ``connect()``: open a provider by name or address
-``gather``      ``gather()``: call a model for many prompts at once
-==============  ==================================================================================
+- ``model``: ``Model``: what chat, embedding and reranking models have in common
+- ``contract``: ``Provider``: what a provider implements, and what callers use
+- ``reply``: ``Reply``: the object that a provider returns for a call
+- ``stream``: ``EventStream``: a reply as a stream of events, and the calls in flight
+- ``http_model``: ``HttpModel``: the address, credentials and errors of a model behind HTTP
+- ``http``: ``HttpProvider``: call a model over HTTP
+- ``connect``: ``connect()``: open a provider by name or address
+- ``gather``: ``gather()``: call a model for many prompts at once
 """
 
 from ..validate import Messages

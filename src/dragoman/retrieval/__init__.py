@@ -1,15 +1,13 @@
 """Embedding and reranking models, over the same transport and with the same errors as providers.
 
-==============  ==================================================================================
-``values``      requests, ``Embeddings`` and ``Ranking``
-``vectors``     ``Vectors``: float32 numbers in one buffer
-``contract``    ``Embedder`` and ``Reranker``: what a model implements, and what callers use
-``check``       check the arguments of a call and build requests from them
-``split``       split calls that are too large for one request
-``wire``        the codecs (sans-IO), and the server side of each wire
-``http``        a model behind a wire: encode, send, decode
-``connect``     ``connect_embedder()`` and ``connect_reranker()``
-==============  ==================================================================================
+- ``values``: requests, ``Embeddings`` and ``Ranking``
+- ``vectors``: ``Vectors``: float32 numbers in one buffer
+- ``contract``: ``Embedder`` and ``Reranker``: what a model implements, and what callers use
+- ``check``: check the arguments of a call and build requests from them
+- ``split``: split calls that are too large for one request
+- ``wire``: the codecs (sans-IO), and the server side of each wire
+- ``http``: a model behind a wire: encode, send, decode
+- ``connect``: ``connect_embedder()`` and ``connect_reranker()``
 """
 
 from ..provider.connect import add_retries
