@@ -98,6 +98,35 @@ def test_every_case_that_a_page_cites_exists() -> None:
     assert [case for case in cited if not list(cases.glob(f"{case}.*"))] == []
 
 
+def test_pains_have_a_public_issue_and_a_test_of_ours_each() -> None:
+    page = (ROOT / "docs/concepts/pains.md").read_text()
+    rows = [line for line in page.splitlines() if "https://" in line]
+    known = specified.find_tests()
+    assert len(rows) == 10
+    for row in rows:
+        *_, tests = [cell.strip() for cell in row.strip("|").split("|")]
+        assert re.search(r"https://github.com/[\w-]+/[\w-]+/issues/\d+", row), row
+        named = re.findall(r"`(test_\w+)`", tests)
+        assert named, row
+        assert [name for name in named if name not in known] == []
+
+
+DECISIONS = [page for page in PAGES if page.parent.name == "decisions" and page.stem != "index"]
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_decision_is_a_short_record_in_four_parts(page: Path) -> None:
+    text = page.read_text()
+    parts = re.findall(r"^\*\*([\w ]+)\.\*\* ", text, re.MULTILINE)
+    assert parts == ["Decided", "Why", "Costs", "What would change our mind"]
+    assert len(text.split()) <= 250
+    assert f"({page.name})" in (page.parent / "index.md").read_text()
+
+
+def test_ten_decisions_are_recorded() -> None:
+    assert len(DECISIONS) == 10
+
+
 def _figure(text: str) -> float:
     number, unit = re.fullmatch(r"([\d.,]+) (ms|µs)", text.strip()).groups()  # type: ignore[union-attr]
     return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
