@@ -224,22 +224,15 @@ def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("rules:\n- {tool: bash}", r":2: rules\[0\].action: is missing"),
         ("rules:\n- {action: allow}\n- {action: permit}", r":3: rules\[1\].action: must be allow"),
         ("rules:\n- {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
-        ("rules:\n- {action: allow, action: deny}", "there twice"),
-        ("rules: [", ":"),
         ("rules: [{action: allow, arguments: {command: }}]", "arguments.command: must be text"),
-        ("rules: [{action: allow, arguments: {command: ''}}]", "arguments.command: is empty"),
         *[
             (f"rules:\n- action: allow\n  {field}", rf":3: rules\[0\].{complaint}")
             for field, complaint in [
                 ("path: ../x", "path: must be a pattern below"),
                 ("path:", "path: is empty"),
                 ("tool:", "tool: is empty"),
-                ("tool: ''", "tool: is empty"),
-                ("side_effect: [reed]", "side_effect: must be of none"),
                 ("side_effect:", "side_effect: is empty"),
-                ("side_effect: []", "side_effect: is empty"),
                 ("arguments:", "arguments: is empty"),
-                ("arguments: {}", "arguments: is empty"),
             ]
         ],
     ],
@@ -251,11 +244,6 @@ def test_invalid_rule_file_is_rejected_with_the_line_number(
     path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         Policy.load(path)
-
-
-def test_missing_rule_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        Policy.load(tmp_path / "none.yaml")
 
 
 # --- approvals of tool calls -------------------------------------------------------------------

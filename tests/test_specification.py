@@ -148,13 +148,6 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
     assert reply.raw == body
 
 
-@pytest.mark.parametrize("finish", ["stop", None])
-async def test_invalid_tool_calls_of_a_successful_reply_raise(finish: str | None) -> None:
-    model, _ = fixed((200, {"choices": [choice({"content": "x", "tool_calls": "x"}, finish)]}))
-    with pytest.raises(d.InvalidResponseError):
-        await model.complete("hi", [d.Tool("f")])
-
-
 # --- tool arguments that are null --------------------------------------------------------------
 
 NULLS: dict[str, Any] = {
@@ -190,28 +183,6 @@ async def test_null_tool_arguments_mean_no_arguments(wire: str) -> None:
     reply = await model.complete("hi", [d.Tool("f", "", EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
-
-
-@pytest.mark.parametrize(
-    ("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)]
-)
-async def test_streamed_null_means_no_tool_arguments_unless_more_text_follows(
-    pieces: list[str], sound: bool
-) -> None:
-    deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
-    deltas += [
-        {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces
-    ]
-    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
-    model, _ = fixed((200, frames(*chunks)))
-    stream = model.stream("hi", [d.Tool("f", "", EMPTY)])
-    if not sound:
-        with pytest.raises(d.MalformedToolCallError, match="not a JSON object"):
-            [event async for event in stream]
-        return
-    assert [event async for event in stream]
-    assert stream.response.tool_calls[0].arguments == {}
 
 
 # --- bodies and classes of errors --------------------------------------------------------------
@@ -358,19 +329,6 @@ async def test_model_that_cannot_chat_is_not_ready(entry: dict[str, Any], state:
 async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
     await model.ready()
-
-
-# --- the strict flag of tools ------------------------------------------------------------------
-
-
-async def test_strict_flag_of_a_tool_is_kept() -> None:
-    model, transport = fixed((200, answer()))
-    parameters = {**EMPTY, "additionalProperties": False}
-    function = {"name": "f", "description": "d", "parameters": parameters, "strict": True}
-    await model.complete("hi", [{"type": "function", "function": function}])
-    assert json.loads(transport.requests[0].body)["tools"] == [
-        {"type": "function", "function": function}
-    ]
 
 
 # --- hints -------------------------------------------------------------------------------------

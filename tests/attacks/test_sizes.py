@@ -19,7 +19,7 @@ from dragoman.errors import InvalidRequestError
 from dragoman.gateway import exchange
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
-from dragoman.messages import Assistant, Opaque, ToolCall, ToolResult, User
+from dragoman.messages import User
 from dragoman.sim import ScriptedProvider
 from dragoman.transport import FixtureTransport
 from dragoman.validate import check_request
@@ -162,34 +162,6 @@ async def test_large_request_is_read_in_a_thread(
 
 
 # --- values passed by callers ------------------------------------------------------------------
-
-
-def deep(levels: int) -> Any:
-    value: Any = []
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("levels", [129, 500, 5000])
-def test_error_names_a_deeply_nested_value(levels: int) -> None:
-    provider = dragoman.connect("m", base_url="http://127.0.0.1:9", transport=FixtureTransport())
-    call = Assistant([ToolCall("c", "t", {"a": deep(levels)})])
-    opaque = Assistant([Opaque({"a": deep(levels)})])
-    schema: Any = {"type": "object", "const": deep(levels)}
-    requests: list[tuple[dict[str, Any], str]] = [
-        ({"messages": [User("a"), call, ToolResult("c", "x")]},
-         "messages[1].content[0].arguments is nested"),
-        ({"messages": [User("a"), opaque, User("b")]}, "messages[1].content[0].data is nested"),
-        ({"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})},
-         "config.extras is nested"),
-        ({"messages": "a", "tools": [Tool("t", "", schema)]}, "tools[0].parameters"),
-        ({"messages": "a", "response_schema": schema}, "response_schema"),
-    ]  # fmt: skip
-    for given, message in requests:
-        with pytest.raises(InvalidRequestError) as caught:
-            asyncio.run(provider.complete(**given))
-        assert caught.value.message.startswith(message)
 
 
 def test_temperature_beyond_the_float_range_is_rejected() -> None:

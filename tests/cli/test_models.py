@@ -120,14 +120,6 @@ def test_pattern_without_matches_is_reported(run: Any) -> None:
     assert "ollama:any" in run("ollama:any").stdout
 
 
-def test_invalid_models_file_gives_exit_code_2_and_one_line(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text("adapters: [1]")
-    result = run()
-    assert result.exit_code == 2
-    assert "models.yaml:1: adapters: must be a mapping, not a list" in result.stderr
-    assert result.stdout == ""
-
-
 def test_models_are_shown_as_a_table_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     words = ["models", "--configured", "--no-live"]

@@ -560,36 +560,6 @@ OPEN: list[some.Verb] = [
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_provider_state_of_a_broken_reply_is_marked_as_not_replayable(ending: str) -> None:
-    out = make()
-    out.whole(d.RedactedThinking("secret"))
-    out.whole(d.Opaque({"type": "search"}, d.Continuity(opaque=7)))
-    out.thinking("whole")
-    out.attach(d.Thinking, "sig")
-    out.thinking("whole too")
-    out.block_end()
-    out.text("plain")
-    out.block_end()
-    out.thinking("unsigned")
-    out.block_end()
-    out.tool_start(0, "x", "any")
-    out.attach(d.ToolCall, "call", key=0)
-    out.block_end(0)
-    out.thinking("cut")
-    end(out, ending)
-    content = d.fold(out.take()).message.content
-    assert content == (
-        d.RedactedThinking("secret", NEVER),
-        d.Opaque({"type": "search"}, replace(NEVER, opaque=7)),
-        d.Thinking("wholewhole too", replace(NEVER, signature="sig")),
-        d.Text("plain"),
-        d.Thinking("unsigned"),
-        d.ToolCall("x", "any", {}, replace(NEVER, signature="call")),
-        d.Thinking("cut", NEVER),
-    )
-
-
-@pytest.mark.parametrize("ending", ["fail", "cancel"])
 def test_truncated_signed_text_is_marked_as_not_replayable(ending: str) -> None:
     out = make()
     out.text("cut")

@@ -121,16 +121,6 @@ async def test_estimated_tokens_are_corrected_by_the_reported_usage(
     assert queue.passed == [("a", 0), ("b", pytest.approx(next_at))]
 
 
-async def test_returned_tokens_let_a_waiting_call_proceed() -> None:
-    queue = Queue(tokens_per_minute=600)
-    queue.ask("a", 600)
-    queue.ask("b", 300)
-    await queue.clock.run_to(10)
-    assert queue.passed == [("a", 0)]
-    await queue.end("a", 100)
-    assert queue.passed == [("a", 0), ("b", 10)]
-
-
 async def test_number_of_concurrent_calls_is_limited() -> None:
     queue = Queue(max_concurrency=2)
     for name in "abcd":

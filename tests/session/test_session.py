@@ -316,17 +316,6 @@ async def test_only_tools_that_change_nothing_run_without_a_policy(
     assert "the call of keep was denied: the session has no policy= that allows it" in warning
 
 
-async def test_exception_raised_by_a_tool_becomes_its_error_result(log: SqliteLog) -> None:
-    @tool(side_effect="read")
-    def fail() -> None:
-        raise ValueError("no such thing")
-
-    session = Session(Listed(propose(call("fail")), "Oh."), [fail], ALL, log)
-    await session.run("Go.")
-    [seen] = of(list(log.read(session.id)), "tool.observed")
-    assert (seen.content, seen.is_error) == ("ValueError: no such thing", True)
-
-
 async def test_tool_that_times_out_is_recorded_as_failed_without_a_result(log: SqliteLog) -> None:
     @tool(side_effect="read", timeout=0.01)
     async def hang() -> None:

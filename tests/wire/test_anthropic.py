@@ -142,13 +142,6 @@ def test_blank_text_blocks_are_omitted_without_a_warning() -> None:
     ]
 
 
-def test_provider_state_on_a_user_message_is_reported() -> None:
-    request = msgspec.structs.replace(HELLO, messages=(d.User([d.Text("a", d.Continuity("s"))]),))
-    assert [warning.path for warning in connect().encode(request).warnings] == [
-        "messages[0].content[0].continuity"
-    ]
-
-
 # --- URLs and headers --------------------------------------------------------------------------
 
 

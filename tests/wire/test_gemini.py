@@ -298,35 +298,6 @@ def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provide
     assert contents[2]["parts"][0]["functionResponse"]["id"] == provided
 
 
-@pytest.mark.parametrize(
-    ("block", "part"),
-    [
-        (d.Thinking("Hm.", d.Continuity(None, None, OURS)), {"text": "Hm.", "thought": True}),
-        (
-            d.Thinking("", d.Continuity("c2ln", None, OURS)),
-            {"text": "", "thought": True, "thoughtSignature": "c2ln"},
-        ),
-        # Signed thinking without an issuer is treated as the thinking of another wire.
-        (d.Thinking("Hm.", d.Continuity("c2ln")), None),
-        (d.Thinking("Hm.", d.Continuity(None, None, OURS, replayable=False)), None),
-        (d.Thinking("Hm."), None),
-        (d.Opaque({"b": 1, "a": 2}, d.Continuity(issuer=OURS)), {"a": 2, "b": 1}),
-        (d.Opaque({"a": 1}, d.Continuity()), None),
-        (d.Opaque({"a": 1}), None),
-        (d.RedactedThinking("x", d.Continuity(issuer=OURS)), None),
-        (d.Text("", d.Continuity("c2ln", None, OURS, replayable=False)), None),
-        (d.Text("", d.Continuity(None, {"theirs": 1})), None),
-        (d.Text(""), None),
-    ],
-)
-def test_native_blocks_are_sent_to_their_issuer_only(
-    block: Any, part: dict[str, Any] | None
-) -> None:
-    messages = [d.User("Hello"), d.Assistant([d.Text("Hi."), block]), d.User("And?")]
-    assert sent(messages)["contents"][1]["parts"][1:] == ([] if part is None else [part])
-    assert bool(warned(messages)) == (part is None and block != d.Text(""))
-
-
 def test_placeholder_signature_is_sent_only_in_turns_without_a_signature() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
     signed = d.Assistant(

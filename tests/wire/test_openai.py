@@ -403,35 +403,6 @@ def test_emulated_tool_calls_are_sent_as_text_separate_from_thinking() -> None:
     assert json.loads(sent["content"]) == {"tool": "a_b", "arguments": {"x": '"'}}
 
 
-DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
-
-
-@pytest.mark.parametrize(
-    ("state", "returns"),
-    [
-        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "v", "m")), True),
-        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "w", "m")), False),
-        (d.Continuity(opaque=DETAILS), False),
-        (d.Continuity("signed", issuer=d.Issuer("openai", "v", "m")), False),
-        (None, False),
-    ],
-)
-def test_reasoning_details_are_sent_to_their_issuer_only(
-    state: d.Continuity | None, returns: bool
-) -> None:
-    said = (HELLO, turn(d.Thinking("Hm.", state), d.Text("Yes.")), HELLO)
-    codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True), vendor="v")
-    for asked, expected in (("", returns), ("other", False)):
-        encoded = codec.encode(msgspec.structs.replace(make_request(*said), model=asked))
-        message = json.loads(encoded.http.body)["messages"][-2]
-        assert message == {"role": "assistant", "content": "Yes."} | (
-            {"reasoning_details": DETAILS} if expected else {}
-        )
-        assert [warning.code for warning in encoded.warnings] == (
-            [] if expected else ["thinking_dropped"]
-        )
-
-
 # --- checking the readiness of a server --------------------------------------------------------
 
 
