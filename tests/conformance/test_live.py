@@ -308,6 +308,19 @@ async def test_check_finds_a_server_that_keeps_generating_after_disconnection() 
     assert outcomes(report)["cancel.stops"] == "unsupported"
 
 
+async def test_short_key_is_not_hidden_inside_words() -> None:
+    """A local server often gets the key ``k``, which would make requests in a report unreadable."""
+
+    async def refuse(connection: Connection) -> None:
+        connection.reply(400, b'{"error": {"message": "no such token"}}')
+
+    async with serve(refuse) as server:
+        report = await check_server(server.base_url, api_key="k", wire="openai", model="m")
+    text = report.to_json().decode()
+    assert "max_tokens" in text
+    assert "[hidden]" not in text
+
+
 async def test_check_report_contains_no_api_key() -> None:
     async def repeat(connection: Connection) -> None:
         if connection.seen.method == "GET":

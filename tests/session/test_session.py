@@ -659,3 +659,11 @@ async def test_attempts_of_two_sessions_are_counted_separately(log: SqliteLog) -
     await asyncio.gather(tried.run("Go."), other.run("Go."))
     assert of(list(log.read(tried.id)), "llm.call_completed")[0].attempt == 1
     assert of(list(log.read(other.id)), "llm.call_completed")[0].attempt == 0
+
+
+async def test_settings_of_a_session_may_be_a_mapping_and_are_checked_at_once() -> None:
+    provider = Listed(reply("Done."))
+    await Session(provider, config={"max_tokens": 9}).run("Go.")
+    assert provider.requests[0].config.max_tokens == 9
+    with pytest.raises(dragoman.InvalidRequestError, match=r"config.max_token is not a setting"):
+        Session(provider, config={"max_token": 9})  # type: ignore[typeddict-unknown-key]

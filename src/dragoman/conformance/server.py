@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import ProviderError, cut, scrub
+from ..errors import MIN_SECRET, ProviderError, cut, scrub
 from ..events import Event, Response, check_events, read_json
 from ..messages import Request, RuntimeConfig, User
 from ..provider import HttpProvider
@@ -34,7 +34,7 @@ class RecordingTransport(Transport):
 
     def __init__(self, inner: Transport, secrets: list[str]) -> None:
         self._inner = inner
-        self._secrets = secrets
+        self._secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
         self.exchanges: list[RecordedExchange] = []
         self.last_headers: Mapping[str, str] = {}
         self.last_tail = b""

@@ -27,7 +27,8 @@ from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdi
 from ..prices import Unpriced
 from ..provider import Provider
 from ..tools import ExecutableTool, Toolbox, gather_tools
-from ..validate import ResponseSchema
+from ..validate import ResponseSchema, parse_config
+from ..validate.arguments import ConfigRecord
 from ..wire import SwapPlan
 from .budget import Budget
 from .closing import close_open
@@ -85,7 +86,7 @@ class Session(Displayed, Generic[Parsed]):
         *,
         session_id: str | None = None,
         system: str | None = None,
-        config: RuntimeConfig | None = None,
+        config: RuntimeConfig | ConfigRecord | None = None,
         tool_choice: ToolChoice | None = None,
         budget: Budget | None = None,
         approve: Approver | None = None,
@@ -111,7 +112,7 @@ class Session(Displayed, Generic[Parsed]):
         self._system = system
         texts = {key: value for key, value in (metadata or {}).items() if isinstance(value, str)}
         self._settings = TurnSettings(
-            config or RuntimeConfig(), tool_choice, price, keep_raw, on_event, texts, output
+            parse_config(config), tool_choice, price, keep_raw, on_event, texts, output
         )
         self._metadata = dict(metadata or {})
         self._journal = Journal(self.log, self.id, State(), on_record)

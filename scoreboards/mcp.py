@@ -1,0 +1,83 @@
+"""MCP conformance: ``McpServer`` against every client scenario of the protocol's own suite."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from .board import Board
+from .install import HOME, ROOT, install_node, node, node_version
+
+TITLE = "MCP conformance"
+PACKAGE = "@modelcontextprotocol/conformance"
+_PATIENCE = "120000"  # milliseconds that the suite waits for the client
+_NO_OAUTH = "`McpServer` has no OAuth: it sends the `headers` that the caller passes"
+_NO_ELICITATION = "a session has no elicitation: a server cannot ask the user for input"
+EXPECTED = {
+    "auth/": _NO_OAUTH,
+    "elicitation-": _NO_ELICITATION,
+    "sep-2322-": _NO_ELICITATION,
+    "sep-2640-": "nothing is checked, because `McpServer` does not have the extension for skills",
+}
+
+
+def find_scenarios(listing: str) -> list[tuple[str, str]]:
+    """Return the client scenarios and the revisions of each, from the suite's own list."""
+    found = []
+    for line in listing.partition("Client scenarios")[2].partition("\n\n")[0].splitlines():
+        if match := re.fullmatch(r"\s+- (\S+) \[(.+)\]", line):
+            found += [(match[1], revision) for revision in match[2].split(",")]
+    return found
+
+
+def read_outcome(scenario: str, printed: str) -> str:
+    """Return an empty text if a scenario passed, or which checks failed."""
+    plain = re.sub(r"\x1b\[\d+m", "", printed)
+    counts = re.search(r"Passed: (\d+)/(\d+), (\d+) failed", plain)
+    if counts is None:
+        return f"{scenario}: no result: {plain.strip()[-200:]}"
+    if counts[2] == "0":
+        return f"{scenario}: no check was made"
+    if "OVERALL: PASSED" in plain:
+        return ""
+    failed = re.findall(r"\[([\w./-]+)\s*\] FAILURE", plain)
+    return f"{scenario}: {', '.join(dict.fromkeys(failed)) or 'the client failed'}"
+
+
+def run() -> Board:
+    """Run every client scenario at every revision that it applies to."""
+    board = Board(
+        "mcp",
+        TITLE,
+        "`McpServer` against the client scenarios of the Model Context Protocol's conformance suite, revision by\n"
+        "revision. A passed scenario has at least one check.",
+        expected=EXPECTED,
+    )
+    home = install_node()
+    suite = [node(), str(home / "node_modules" / PACKAGE / "dist" / "index.js")]
+    listing = subprocess.run([*suite, "list", "--client"], capture_output=True, text=True)
+    client = f"{shlex.quote(sys.executable)} -m scoreboards.mcp_client"
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+
+    def try_scenario(key: tuple[str, str]) -> str:
+        scenario, revision = key
+        command = [*suite, "client", "--command", client, "--scenario", scenario]
+        command += ["--timeout", _PATIENCE, "-o", str(HOME / "mcp")]
+        if revision[0].isdigit():
+            command += ["--spec-version", revision]
+        done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=ROOT)
+        return read_outcome(scenario, done.stdout + done.stderr)
+
+    keys = find_scenarios(listing.stdout)
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(try_scenario, keys))
+    for revision in sorted({revision for _, revision in keys}):
+        for key, outcome in zip(keys, outcomes, strict=True):
+            if key[1] == revision:
+                board.cells[key] = outcome
+    board.versions = {PACKAGE: node_version(PACKAGE), "node": node_version("node")}
+    return board
