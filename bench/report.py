@@ -111,7 +111,7 @@ def list_gateway(written: str) -> str:
     return "\n".join(lines)
 
 
-CLAIMS = ("README.md", "docs/performance.md")  # pages with a comparison
+CLAIMS = ("README.md", "docs/index.md", "docs/performance.md")  # pages with a comparison
 
 
 def renew_claims(root: Path, results: dict[str, Any]) -> None:
