@@ -295,16 +295,6 @@ async def test_reask_sends_the_message_of_a_failed_validator() -> None:
     assert "must be even" in second[2].text
 
 
-async def test_validation_error_is_not_retried_without_reask() -> None:
-    scripted = ScriptedProvider('{"number": 3}')
-    for model in (scripted, dragoman.Retry(scripted)):
-        with pytest.raises(StructuredOutputError, match="must be even") as caught:
-            await model.complete("?", response_schema=Even)
-        assert caught.value.response.text == '{"number": 3}'
-        assert (caught.value.provider, caught.value.model) == ("sim", "sim")
-    assert len(scripted.requests) == 2
-
-
 async def test_reask_stops_after_the_maximum_number_of_retries() -> None:
     scripted = ScriptedProvider('{"number": 3}')
     with pytest.raises(StructuredOutputError, match="must be even"):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dragoman as d
-from dragoman import events
 from dragoman.events import Raw, UnknownEvent, read_json, read_object
 from tests import strategies as some
 
@@ -106,19 +105,6 @@ MALFORMED = [
 def test_malformed_events_are_rejected(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         d.decode_event(data)
-
-
-STRUCTS = [
-    value
-    for value in vars(events).values()
-    if isinstance(value, type) and issubclass(value, msgspec.Struct)
-]
-
-
-@pytest.mark.parametrize("kind", STRUCTS)
-def test_events_are_immutable(kind: type[msgspec.Struct]) -> None:
-    assert kind.__struct_config__.frozen
-    assert kind.__struct_config__.eq
 
 
 # --- parsing the JSON that servers write -------------------------------------------------------

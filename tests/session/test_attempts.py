@@ -181,13 +181,6 @@ async def test_requests_and_observers_receive_session_turn_and_metadata(log: Sql
     assert {(event.session_id, event.turn_id) for event in observed} == {(session.id, "t1")}
 
 
-async def test_complete_and_stream_accept_a_session_id_and_metadata() -> None:
-    model = Named("One.", "Two.")
-    await model.complete("Hi.", session_id="s", metadata={"a": "b"})
-    _ = [event async for event in model.stream("Hi.", session_id="s", metadata={"a": "b"})]
-    assert [(each.session_id, each.metadata) for each in model.requests] == [("s", {"a": "b"})] * 2
-
-
 async def test_request_id_and_rate_limits_of_a_successful_call_are_recorded(
     log: SqliteLog,
 ) -> None:

@@ -5,7 +5,6 @@ import json
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -359,11 +358,6 @@ def test_retry_after_header_takes_precedence_over_the_body() -> None:
     assert build_error(429, {}, failure, ()).retry_after == 9
     assert build_error(429, {"retry-after": NOON}, Failure(), (), EPOCH - 5).retry_after == 5
     assert build_error(429, {}, Failure(), ()).retry_after is None
-
-
-@pytest.mark.parametrize("kind", [Failure, Row])
-def test_error_details_are_immutable(kind: type[msgspec.Struct]) -> None:
-    assert kind.__struct_config__.frozen
 
 
 CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
