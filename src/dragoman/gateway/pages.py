@@ -23,15 +23,15 @@ Page = Callable[[HttpAsked, Caller], Awaitable[Any]]
 
 
 def serve_page(
-    service: Service, make: Page, codec: ServerCodec | None = None
+    service: Service, make: Page, front: ServerCodec | None = None
 ) -> Callable[[HttpAsked], Awaitable[Response]]:
     """Return a route handler that checks the client's key and reports errors to the client.
 
-    Without a ``codec``, the wire of a request is found by its path and headers.
+    Without a ``front``, the wire of a request is found by its path and headers.
     """
 
     async def answer(asked: HttpAsked) -> Response:
-        spoken = codec or find_codec(asked.url.path, asked.headers)
+        spoken = front or find_codec(asked.url.path, asked.headers)
         try:
             caller = service.identify(asked.scope, read_headers(asked.scope), spoken)
             made = await make(asked, caller)
@@ -42,11 +42,11 @@ def serve_page(
     return answer
 
 
-def refuse(codec: ServerCodec, error: ProviderError) -> Response:
+def refuse(front: ServerCodec, error: ProviderError) -> Response:
     """Return an error in the format of a wire."""
     made = error.request_id = error.request_id or new_ulid()
-    reply = codec.error(error)
-    named = {"x-request-id": made, codec.request_id_header or "x-request-id": made}
+    reply = front.error(error)
+    named = {"x-request-id": made, front.request_id_header or "x-request-id": made}
     return Response(reply.body, reply.status, {**reply.headers, **named})
 
 
@@ -62,8 +62,8 @@ class Pages:
         closed: dict[str, Page] = {"/metrics": self._show_metrics}
         for root in ("/v1/models", "/v1beta/models"):
             closed |= {root: self._list_models, root + "/{name:path}": self._show_model}
-        for codec in SERVER_CODECS.values():
-            closed |= {path: partial(self._show, each) for path, each in codec.pages.items()}
+        for front in SERVER_CODECS.values():
+            closed |= {path: partial(self._show, each) for path, each in front.pages.items()}
         ready = self._show_ready
         handlers = {path: serve_page(self._service, make) for path, make in closed.items()}
         handlers |= {

@@ -25,8 +25,8 @@ T = TypeVar("T")
 _LENGTH = re.compile("[0-9]{1,19}")
 
 
-class Client(Interruption):
-    """The client of a request, who sends its body and may interrupt it."""
+class Incoming(Interruption):
+    """A request that arrives: its body, and the client, which may interrupt it."""
 
     _size = 0  # size of the body, once it is complete
     _held = 0  # how many bytes of the shared memory budget the body has reserved
@@ -37,10 +37,10 @@ class Client(Interruption):
         self.scope = scope
         self.path: str = scope["path"]
 
-    async def receive_body(self, headers: Mapping[str, str], codec: ServerCodec) -> bytes:
+    async def receive_body(self, headers: Mapping[str, str], front: ServerCodec) -> bytes:
         """Return the body; raise an error if the gateway does not take it or it comes too late."""
         bounds = self._service.bounds
-        _check_head(self._service, headers, codec)
+        _check_head(self._service, headers, front)
         timer = self.set_timeout(bounds.body_seconds)
         pieces: list[bytes] = []
         more = True
@@ -80,14 +80,14 @@ class Client(Interruption):
         return function(*arguments)
 
 
-def _check_head(service: Service, headers: Mapping[str, str], codec: ServerCodec) -> None:
+def _check_head(service: Service, headers: Mapping[str, str], front: ServerCodec) -> None:
     """Raise an error if the gateway cannot take a body now, or not of this kind or length."""
     if service.draining:
         raise OverloadedError("the gateway is shutting down", retry_after=1)
     if service.metrics.in_flight > service.bounds.in_flight:
         raise OverloadedError("the gateway has too many requests under way", retry_after=1)
     is_encoded = headers.get("content-encoding", "identity") != "identity"
-    if is_encoded or not _is_json(headers, codec):
+    if is_encoded or not _is_json(headers, front):
         raise InvalidRequestError(
             "content-type must be application/json, without a content-encoding", status=415
         )
@@ -103,7 +103,7 @@ def _reject_length(bounds: Bounds) -> InvalidRequestError:
     return InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
 
 
-def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
+def _is_json(headers: Mapping[str, str], front: ServerCodec) -> bool:
     """Return whether a body is declared as JSON.
 
     A web page can send other media types to any address without a preflight request (CSRF), but
@@ -115,7 +115,7 @@ def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
     if given == "application/json":
         return True
     kind = given.partition(";")[0].strip().lower()
-    if kind == "application/json" or not codec.accepts_forms:
+    if kind == "application/json" or not front.accepts_forms:
         return kind == "application/json"
     is_page = any(
         name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
@@ -140,13 +140,13 @@ def read_request(
     body: bytes,
     fields: Mapping[str, Any],
     path: str,
-    codec: ServerCodec,
+    front: ServerCodec,
     service: Service,
     caller: Caller,
 ) -> ReadRequest:
     """Decode the fields of a body, to which earlier items may have been added."""
-    asked = read(codec, dict(codec.unwrap(fields, path)), path)
-    if (betas := codec.read_betas(caller.headers, service.betas)) is not NO_BETAS:
+    asked = read(front, dict(front.unwrap(fields, path)), path)
+    if (betas := front.read_betas(caller.headers, service.betas)) is not NO_BETAS:
         asked = replace(asked, betas=betas)
     service.bounds.check_request(asked.request)
     return ReadRequest(asked, not holds_sealed(body))

@@ -19,7 +19,7 @@ from .accounts import Account, Call
 from .exchange import handle, identify
 from .interruption import Receive
 from .models import Models
-from .reading import Client
+from .reading import Incoming
 from .writing import Send, Writer
 
 MAX_TEXTS = 10_000
@@ -39,17 +39,17 @@ class RetrievalHandler:
         return handle(self._service, self._front, scope, receive, send, self._answer)
 
     async def _answer(
-        self, client: Client, writer: Writer, account: Account, models: Models
+        self, incoming: Incoming, writer: Writer, account: Account, models: Models
     ) -> None:
         """Take a request through its stages; the account notes what each of them finds."""
         service, codec = self._service, self._codec
-        caller = identify(service, self._front, client.scope, account)
-        body = await client.receive_body(caller.headers, self._front)
+        caller = identify(service, self._front, incoming.scope, account)
+        body = await incoming.receive_body(caller.headers, self._front)
         account.size = len(body)
-        asked = await client.work(_decode, codec, body, client.path, service.bounds)
+        asked = await incoming.work(_decode, codec, body, incoming.path, service.bounds)
         account.warnings = asked.warnings
         del body
-        client.release_body()
+        incoming.release_body()
         name = asked.request.model
         caller.check_model(name)
         model = models.find_retrieval(name, codec.operation)
@@ -59,11 +59,11 @@ class RetrievalHandler:
         request = replace(asked.request, model=model.model, request_id=account.id)
         call = account.call = _RetrievalCall(model, request)
         call.include_content = service.calls is not None and service.calls.include_content
-        client.watch(service.bounds.reply_seconds)
-        answer = await call.send(client)
+        incoming.watch(service.bounds.reply_seconds)
+        answer = await call.send(incoming)
         account.warnings += answer.warnings
         reply = await _write(codec, answer, replace(asked, request=request), name)
-        await account.charge()
+        await account.settle_early()
         await writer.reply(reply)
 
 
@@ -92,14 +92,14 @@ class _RetrievalCall(Call):
         self._model: Any = model
         self._request = request
 
-    async def send(self, client: Client) -> Embeddings | Ranking:
+    async def send(self, incoming: Incoming) -> Embeddings | Ranking:
         """Send the request; return the answer, unless the client disconnects before."""
         try:
             answer: Embeddings | Ranking = await self._model.send(self._request)
         except asyncio.CancelledError:
-            raise client.explain() from None
+            raise incoming.explain() from None
         finally:
-            client.stop()
+            incoming.stop()
         self._answer = answer
         return answer
 

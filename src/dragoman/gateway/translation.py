@@ -1,4 +1,4 @@
-"""The stage that translates a request for the model that it is admitted to."""
+"""The stages that find the model of a request and translate the request for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .models import Models, Upstream
 from .policy import Target, Translated, refuse_losses, translate
 
 
-class Admission(Struct, frozen=True):
+class ResolvedModel(Struct, frozen=True):
     """The model that a caller may use: its name here, its provider, and what it depends on."""
 
     name: str
@@ -24,40 +24,40 @@ class Admission(Struct, frozen=True):
     upstream: Upstream
 
 
-def admit(models: Models, caller: Caller, name: str) -> Admission:
+def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
     """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
     caller.check_model(name)
-    return Admission(name, models.find(name), models.find_upstream(name))
+    return ResolvedModel(name, models.find(name), models.find_upstream(name))
 
 
 def translate_for(
-    admission: Admission,
+    resolved: ResolvedModel,
     asked: Asked,
-    codec: ServerCodec,
+    front: ServerCodec,
     is_native: bool,
     caller: Caller,
 ) -> Translated:
     """Check a request, then translate it to the model's wire and the provider's name for it."""
     check_request(asked.request, history=False)
-    provider = admission.provider
+    provider = resolved.provider
     has_limit = provider.capabilities.known("max_output_tokens") is not None
-    target = Target(admission.name, admission.upstream.wires, has_limit)
+    target = Target(resolved.name, resolved.upstream.wires, has_limit)
     drops = caller.key is not None and caller.key.on_loss == "drop"
-    made = translate(asked, codec, target, is_native=is_native, drops=drops)
+    made = translate(asked, front, target, is_native=is_native, drops=drops)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)
 
 
-def check_translated(admission: Admission, translated: Translated, caller: Caller) -> None:
+def check_translated(resolved: ResolvedModel, translated: Translated, caller: Caller) -> None:
     """Raise ``UnsupportedFeatureError`` if the model cannot take a request.
 
     It cannot if a part would be lost, and the model's configuration or the key forbids losses.
     """
-    provider, request, key = admission.provider, translated.request, caller.key
-    if admission.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
+    provider, request, key = resolved.provider, translated.request, caller.key
+    if resolved.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
         ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
         lost = [loss for part in ends for loss in part.codec.encode(request).warnings]
-        refuse_losses((*translated.warnings, *lost), admission.name)
+        refuse_losses((*translated.warnings, *lost), resolved.name)
     provider.check(request)
 
 

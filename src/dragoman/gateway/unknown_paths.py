@@ -64,7 +64,7 @@ def _find_reason(method: str, path: str) -> str:
 def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
     """Guess a client's wire from the request's path and headers; return the wire's codec."""
     codecs = SERVER_CODECS.values()
-    found = [codec for codec in codecs if any(mark in path for mark in codec.path_marks)] or [
-        codec for codec in codecs if any(mark in headers for mark in codec.header_marks)
+    found = [front for front in codecs if any(mark in path for mark in front.path_marks)] or [
+        front for front in codecs if any(mark in headers for mark in front.header_marks)
     ]
     return found[0] if found else SERVER_CODECS["openai"]

@@ -19,7 +19,7 @@ from ..wire import HttpReply, ReplyEncoder, ServerCodec
 from .access import Service
 from .accounts import Account, ChatCall
 from .policy import rename_settings
-from .reading import Client
+from .reading import Incoming
 from .routing import show_route
 from .stop_sequences import StopCutter
 
@@ -32,11 +32,11 @@ _HEADER = 4000
 class Writer:
     """Write the reply to a request, and note in its account what was sent."""
 
-    __slots__ = ("_account", "_codec", "_send", "_service", "route")
+    __slots__ = ("_account", "_front", "_send", "_service", "route")
 
-    def __init__(self, service: Service, codec: ServerCodec, account: Account, send: Send) -> None:
+    def __init__(self, service: Service, front: ServerCodec, account: Account, send: Send) -> None:
         self._service = service
-        self._codec = codec
+        self._front = front
         self._account = account
         self._send = send
         # the reply of a group of models, if the head has to name the model that answers
@@ -58,11 +58,11 @@ class Writer:
         account = self._account
         account.error = error
         error.request_id = error.request_id or account.id
-        error.message = rename_settings(self._codec, error.message)
+        error.message = rename_settings(self._front, error.message)
         if account.status:
             return
-        await account.charge()  # charge failed attempts too, since some providers bill them
-        reply = self._codec.error(error)
+        await account.settle_early()  # count failed attempts too, since some providers bill them
+        reply = self._front.error(error)
         if error.status in (408, 413) or self._service.draining:
             reply = replace(reply, headers={**reply.headers, "connection": "close"})
         await self.reply(reply)
@@ -70,7 +70,7 @@ class Writer:
     async def pass_on(
         self, call: ChatCall, encoder: ReplyEncoder, events: Sequence[Event]
     ) -> None:
-        """Write some events of a reply; before the last of them, charge the call."""
+        """Write some events of a reply; before the last of them, settle the call."""
         account, last = self._account, events[-1]
         if type(last) is MessageComplete:
             call.complete = last
@@ -80,7 +80,7 @@ class Writer:
         data = b"".join(map(encoder.feed, events))
         if data:
             if call.complete is not None:
-                await account.charge()
+                await account.settle_early()
             if not account.status:
                 headers = {"content-type": encoder.content_type, "cache-control": "no-cache"}
                 await self._send(self._begin(200, headers))
@@ -110,8 +110,8 @@ class Writer:
         account = self._account
         account.status = status
         own = {"x-request-id": account.id}
-        if self._codec.request_id_header is not None:
-            own[self._codec.request_id_header] = account.id
+        if self._front.request_id_header is not None:
+            own[self._front.request_id_header] = account.id
         if account.caller.limited is not None:
             own |= self._service.ledger.describe_limits(account.caller.limited)
         if account.warnings:
@@ -129,7 +129,7 @@ async def write_events(
     call: ChatCall,
     encoder: ReplyEncoder,
     stops: Sequence[str],
-    client: Client,
+    incoming: Incoming,
     writer: Writer,
 ) -> bytes:
     """Write the events of a reply as they arrive; return the bytes that end the reply."""
@@ -144,11 +144,11 @@ async def write_events(
     except ProviderError as error:
         return writer.fail(encoder, error)
     except asyncio.CancelledError:
-        # ``cancel`` estimates the tokens that were used so far, so that they are charged
-        await client.work(reply.cancel)
-        return writer.fail(encoder, client.explain())
+        # ``cancel`` estimates the tokens that were used so far, so that the ledger counts them
+        await incoming.work(reply.cancel)
+        return writer.fail(encoder, incoming.explain())
     finally:
-        client.stop()
+        incoming.stop()
         await reply.aclose()
 
 

@@ -154,7 +154,8 @@ def _pull_remote(
     if known is None or not store.is_intact(found, progress):
         remote = locate(hub, spec, sha256)
         arrived = download(remote, hub, _parts_folder(), progress)
-        store.keep(arrived, found._replace(sha256=remote.sha256), progress)
+        found = Found(name, path, source=source, sha256=remote.sha256)
+        store.keep(arrived, found, progress)
     return _describe(find_model(name))
 
 

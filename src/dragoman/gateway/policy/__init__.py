@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ...errors import InvalidRequestError
 from ...wire import Asked, ServerCodec
 from ...wire.losses import Losses
-from .conversation import Change, settle
+from .conversation import Change, normalise
 from .translate import Target, Translated, refuse_losses, translate
 
 NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
@@ -30,17 +30,17 @@ Proxies that accepted these fields in a body leaked their keys.
 """
 
 
-def read(codec: ServerCodec, body: dict[str, Any], path: str) -> Asked:
+def read(front: ServerCodec, body: dict[str, Any], path: str) -> Asked:
     """Decode a request body, with its conversation in a form that every wire accepts."""
     if not body.keys().isdisjoint(NEVER):
         name = next(name for name in NEVER if name in body)
         raise InvalidRequestError(f"{name} is not allowed in a request")
-    asked = codec.decode(body, path)
+    asked = front.decode(body, path)
     changes: list[Change] = []
-    messages = settle(asked.request.messages, codec.table.conversation[0], changes)
+    messages = normalise(asked.request.messages, front.table.conversation[0], changes)
     if messages == asked.request.messages:
         return asked
-    losses = Losses(asked.client, codec.table)
+    losses = Losses(asked.client, front.table)
     for change in changes:
         losses.leave(*change)
     request = replace(asked.request, messages=messages)
@@ -50,9 +50,9 @@ def read(codec: ServerCodec, body: dict[str, Any], path: str) -> Asked:
 _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
-def rename_settings(codec: ServerCodec, message: str) -> str:
+def rename_settings(front: ServerCodec, message: str) -> str:
     """Return an error message with the client's setting names in place of Dragoman's names."""
-    return _SETTING.sub(lambda found: codec.table.names.get(found[1], found[1]), message)
+    return _SETTING.sub(lambda found: front.table.names.get(found[1], found[1]), message)
 
 
 __all__ = [

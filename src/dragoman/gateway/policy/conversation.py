@@ -30,7 +30,9 @@ _ASKED = Rule("mapped", "the instructions are sent as a message of the user")
 _FILLED = Rule("mapped", "a text says that there is none")
 
 
-def settle(messages: Sequence[Message], root: str, changes: list[Change]) -> tuple[Message, ...]:
+def normalise(
+    messages: Sequence[Message], root: str, changes: list[Change]
+) -> tuple[Message, ...]:
     """Return the conversation in the form that every wire accepts; add each change to a list."""
     system, talk = _lead_with_system(messages, root, changes)
     first = len(system)

@@ -55,7 +55,7 @@ class Target(Struct, frozen=True):
 
 def translate(
     asked: Asked,
-    codec: ServerCodec,
+    front: ServerCodec,
     target: Target,
     *,
     is_native: bool = True,
@@ -63,14 +63,14 @@ def translate(
 ) -> Translated:
     """Translate a client's request into the request for a model.
 
-    ``codec`` is that of the client's wire. If ``is_native`` is false, no field of the client's
+    ``front`` is the codec of the client's wire. If ``is_native`` is false, no field of the client's
     body is sent unchanged, even if the model uses the client's wire. If ``drops`` is true, fields
     such as ``logprobs`` are dropped and reported, instead of rejecting the request.
 
     Raises ``UnsupportedFeatureError`` for a field that cannot be dropped because the answer would
     have another meaning.
     """
-    work = _Translation(asked, codec, target, is_native=is_native, drops=drops)
+    work = _Translation(asked, front, target, is_native=is_native, drops=drops)
     if asked.has_more:
         work.carry_own()
         work.pass_betas()
@@ -83,16 +83,16 @@ def translate(
 
 class _Translation:
     def __init__(
-        self, asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool, drops: bool
+        self, asked: Asked, front: ServerCodec, target: Target, *, is_native: bool, drops: bool
     ) -> None:
         self.drops = drops
         self.asked = asked
         self.request = asked.request
-        self.client = codec.wire
-        self.beta_header = codec.beta_header
-        self.wire = codec.wire if is_native else ""
+        self.client = front.wire
+        self.beta_header = front.beta_header
+        self.wire = front.wire if is_native else ""
         self.target = target
-        self.names = codec.table.names
+        self.names = front.table.names
         self.native: dict[str, dict[str, Any]] = {}
         self.warnings: list[LossWarning] = []
         # top-level fields that are not sent unchanged, since a part of them needs a dropped beta
