@@ -3,8 +3,7 @@
 from typing import Any
 
 import dragoman as d
-from dragoman.wire.ids import IdRule
-from dragoman.wire.pairing import Call, Pairs
+from dragoman.wire.ids import Call, IdRule, Pairs
 
 
 def call(call_id: str, arguments: Any = None) -> d.ToolCall:

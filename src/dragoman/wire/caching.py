@@ -40,11 +40,8 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
         )
     for name in ("ttl", "key"):
         if getattr(cache, name) is not None and name not in places:
-            notes.drop(
-                f"config.cache.{name}",
-                f"cache_{name}_dropped",
-                "the prompt cache of this wire has no such setting",
-            )
+            why = "the prompt cache of this wire has no such setting"
+            notes.drop(f"config.cache.{name}", f"cache_{name}_dropped", why)
 
 
 def write_key(
@@ -64,12 +61,8 @@ def write_key(
     if cache.ttl == "24h":
         fields["prompt_cache_retention"] = cache.ttl
     elif cache.ttl == "1h":
-        notes.rewrite(
-            "config.cache.ttl",
-            "cache_ttl_shortened",
-            "the cache is kept for some minutes, or 24 hours",
-            loss=True,
-        )
+        why = "the cache is kept for some minutes, or 24 hours"
+        notes.rewrite("config.cache.ttl", "cache_ttl_shortened", why, loss=True)
     return fields
 
 

@@ -56,17 +56,10 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
 
     Citations that came from the same wire are not counted as a loss.
     """
-    sources = (
-        isinstance(state.opaque, dict)
-        and bool(state.opaque)
-        and state.opaque.keys() <= FOR_READERS
-    )
-    if (
-        sources
-        and state.signature is None
-        and state.issuer is not None
-        and state.issuer.wire == wire
-    ):
+    opaque, issuer = state.opaque, state.issuer
+    is_citation = isinstance(opaque, dict) and bool(opaque) and opaque.keys() <= FOR_READERS
+    is_own = issuer is not None and issuer.wire == wire
+    if is_citation and is_own and state.signature is None:
         note = "citations are for the reader; the provider does not take them back"
         notes.items.append(
             Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False)

@@ -15,9 +15,9 @@ from .. import messages as m
 from ..errors import InvalidRequestError
 from .codec import Note, Notes
 from .continuity import drop_state, is_ours, note_state
+from .ids import Call, Pairs
 from .media import fit_result, transcribe
 from .names import project_names
-from .pairing import Call, Pairs
 from .request import join_texts
 
 

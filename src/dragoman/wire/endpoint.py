@@ -28,7 +28,7 @@ from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
 from .schema import schema_name
 from .strict import strict_form
-from .urls import join_url
+from .urls import join_url, root_of
 
 StructuredPath: TypeAlias = Literal["native", "tool", "prompt"]
 Place: TypeAlias = str | tuple[str, Callable[[Any], Any]]
@@ -113,6 +113,7 @@ class Endpoint(ABC, Generic[Q]):
         self.lessons = lessons
         # an invalid base URL raises an error here, not at the first call
         self.url = join_url(base_url, self.route, self.version)
+        self.root = root_of(base_url)
 
     @classmethod
     def connect(

@@ -17,6 +17,16 @@ def schema_name(schema: Mapping[str, Any]) -> str:
     return name or "schema_" + hashlib.sha256(bytes(sorted_json(dict(schema)))).hexdigest()[:12]
 
 
+def closed_object(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has exactly these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
 def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
     """Return the prompt instruction that asks the model for JSON.
 

@@ -36,6 +36,12 @@ def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
     return base64.b64encode(_MARK + told).decode()
 
 
+def seal_of(block: AssistantBlock, wire: str) -> str | None:
+    """Return the signature of a block for a client of ``wire``; ``None`` if it has none."""
+    state = block.continuity
+    return seal(state.signature, state.issuer, wire) if state and state.signature else None
+
+
 def unseal(text: str, wire: str) -> tuple[str, Issuer]:
     """Return the original signature and its issuer.
 
@@ -75,16 +81,13 @@ def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
 
     The client cannot use a sealed block, but sends it back, so that it reaches its issuer again.
     """
-    issuer = block.continuity.issuer if block.continuity is not None else None
-    if isinstance(block, Image):
-        return {
-            "type": "opaque",
-            "issuer": msgspec.to_builtins(issuer),
-            "image": msgspec.to_builtins(block),
-        }
-    if isinstance(block.data, dict) and is_from(block, wire):
+    if isinstance(block, Opaque) and isinstance(block.data, dict) and is_from(block, wire):
         return block.data
-    return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
+    issuer = block.continuity.issuer if block.continuity is not None else None
+    sealed = {"type": "opaque", "issuer": msgspec.to_builtins(issuer)}
+    if isinstance(block, Image):
+        return {**sealed, "image": msgspec.to_builtins(block)}
+    return {**sealed, "data": block.data}
 
 
 def read_opaque(fields: Fields) -> Opaque | Image:

@@ -36,6 +36,7 @@ from .finish import WRITTEN
 from .losses import Leftover, Losses, Wish, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .server_errors import headers_of, status_of, terms_of
+from .usage import UsageMap
 
 
 class Asked(Struct, frozen=True):
@@ -75,17 +76,9 @@ class Asked(Struct, frozen=True):
     def warnings(self) -> tuple[LossWarning, ...]:
         """A warning for each part of the body that is lost even on the client's own wire."""
         lost = [concept for concept, wish in self.wishes.items() if wish.extra is None]
-        return (
-            *describe_left(self.left),
-            *[
-                LossWarning(
-                    f"{each}_dropped",
-                    self.table.names.get(each, each),
-                    "a request has no such setting",
-                )
-                for each in lost
-            ],
-        )
+        names, why = self.table.names, "a request has no such setting"
+        dropped = [LossWarning(f"{each}_dropped", names.get(each, each), why) for each in lost]
+        return (*describe_left(self.left), *dropped)
 
     @property
     def has_more(self) -> bool:
@@ -408,6 +401,10 @@ class ReplyEncoder(ABC):
         """Return whether a reply has a tool call whose input is not an object."""
         return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
 
+    def usage_record(self, counts: UsageMap) -> dict[str, Any]:
+        """Return the token counts of a reply that has ended; without counts, an empty record."""
+        return {} if self.complete is None else counts.write(self.complete.usage)
+
     @property
     def model(self) -> str:
         """The name of the model that answers; empty if it is not known yet."""
@@ -460,6 +457,12 @@ class CallFacts(NamedTuple):
     def is_blank(self) -> bool:
         """Whether the call's input is empty or only whitespace."""
         return not self.text.strip()
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the call's input is a complete object, though perhaps of an invalid call."""
+        problem = self.end.problem
+        return self.end.intent is not None or problem in ("unknown_tool", "invalid_arguments")
 
     @property
     def arguments(self) -> str:

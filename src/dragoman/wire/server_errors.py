@@ -157,12 +157,9 @@ def status_of(error: e.ProviderError) -> int:
     """Return the HTTP status for the gateway's client; a provider's redirect becomes a 502."""
     if error.status is not None and 300 <= error.status < 400:
         return 502
-    kept = _KEPT.get(type(error), frozenset())
-    return (
-        error.status
-        if error.status in kept and error.status is not None
-        else _find_class(error, _STATUSES)
-    )
+    if error.status is not None and error.status in _KEPT.get(type(error), ()):
+        return error.status
+    return _find_class(error, _STATUSES)
 
 
 def headers_of(error: e.ProviderError) -> dict[str, str]:

@@ -59,12 +59,7 @@ def choose_strict(
     form = strict_form(tool.parameters)
     if form is not None:
         return True, form
-    if tool.strict:
-        notes.drop(
-            f"{path}.strict",
-            "strict_dropped",
-            "the parameters are outside the rules of strict decoding",
-        )
+    note_strict(tool, path, notes, "the parameters are outside the rules of strict decoding")
     return None, tool.parameters
 
 
@@ -75,14 +70,15 @@ def write_function(tool: Tool, parameters: Any, **facts: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def note_strict(tool: Tool, path: str, notes: Notes) -> None:
+def note_strict(
+    tool: Tool,
+    path: str,
+    notes: Notes,
+    why: str = "this wire has no strict tools; arguments are checked instead",
+) -> None:
     """Add a note if a tool requests strict decoding, which the wire cannot express."""
     if tool.strict:
-        notes.drop(
-            f"{path}.strict",
-            "strict_dropped",
-            "this wire has no strict tools; arguments are checked instead",
-        )
+        notes.drop(f"{path}.strict", "strict_dropped", why)
 
 
 def schema_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class TurnWriter(PairedWriter):
         if not block.text or not (block.text.strip() or self.answer.text.strip()):
             why = "the wire takes no blank text"
             return self.drop(block, path, why, code="blank_text_dropped", loss=False)
-        own = _foreign_fields(self.own_fields(block, path))
+        own = foreign_fields(self.own_fields(block, path))
         return {"type": "text", "text": block.text, **own, **mark_of(block)}
 
     def thinking(self, block: m.Thinking, path: str) -> Any:
@@ -138,7 +138,7 @@ class TurnWriter(PairedWriter):
             return self.drop(block, path, "the wire takes back only thinking that it signed")
         if not is_welcome(state, self.home):
             return self.drop(block, path, "its signature is another issuer's, or was cut off")
-        extras = _foreign_fields(_extras_of(block)) if is_ours(state, self.home) else {}
+        extras = foreign_fields(_extras_of(block)) if is_ours(state, self.home) else {}
         return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
 
     def redacted(self, block: m.RedactedThinking, path: str) -> Any:
@@ -148,7 +148,7 @@ class TurnWriter(PairedWriter):
 
     def call(self, block: m.ToolCall, sent: str, path: str) -> dict[str, Any]:
         given = {"id": sent, "name": block.name, "input": ordered_json(block.arguments)}
-        return {"type": "tool_use", **given, **_foreign_fields(self.own_fields(block, path))}
+        return {"type": "tool_use", **given, **foreign_fields(self.own_fields(block, path))}
 
     def opaque(self, block: m.Opaque, path: str) -> Any:
         if not is_ours(block.continuity, self.home) or not isinstance(block.data, dict):
@@ -176,8 +176,9 @@ def _extras_of(block: m.AssistantBlock) -> dict[str, Any]:
     return {} if block.continuity is None else dict_of(block.continuity.opaque)
 
 
-def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in extras.items() if name not in _OWN_FIELDS}
+def foreign_fields(block: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a block that Dragoman has no attributes for."""
+    return {name: value for name, value in block.items() if name not in _OWN_FIELDS}
 
 
 # --- writing media -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import dig, list_of, read_as
 from ..usage import UsageMap
+from .conversation import foreign_fields
 from .errors import inband_error
 
 
@@ -77,7 +78,7 @@ class _Block:
         self.key = key
         self.data = data  # the block as it was in its start event
         # provider-specific fields of the block
-        self.extras = {} if kind == "opaque" else _extras(data)
+        self.extras = {} if kind == "opaque" else extras_of(foreign_fields(data))
         # fragments by field name: of a signature, or of the string fields of an unknown block
         self.pieces: dict[str, list[str]] = {}
         self.has_fragments = False  # whether a fragment was passed to the assembler
@@ -88,9 +89,6 @@ class _Block:
 
     def joined(self, name: str) -> str:
         return "".join(self.pieces.get(name, ()))
-
-
-_KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
 # Uncached, cache-read and cache-write input tokens are separate counts on this wire.
@@ -397,13 +395,9 @@ def _append(record: dict[str, Any], name: str, value: Any) -> None:
         held.append(value)
 
 
-def _extras(data: dict[str, Any]) -> dict[str, Any]:
+def extras_of(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the provider-specific fields of a block that are not empty."""
-    extras = {
-        name: value
-        for name, value in data.items()
-        if name not in _KNOWN_FIELDS and value not in (None, [], "")
-    }
+    extras = {name: value for name, value in fields.items() if value not in (None, [], "")}
     if extras.get("caller") == {"type": "direct"}:
         # Every call has the caller ``direct`` by default, so this value is not stored.
         del extras["caller"]

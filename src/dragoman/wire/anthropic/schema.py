@@ -17,6 +17,7 @@ from typing import Any
 from ...messages import Tool
 from ..codec import Notes
 from ..json import json_text
+from ..strict import note_strict
 
 _FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
@@ -99,9 +100,8 @@ def _project(node: Any, notes: Notes, path: str) -> Any:
             notes.rewrite(f"{path}.oneOf", "schema_keyword_rewritten", "sent as anyOf", loss=True)
         elif not _is_kept(word, value):
             removed[word] = value
-            notes.drop(
-                f"{path}.{word}", "schema_keyword_dropped", "not in the subset this wire compiles"
-            )
+            why = "not in the subset this wire compiles"
+            notes.drop(f"{path}.{word}", "schema_keyword_dropped", why)
         elif word in ("properties", "$defs", "definitions"):
             written[word] = {
                 name: _project(part, notes, f"{path}.{word}.{name}")
@@ -133,9 +133,8 @@ def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[
     """Add the removed keywords to the schema's description, where the model can read them."""
     if removed:
         sentence = f"It must also satisfy {json_text(removed)}"
-        written["description"] = (
-            f"{written['description']} {sentence}" if "description" in written else sentence
-        )
+        about = [f"{written['description']}"] if "description" in written else []
+        written["description"] = " ".join([*about, sentence])
     return written
 
 
@@ -143,9 +142,7 @@ def project_strict(tool: Tool, notes: Notes, path: str) -> dict[str, Any] | None
     """Return the parameters of a strict tool; ``None`` if the tool cannot be decoded strictly."""
     if tool.strict and fits_format(tool.parameters):
         return project_format(tool.parameters, notes, f"{path}.parameters")
-    if tool.strict:
-        why = "the parameters cannot be decoded strictly on this wire"
-        notes.drop(f"{path}.strict", "strict_dropped", why)
+    note_strict(tool, path, notes, "the parameters cannot be decoded strictly on this wire")
     return None
 
 
@@ -153,10 +150,7 @@ def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[st
     """Return the schema for a tool's input; its root becomes an object without unions."""
     removed = {word: schema[word] for word in _UNIONS if word in schema}
     for word in removed:
-        notes.drop(
-            f"{path}.{word}",
-            "schema_keyword_dropped",
-            "the wire takes no union at the root of a tool",
-        )
+        why = "the wire takes no union at the root of a tool"
+        notes.drop(f"{path}.{word}", "schema_keyword_dropped", why)
     written = {"type": "object", **{word: schema[word] for word in schema if word not in removed}}
     return _describe_removed(written, removed)

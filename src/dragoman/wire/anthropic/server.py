@@ -9,7 +9,7 @@ from ... import messages as m
 from ...errors import ProviderError
 from ..media import describe_medium
 from ..rules import FieldTable
-from ..seal import own_fields, seal, write_opaque
+from ..seal import own_fields, seal, seal_of, write_opaque
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import message_on, status_of, terms_of
 from . import betas
@@ -27,12 +27,8 @@ _COUNTS: dict[str, Any] = dict.fromkeys(
 )
 
 
-_WHOLE = (
-    m.RedactedThinking,
-    m.Opaque,
-    m.Audio,
-    m.Image,
-)  # types of blocks that are sent complete, without deltas
+# types of blocks that are sent complete, without deltas
+_WHOLE = (m.RedactedThinking, m.Opaque, m.Audio, m.Image)
 
 
 class _Encoder(ReplyEncoder):
@@ -76,23 +72,15 @@ class _StreamEncoder(_Encoder):
         return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})
 
     def write_error(self, error: ProviderError) -> bytes:
-        complete = self.complete
-        usage = (
-            self._ending(complete, None)
-            if complete is not None and complete.usage != ev.Usage()
-            else b""
-        )
-        return usage + named_frame(_error_record(error))
+        written = named_frame(_error_record(error))
+        if self.complete is None or self.complete.usage == ev.Usage():
+            return written
+        return self._ending(self.complete, None) + written
 
     def _ending(self, complete: ev.MessageComplete, reason: str | None) -> bytes:
         delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
-        return named_frame(
-            {
-                "type": "message_delta",
-                "delta": delta,
-                "usage": _COUNTS | USAGE.write(complete.usage),
-            }
-        )
+        usage = _COUNTS | USAGE.write(complete.usage)
+        return named_frame({"type": "message_delta", "delta": delta, "usage": usage})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
         if event.problem in ("interrupted", "cancelled") or (
@@ -181,26 +169,17 @@ def _is_empty(block: m.AssistantBlock) -> bool:
 
 
 def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
-    state, extras = block.continuity, own_fields(block, "anthropic")
+    extras = own_fields(block, "anthropic")
     if isinstance(block, m.Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, m.Thinking):
-        signature = (
-            seal(state.signature, state.issuer, "anthropic")
-            if state is not None and state.signature
-            else ""
-        )
+        signature = seal_of(block, "anthropic") or ""
         return {"type": "thinking", "thinking": block.text, "signature": signature, **extras}
     if isinstance(block, m.RedactedThinking):
         return {"type": "redacted_thinking", "data": block.data}
     if isinstance(block, m.ToolCall):
-        return {
-            "type": "tool_use",
-            "id": block.id,
-            "name": block.name,
-            "input": block.arguments or {},
-            **extras,
-        }
+        call = {"id": block.id, "name": block.name, "input": block.arguments or {}}
+        return {"type": "tool_use", **call, **extras}
     if isinstance(block, m.Audio):
         return {"type": "text", "text": describe_medium(block)}
     return write_opaque(block, "anthropic")

@@ -21,6 +21,7 @@ from ..seal import read_opaque, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
 from . import betas
+from .reply import extras_of
 from .request import SETTINGS
 
 _ISSUER = m.Issuer("anthropic")
@@ -414,10 +415,7 @@ def _read_said(record: _Record) -> m.AssistantBlock:
 
 def _read_state(record: _Record, signature: str | None = None) -> m.Continuity | None:
     """Return the opaque state of a block, such as its signature and citations."""
-    extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
-    if extras.get("caller") == {"type": "direct"}:
-        # Every call has the caller ``direct`` by default, so this value is not stored.
-        del extras["caller"]
+    extras = extras_of(record.rest())
     if signature:
         made, issuer = unseal(signature, "anthropic")
         return m.Continuity(made, extras or None, issuer)

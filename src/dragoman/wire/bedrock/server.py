@@ -13,7 +13,7 @@ from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Th
 from ..codec import HttpReply
 from ..media import describe_medium
 from ..rules import FieldTable
-from ..seal import own_fields, seal
+from ..seal import own_fields, seal_of
 from ..server import (
     Asked,
     BodyEncoder,
@@ -80,11 +80,8 @@ class _StreamEncoder(ReplyEncoder):
         These events are sent at the end of the message.
         """
         if isinstance(block, RedactedThinking):
-            return (
-                self._turn("")
-                + self._turn("hidden")
-                + self._delta({"reasoningContent": _hidden(block)})
-            )
+            opened = self._turn("") + self._turn("hidden")
+            return opened + self._delta({"reasoningContent": _hidden(block)})
         if isinstance(block, Audio | Image):
             return self._turn("text") + self._delta({"text": describe_medium(block)})
         return b""
@@ -96,9 +93,9 @@ class _StreamEncoder(ReplyEncoder):
         """
         if kind == self._open and kind != "call":
             return b""
-        ended = (
-            _event("contentBlockStop", {"contentBlockIndex": self._index}) if self._open else b""
-        )
+        ended = b""
+        if self._open:
+            ended = _event("contentBlockStop", {"contentBlockIndex": self._index})
         self._open = kind
         self._index += bool(kind)
         return ended
@@ -141,10 +138,8 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     if isinstance(block, ToolCall):
         return [{"toolUse": {"toolUseId": block.id, "name": block.name, "input": block.arguments}}]
     if isinstance(block, Thinking):
-        state = block.continuity
-        signed = {}
-        if state is not None and state.signature:
-            signed["signature"] = seal(state.signature, state.issuer, "bedrock")
+        signature = seal_of(block, "bedrock")
+        signed = {} if signature is None else {"signature": signature}
         return [{"reasoningContent": {"reasoningText": {"text": block.text, **signed}}}]
     if isinstance(block, RedactedThinking):
         return [{"reasoningContent": _hidden(block)}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal
 from ..json import dig, list_of
 from ..readiness import get_json, read_success
-from ..urls import root_of
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
@@ -41,12 +40,6 @@ class CohereCodec(Endpoint[Quirks]):
     refusing = (400, 422)
     refusals = (Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),)
 
-    def __init__(
-        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
-    ) -> None:
-        super().__init__(model, base_url, quirks, **settings)
-        self._root = root_of(base_url)
-
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         quirks = cls.adapt_reasoning(quirks, capabilities)
@@ -55,11 +48,11 @@ class CohereCodec(Endpoint[Quirks]):
         return quirks
 
     def url_for(self, request: Request) -> str:
-        return f"{self._root}/v2/chat"
+        return f"{self.root}/v2/chat"
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model exists and has a chat endpoint."""
-        reply = yield get_json(f"{self._root}/v1/models/{quote(self.model, safe='')}")
+        reply = yield get_json(f"{self.root}/v1/models/{quote(self.model, safe='')}")
         if reply.status == 404:
             raise InvalidModelError(
                 f"the server does not have the model {self.model!r}", status=404

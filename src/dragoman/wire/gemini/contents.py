@@ -16,9 +16,8 @@ from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import drop_state, is_ours, is_welcome
 from ..conversation import PairedWriter
-from ..ids import IdMap
+from ..ids import Call, IdMap
 from ..json import ordered_json
-from ..pairing import Call
 from .quirks import Quirks
 from .reply import write_picture
 

@@ -14,7 +14,6 @@ from ..rules import FieldTable
 from ..seal import is_from, seal
 from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, status_of, terms_of
-from .array_stream import ArrayEncoder
 from .reply import USAGE, write_picture
 from .server_request import TABLE, read_request, unwrap_count
 
@@ -44,7 +43,7 @@ class _Encoder(ReplyEncoder):
             "responseId": self.start.message_id,
             "candidates": [candidate],
         }
-        usage = USAGE.write(self.complete.usage) if self.complete is not None else {}
+        usage = self.usage_record(USAGE)
         return {**chunk, "usageMetadata": usage} if usage else chunk
 
 
@@ -64,49 +63,78 @@ class _StreamEncoder(_Encoder):
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
-        is_cut = event.intent is None and event.problem not in (
-            "unknown_tool",
-            "invalid_arguments",
-        )
-        call = _write_call(
-            event.tool_use_id, self.tool_name, None if is_cut else event.final_input
-        )
-        return data_frame(self.chunk([call]))
+        arguments = event.final_input if self.calls[-1].is_object else None
+        return data_frame(self.chunk([_write_call(event.tool_use_id, self.tool_name, arguments)]))
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         # Media and opaque parts are known only at the end of the message.
-        own = [
-            block
-            for block in complete.final_content
-            if isinstance(block, m.Opaque | m.Audio | m.Image)
-        ]
-        parts = [part for block in own if (part := _write_part(block)) is not None]
-        return data_frame(self.chunk(parts, self.finish_word(complete)))
+        blocks = complete.final_content
+        late = [each for each in blocks if isinstance(each, m.Opaque | m.Audio | m.Image)]
+        return data_frame(self.chunk(_write_parts(late), self.finish_word(complete)))
 
     def write_error(self, error: ProviderError) -> bytes:
-        complete = self.complete
-        usage = (
-            data_frame(self.chunk([]))
-            if complete is not None and USAGE.write(complete.usage)
-            else b""
-        )
+        usage = data_frame(self.chunk([])) if self.usage_record(USAGE) else b""
         return usage + data_frame({"error": _error_record(error)})
 
 
 class _BodyEncoder(_Encoder, BodyEncoder):
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        blocks = complete.final_content
-        parts = [part for block in blocks if (part := _write_part(block)) is not None]
+        parts = _write_parts(complete.final_content)
         return encode_json(self.chunk(parts, self.finish_word(complete)))
+
+
+class _ArrayEncoder(ReplyEncoder):
+    """Write a stream as one JSON array, for clients that do not request server-sent events.
+
+    The elements are the events that another encoder produces.
+    """
+
+    content_type = "application/json; charset=UTF-8"
+
+    def __init__(self, inner: ReplyEncoder) -> None:
+        super().__init__(inner.asked, inner.created)
+        self._inner = inner
+        self._is_open = False
+
+    def feed(self, event: ev.Event) -> bytes:
+        return self._write(self._inner.feed(event))
+
+    def end(self) -> bytes:
+        return self._close(self._inner.end())
+
+    def fail(self, error: ProviderError) -> bytes:
+        last = self._close(self._inner.fail(error))
+        self.unsound = self._inner.unsound
+        return last
+
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
+        return self._close(self._inner.write_end(complete))
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return self._close(self._inner.write_error(error))
+
+    def _write(self, frames: bytes) -> bytes:
+        written = b""
+        for frame in frames.split(b"\n\n"):
+            if frame:
+                written += (b",\r\n" if self._is_open else b"[") + frame.removeprefix(b"data: ")
+                self._is_open = True
+        return written
+
+    def _close(self, frames: bytes) -> bytes:
+        written = self._write(frames)
+        return written + (b"]" if self._is_open else b"[]")
+
+
+def _write_parts(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
+    return [part for block in blocks if (part := _write_part(block)) is not None]
 
 
 def _write_part(block: m.AssistantBlock) -> dict[str, Any] | None:
     if isinstance(block, m.Text):
         return {"text": block.text} if block.text else None
     if isinstance(block, m.Thinking):
-        state = block.continuity
-        if state is None:
-            return _write_thought(block.text, None, None)
+        state = block.continuity or m.Continuity()
         return _write_thought(block.text, state.signature, state.issuer)
     if isinstance(block, m.ToolCall):
         return _write_call(block.id, block.name, block.arguments)
@@ -195,7 +223,7 @@ class GeminiServer(ServerCodec):
         """Return an encoder for a JSON array, unless the query asks for server-sent events."""
         values = parse_qs(query)
         is_sse = values.get("alt", values.get("$alt")) == ["sse"]
-        return encoder if is_sse else ArrayEncoder(encoder)
+        return encoder if is_sse else _ArrayEncoder(encoder)
 
     def is_count(self, path: str) -> bool:
         return path.endswith(":countTokens")

@@ -13,7 +13,6 @@ from ..endpoint import Endpoint, Place, Refusal
 from ..json import dig, entries_of
 from ..openai.errors import ROWS
 from ..readiness import get_json, read_success
-from ..urls import root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import OllamaWriter
@@ -42,22 +41,22 @@ class OllamaCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._root = root_of(base_url).removesuffix("/api")
+        self.root = self.root.removesuffix("/api")
 
     def url_for(self, request: Request) -> str:
-        return f"{self._root}/api/chat"
+        return f"{self.root}/api/chat"
 
     def headers_for(self, request: Request) -> dict[str, str]:
         return _HEADERS
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the server has the model and has loaded it into memory."""
-        tags = yield get_json(f"{self._root}/api/tags")
+        tags = yield get_json(f"{self.root}/api/tags")
         if not _lists(read_success(self, tags), self.model):
             raise InvalidModelError(
                 f"the server does not have the model {self.model!r}", status=tags.status
             )
-        loaded = yield get_json(f"{self._root}/api/ps")
+        loaded = yield get_json(f"{self.root}/api/ps")
         if not _lists(read_success(self, loaded), self.model):
             raise ModelNotLoadedError(
                 "the server has the model and has not loaded it", status=loaded.status

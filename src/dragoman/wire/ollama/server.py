@@ -103,7 +103,7 @@ class LineStreamEncoder(LineEncoder):
 
     def call_end(self, event: ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
-        if event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments"):
+        if not self.calls[-1].is_object:
             return b""
         call = _write_call(event.tool_use_id, self.tool_name, event.final_input)
         return self.line({"content": "", "tool_calls": [call]})

@@ -17,7 +17,7 @@ from ..endpoint import Endpoint, Place, Refusal, may_relax
 from ..json import dig, entries_of
 from ..readiness import get_json, refuse_failure, serves_one_model
 from ..rules import CONCEPTS
-from ..urls import join_url, root_of
+from ..urls import join_url
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
@@ -140,7 +140,7 @@ class OpenAICodec(Endpoint[Quirks]):
             refuse_failure(self, reply)
 
     def _ask_health(self) -> Generator[HttpRequest, HttpReply, None]:
-        reply = yield get_json(root_of(self.base_url) + "/health")
+        reply = yield get_json(self.root + "/health")
         if reply.status == 503:
             raise ModelNotLoadedError("the server is still loading the model", status=503)
         if reply.status in (401, 403) or reply.status >= 500:
@@ -149,7 +149,7 @@ class OpenAICodec(Endpoint[Quirks]):
     def _ask_loaded(self, kind: str) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model is loaded: LM Studio lists its state, Ollama the loaded models."""
         path, key = _LOADED_LISTS[kind]
-        reply = yield get_json(root_of(self.base_url) + path)
+        reply = yield get_json(self.root + path)
         if reply.status != 200:
             return
         entry = _find(reply.body, key, self.model)

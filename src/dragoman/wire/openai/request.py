@@ -18,6 +18,7 @@ from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
 from ..marks import mark_end, mark_of, place_marks
 from ..request import RequestWriter
+from ..schema import closed_object
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
@@ -366,25 +367,11 @@ def _calls_schema(request: m.Request) -> dict[str, Any]:
         for tool in request.tools
         if not isinstance(chosen, m.ForceTool) or tool.name == chosen.name
     ]
-    options: list[dict[str, Any]] = [
-        {
-            "type": "object",
-            "properties": {"tool": {"const": tool.name}, "arguments": tool.parameters},
-            "required": ["tool", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
+    options = [
+        closed_object(tool={"const": tool.name}, arguments=tool.parameters) for tool in tools
     ]
     if chosen in (None, "auto"):
-        answer = {"answer": {"type": "string"}}
-        options.append(
-            {
-                "type": "object",
-                "properties": answer,
-                "required": ["answer"],
-                "additionalProperties": False,
-            }
-        )
+        options.append(closed_object(answer={"type": "string"}))
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 

@@ -9,14 +9,7 @@ from ... import events as ev
 from ...errors import ProviderError
 from ...messages import AssistantBlock, Text, Thinking
 from ..rules import FieldTable
-from ..server import (
-    Asked,
-    BodyEncoder,
-    ReplyEncoder,
-    ServerCodec,
-    data_frame,
-    encode_json,
-)
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, terms_of
 from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
@@ -72,11 +65,7 @@ class _StreamEncoder(ReplyEncoder):
         return self._usage() + data_frame({"error": error_record(error)})
 
     def _usage(self) -> bytes:
-        usage = (
-            USAGE.write(self.complete.usage)
-            if self.complete is not None and self.asked.stream_usage
-            else {}
-        )
+        usage = self.usage_record(USAGE) if self.asked.stream_usage else {}
         return data_frame({**self._head, "choices": [], "usage": usage}) if usage else b""
 
     def _call(self, call: dict[str, Any]) -> bytes:

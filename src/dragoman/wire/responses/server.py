@@ -77,7 +77,7 @@ class _Encoder(ReplyEncoder):
 
     def response(self, status: str, items: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
         """Return a response object, which is a body or a field of some events."""
-        usage = USAGE.write(self.complete.usage) if self.complete is not None else {}
+        usage = self.usage_record(USAGE)
         return {
             "id": f"resp_{self.id}",
             "object": "response",
@@ -105,12 +105,9 @@ class _StreamEncoder(_Encoder):
         self._open: dict[str, Any] | None = None
 
     def begin(self, event: ev.MessageStart) -> bytes:
-        opening = self._event(
-            "response.created", response=self.response("in_progress", self._items)
-        )
-        return opening + self._event(
-            "response.in_progress", response=self.response("in_progress", self._items)
-        )
+        response = self.response("in_progress", self._items)
+        opening = self._event("response.created", response=response)
+        return opening + self._event("response.in_progress", response=response)
 
     def text(self, event: ev.TextDelta) -> bytes:
         return self._add_text(event.content_block_index, event.text)
@@ -133,21 +130,16 @@ class _StreamEncoder(_Encoder):
         written = self._cite(complete) + self._close()
         # Opaque items and media are known only at the end of the message.
         for block in complete.final_content:
+            place = len(self._items)
             if isinstance(block, Opaque):
-                self._items.append(write_opaque(block, "responses"))
-                written += self._item("added") + self._item("done")
+                written += self._add_item(write_opaque(block, "responses"))
             elif isinstance(block, Image) and isinstance(block.source, Inline):
-                self._items.append(self.picture(len(self._items), block))
-                written += self._item("added") + self._item("done")
+                written += self._add_item(self.picture(place, block))
             elif isinstance(block, Audio | Image):
-                written += (
-                    self._add_text(_SPOKEN + len(self._items), describe_medium(block))
-                    + self._close()
-                )
+                written += self._add_text(_SPOKEN + place, describe_medium(block)) + self._close()
         status, facts = self.ending(complete)
-        return written + self._event(
-            f"response.{status}", response=self.response(status, self._items, **facts)
-        )
+        response = self.response(status, self._items, **facts)
+        return written + self._event(f"response.{status}", response=response)
 
     def _cite(self, complete: ev.MessageComplete) -> bytes:
         """Add citations to the text items that the client has already received.
@@ -179,16 +171,11 @@ class _StreamEncoder(_Encoder):
         # SDK raises no exception for response.failed, but does for an error event with an object,
         # so both are sent. The specification allows only a few error codes; the original code is
         # sent in an extra field.
-        code = record["code"] if record["code"] in _CODES else "server_error"
-        why = {
-            "code": code,
-            "message": record["message"],
-            "type": record["code"] or record["type"],
-        }
+        code, message = record["code"], record["message"]
+        known = code if code in _CODES else "server_error"
+        why = {"code": known, "message": message, "type": code or record["type"]}
         failed = self._event("response.failed", response=self.response("failed", [], error=why))
-        return failed + self._event(
-            "error", code=record["code"], message=record["message"], param=None, error=record
-        )
+        return failed + self._event("error", code=code, message=message, param=None, error=record)
 
     # --- private methods of the stream encoder
 
@@ -247,9 +234,8 @@ class _StreamEncoder(_Encoder):
             return b""
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
-        return self._about_item("response.function_call_arguments.done", **facts) + self._item(
-            "done"
-        )
+        done = self._about_item("response.function_call_arguments.done", **facts)
+        return done + self._item("done")
 
     def _end_custom(self, item: dict[str, Any], call: CallFacts) -> bytes:
         item["input"] = _input_of(call.text)
@@ -257,12 +243,9 @@ class _StreamEncoder(_Encoder):
             item["status"] = "incomplete"
             return b""
         item["status"] = "completed"
-        delta = self._about_item("response.custom_tool_call_input.delta", delta=item["input"])
-        return (
-            delta
-            + self._about_item("response.custom_tool_call_input.done", input=item["input"])
-            + self._item("done")
-        )
+        kind, text = "response.custom_tool_call_input", item["input"]
+        delta = self._about_item(f"{kind}.delta", delta=text)
+        return delta + self._about_item(f"{kind}.done", input=text) + self._item("done")
 
     def _close(self) -> bytes:
         item, self._open, self._block = self._open, None, -1
@@ -272,21 +255,22 @@ class _StreamEncoder(_Encoder):
         if item["type"] == "reasoning":
             part: dict[str, Any] = {"type": "summary_text", "text": text}
             item["summary"] = [part]
-            done = self._about_item(
-                "response.reasoning_summary_text.done", summary_index=0, text=text
-            )
-            done += self._about_item(
-                "response.reasoning_summary_part.done", summary_index=0, part=part
-            )
+            kind, place = "reasoning_summary", {"summary_index": 0}
+            done = self._about_item(f"response.{kind}_text.done", **place, text=text)
         else:
             annotations, self._annotations = self._annotations, []
             part = _text_part(text, annotations)
             item["content"], item["status"] = [part], "completed"
-            done = self._about_item(
-                "response.output_text.done", content_index=0, text=text, logprobs=[]
-            )
-            done += self._about_item("response.content_part.done", content_index=0, part=part)
+            kind, place = "content", {"content_index": 0}
+            facts = {"text": text, "logprobs": []}
+            done = self._about_item("response.output_text.done", **place, **facts)
+        done += self._about_item(f"response.{kind}_part.done", **place, part=part)
         return done + self._item("done")
+
+    def _add_item(self, item: dict[str, Any]) -> bytes:
+        """Write an output item that is complete."""
+        self._items.append(item)
+        return self._item("added") + self._item("done")
 
     def _item(self, step: str) -> bytes:
         """Return the event that adds the last output item, or that it is done."""

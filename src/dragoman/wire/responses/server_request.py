@@ -19,6 +19,7 @@ from ..fields import open_body, read_body, read_media_url, read_schema
 from ..losses import OfferedTool, Record
 from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
 from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldTable, Rule, hint, refused
+from ..schema import closed_object
 from ..seal import read_opaque, read_sealed
 from ..server import Asked, gather
 from ..settings import read_settings
@@ -167,18 +168,10 @@ def _read_custom(record: Record, name: str, described: str) -> m.Tool:
     record.losses.custom.add(name)
     form = record.take("format")
     if isinstance(form, dict) and form.get("type") == "grammar":
-        described += (
-            f"\n\nThe input must match this {form.get('syntax')} "
-            f"grammar:\n{form.get('definition')}"
-        )
+        syntax, definition = form.get("syntax"), form.get("definition")
+        described += f"\n\nThe input must match this {syntax} grammar:\n{definition}"
     text = {"type": "string", "description": "The whole input of the tool."}
-    schema = {
-        "type": "object",
-        "properties": {"input": text},
-        "required": ["input"],
-        "additionalProperties": False,
-    }
-    return m.Tool(name, described.strip(), schema)
+    return m.Tool(name, described.strip(), closed_object(input=text))
 
 
 def _read_namespace(record: Record) -> list[m.Tool]:
