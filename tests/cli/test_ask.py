@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def test_settings_given_as_options_are_sent(server: Background) -> None:
         (["--reasoning", "enormous"], "reasoning"),
         (["-a", "nowhere.png"], "nowhere.png cannot be read"),
         (["-a", "http://x/film.mp4"], "only images and PDFs"),
+        (["-a", sys.executable], "is not an image, a PDF or UTF-8 text"),
     ],
 )
 def test_invalid_settings_are_usage_errors(
@@ -155,13 +157,6 @@ def test_attached_files_are_sent(tmp_path: Path, server: Background) -> None:
     ]  # fmt: skip
     assert blocks[3]["text"] == "notes.txt:\n\nseven\n"
     assert blocks[4]["image_url"]["url"] == "https://example.org/b.jpg"
-
-
-def test_binary_file_is_not_sent_as_text(tmp_path: Path, server: Background) -> None:
-    (tmp_path / "program").write_bytes(b"\x7fELF\0\0")
-    result = run("m", "Look", "--base-url", server.base_url, "-a", str(tmp_path / "program"))
-    assert result.exit_code == 2
-    assert "is not an image, a PDF or UTF-8 text" in result.stderr
 
 
 def test_binary_standard_input_is_a_usage_error(server: Background) -> None:

@@ -633,40 +633,28 @@ def test_message_cannot_start_after_a_failure() -> None:
         out.start()
 
 
-@pytest.mark.parametrize(("verb", "message"), BEFORE)
-def test_assembler_calls_before_the_message_starts_are_rejected(
-    verb: some.Verb, message: str
-) -> None:
-    out = Assembler()
-    with pytest.raises(AssemblerError, match=f"^{message}$"):
-        say(out, [verb])
-    assert (out.take(), out.complete) == ([], None)
-
-
-@pytest.mark.parametrize(("verb", "message"), DURING)
-def test_illegal_assembler_calls_during_a_message_are_rejected(
-    verb: some.Verb, message: str
-) -> None:
-    out = say(make(), OPEN)
-    heard = out.take()
-    with pytest.raises(AssemblerError, match=f"^{message}$"):
-        say(out, [verb])
-    out.finish("stop")
-    d.check_events(heard + out.take())
-
-
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
-@pytest.mark.parametrize(("verb", "message"), AFTER)
-def test_assembler_calls_after_the_message_ends_are_rejected(
-    verb: some.Verb, message: str, ending: str
+@pytest.mark.parametrize(
+    ("when", "verb", "message"),
+    [
+        *[("before", *row) for row in BEFORE],
+        *[("during", *row) for row in DURING],
+        *[("after", *row) for row in AFTER],
+    ],
+)
+def test_illegal_assembler_calls_are_rejected_and_change_nothing(
+    when: str, verb: some.Verb, message: str, ending: str
 ) -> None:
-    out = say(make(), OPEN)
-    end(out, ending)
-    complete = out.complete
-    out.take()
+    out = Assembler() if when == "before" else say(make(), OPEN)
+    if when == "after":
+        end(out, ending)
+    heard, complete = out.take(), out.complete
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
     assert (out.take(), out.complete) == ([], complete)
+    if when == "during":
+        end(out, ending)
+        d.check_events(heard + out.take())
 
 
 # --- the Follower, which completes the events of a broken stream -------------------------------

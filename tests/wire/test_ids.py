@@ -97,14 +97,10 @@ def test_ids_with_colliding_rewritten_forms_stay_distinct() -> None:
     assert projected[clash] not in (projected["first"], clash)
 
 
-def test_id_of_a_tool_result_without_its_call_is_rewritten() -> None:
-    projected = IdMap(NINE, [User("u"), ToolResult("call_1", "r")])
-    assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
-
-
-def test_id_of_a_tool_call_without_its_result_is_rewritten() -> None:
-    projected = IdMap(NINE, [User("u"), Assistant([Text("t"), ToolCall("call_1", "f", {})])])
-    assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
+def test_id_of_a_call_or_a_result_alone_is_rewritten() -> None:
+    for alone in (ToolResult("call_1", "r"), Assistant([ToolCall("call_1", "f", {})])):
+        projected = IdMap(NINE, [User("u"), alone])
+        assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
 def test_every_id_is_allowed_without_an_id_rule() -> None:
