@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from dragoman.errors import ProviderError, RateLimitError
+from dragoman.errors import ProviderError, RateLimitError, StreamInterruptedError
 from dragoman.events import (
     Assembler,
     Event,
@@ -103,6 +103,24 @@ def test_each_model_event_is_encoded_as_json_with_its_type() -> None:
         written = msgspec.json.encode(event)
         assert json.loads(written)["type"] == event.type
         assert msgspec.json.decode(written, type=ModelEvent) == event  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ending", ["fail", "cancel", "length"])
+async def test_truncated_tool_call_is_not_proposed(ending: str) -> None:
+    out = Assembler()
+    out.start()
+    out.tool_start(0, "call_1", "bash")
+    out.tool_input(0, '{"command": ')
+    if ending == "fail":
+        out.fail(StreamInterruptedError("cut"))
+    elif ending == "cancel":
+        out.cancel()
+    else:
+        out.finish("length")
+    events = await both_ways(out.take(), out.error)
+    assert not [event for event in events if isinstance(event, ToolIntentProposed)]
+    assert [event for event in events if isinstance(event, ToolIntentDelta)]
+    assert [type(event) for event in events].count(ProviderErrorEvent) == (ending != "cancel")
 
 
 async def test_error_is_the_last_event() -> None:
