@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import Inbound
+from ..calls import Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -29,7 +29,6 @@ from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
 from .ledger import Lease
-from .routing import find_switches
 
 access = logging.getLogger("dragoman.access")
 
@@ -277,6 +276,11 @@ class ChatCall(Call):
         return replace(
             usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
         )
+
+
+def find_switches(reply: Reply) -> list[RoutingSwitched]:
+    """Return the switches from one model to another that a call has made so far, in order."""
+    return [each for each in reply.history if isinstance(each, RoutingSwitched)]
 
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:

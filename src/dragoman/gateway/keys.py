@@ -83,20 +83,14 @@ class Key(Struct, frozen=True):
     @property
     def has_budget(self) -> bool:
         """Whether the key or its team has a budget, so that costs must be counted."""
-        return (
-            self.budget_usd is not None
-            or self.budget_usd_month is not None
-            or self.team_budget_usd_month is not None
-        )
+        budgets = (self.budget_usd, self.budget_usd_month, self.team_budget_usd_month)
+        return budgets != (None, None, None)
 
     @property
     def has_rates(self) -> bool:
         """Whether the key has a limit on requests, tokens or concurrent calls."""
-        return (
-            self.requests_per_minute is not None
-            or self.tokens_per_minute is not None
-            or self.max_concurrency is not None
-        )
+        limits = (self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
+        return limits != (None, None, None)
 
     @property
     def rates(self) -> dict[str, int]:

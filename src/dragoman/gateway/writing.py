@@ -17,16 +17,16 @@ from ..messages import LossWarning
 from ..provider import Reply
 from ..wire import HttpReply, ReplyEncoder, ServerCodec
 from .access import Service
-from .accounts import Account, ChatCall
+from .accounts import Account, ChatCall, find_switches
 from .policy import rename_settings
 from .reading import Incoming
-from .routing import show_route
 from .stop_sequences import StopCutter
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # maximum length of the warnings header; clients limit all headers together to 8 KB or more
 _HEADER = 4000
+_ROUTE = 1000  # maximum length of a header that names models
 
 
 class Writer:
@@ -117,7 +117,9 @@ class Writer:
         if account.warnings:
             own["x-dragoman-warnings"] = _shown(account.warnings)
         if self.route is not None:
-            own |= show_route(self.route)
+            own["x-dragoman-served-by"] = _plain(f"{self.route.provider}:{self.route.model}")
+            if tried := [f"{each.from_} {each.reason}" for each in find_switches(self.route)]:
+                own["x-dragoman-switched"] = _plain("; ".join(tried))
         pairs = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in {**headers, **own}.items()
@@ -176,4 +178,8 @@ def _shown(warnings: Sequence[LossWarning]) -> str:
     shown = "; ".join(
         [*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said
     )
-    return "".join([letter if " " <= letter <= "~" else "?" for letter in shown])
+    return _plain(shown, len(shown))
+
+
+def _plain(text: str, longest: int = _ROUTE) -> str:
+    return "".join([letter if " " <= letter <= "~" else "?" for letter in text])[:longest]
