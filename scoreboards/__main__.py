@@ -18,7 +18,7 @@ from pathlib import Path
 from .board import Board
 from .install import HOME, ROOT, NotInstalledError
 
-BOARDS = ("open_responses", "mcp")
+BOARDS = ("open_responses", "mcp", "bfcl", "aimock")
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
 # Scoreboards

@@ -18,10 +18,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import dragoman as d
 from dragoman.middleware import OpenTelemetry
-from dragoman.middleware.otel import NAMES, OPERATIONS
+from dragoman.middleware.otel import (
+    NAMES,
+    OPERATIONS,
+    _read_provider_names,
+    find_provider_name,
+)
 from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, collect, reply
+from tests.sources import PACKAGE
 
 
 class Sdk:
@@ -128,6 +134,41 @@ def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
     operations = {each.value for each in gen_ai_attributes.GenAiOperationNameValues}
     assert set(OPERATIONS.values()) - operations == {"rerank"}
     assert {"invoke_agent", "execute_tool"} <= operations
+
+
+# Vendors that the conventions do not name.
+UNNAMED = {
+    "cerebras", "fireworks", "jina", "llamacpp", "lmstudio", "ollama", "openrouter", "sglang",
+    "tei", "together", "vllm", "voyage",
+}  # fmt: skip
+
+
+def test_providers_have_the_names_of_the_opentelemetry_conventions() -> None:
+    known = {each.value for each in gen_ai_attributes.GenAiProviderNameValues}
+    vendors = {path.stem for path in (PACKAGE / "catalog").glob("*.yaml")}
+    assert len(vendors) > 20
+    assert {name for name in vendors if find_provider_name(name) not in known} == UNNAMED
+    assert set(_read_provider_names()) <= vendors
+
+
+async def test_span_has_the_conventions_name_of_the_provider(sdk: Sdk) -> None:
+    with SimServer(ScriptedProvider("Hello.")) as server:
+        inner = d.connect("m", base_url=server.base_urls["openai"], vendor="bedrock")
+        async with d.Observe(inner, sdk.subscriber) as model:
+            await model.complete("Hi")
+    (span,) = sdk.spans
+    assert (span.attributes or {})["gen_ai.provider.name"] == "aws.bedrock"
+
+
+async def test_metrics_have_the_units_of_the_opentelemetry_conventions(sdk: Sdk) -> None:
+    await call(sdk, Listed(reply("x", usage=d.Usage(20, 7))), build_request("hello", model="m"))
+    meter = sdk.metering.get_meter("of the conventions")
+    for make in (
+        gen_ai_metrics.create_gen_ai_client_token_usage,
+        gen_ai_metrics.create_gen_ai_client_operation_duration,
+    ):
+        instrument: Any = make(meter)
+        assert sdk.points(instrument.name)[0] == instrument.unit
 
 
 async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -164,10 +165,24 @@ class OpenTelemetry:
                 self._tokens.record(count, {**common, NAMES["token_type"]: kind})
 
 
+@cache
+def _read_provider_names() -> dict[str, str]:
+    """Return the rows of ``catalog/telemetry.json``, which is read on first use."""
+    from importlib.resources import files  # lazy import: slow, needed only for telemetry
+
+    data = files("dragoman").joinpath("catalog", "telemetry.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, str])
+
+
+def find_provider_name(vendor: str) -> str:
+    """Return a vendor's name in the conventions; by default it is the name in the catalogue."""
+    return _read_provider_names().get(vendor, vendor)
+
+
 def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
     common: dict[str, Any] = {
         NAMES["operation"]: OPERATIONS[event.operation],
-        NAMES["provider"]: event.provider,
+        NAMES["provider"]: find_provider_name(event.provider),
         NAMES["model"]: event.model,
     }
     if event.server is not None:

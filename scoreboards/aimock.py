@@ -1,0 +1,203 @@
+"""aimock: Dragoman's client against a simulator of the vendors' APIs that others wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import dragoman as d
+
+from .board import Board
+from .install import HOME, install_node, node, node_version
+
+TITLE = "aimock"
+PACKAGE = "@copilotkit/aimock"
+WIRES = ("openai", "responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
+PATHS = {"openai": "/v1", "responses": "/v1", "gemini": "/v1beta"}
+HERE = Path(__file__).parent
+WEATHER = d.Tool(
+    "weather",
+    "The weather.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+RIVER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ODD = 'Zoë 日本 🦜 \\n {"a": 1}\nend'
+# For each status: the class that Dragoman must raise, and the type and message of the error.
+ERRORS: dict[int, tuple[type[d.ProviderError], str, str]] = {
+    400: (d.InvalidRequestError, "invalid_request_error", "temperature is out of range"),
+    401: (d.AuthenticationError, "authentication_error", "the key is not valid"),
+    404: (d.InvalidModelError, "not_found_error", "the model `m` does not exist"),
+    429: (d.RateLimitError, "rate_limit_error", "too many requests"),
+    500: (d.UnavailableError, "api_error", "an internal error"),
+    503: (d.UnavailableError, "api_error", "come back later"),
+}
+_CALL = {"name": "weather", "arguments": '{"city": "Bern"}'}
+_OTHER = {"name": "weather", "arguments": '{"city": "Rome"}'}
+FIXTURES: list[dict[str, Any]] = [
+    {"match": {"userMessage": "TEXT"}, "response": {"content": "Hello there."}},
+    {"match": {"userMessage": "ODD"}, "response": {"content": ODD}},
+    {"match": {"userMessage": "THINK"}, "response": {"content": "Yes.", "reasoning": "Hm."}},
+    {
+        "match": {"userMessage": "CUT"},
+        "response": {"content": "Once upon", "finishReason": "length"},
+    },
+    {"match": {"userMessage": "JSON"}, "response": {"content": '{"name": "Rhine"}'}},
+    {"match": {"userMessage": "LOOP", "hasToolResult": True}, "response": {"content": "Sunny."}},
+    {"match": {"userMessage": "LOOP"}, "response": {"toolCalls": [_CALL]}},
+    {"match": {"userMessage": "BOTH"}, "response": {"toolCalls": [_CALL, _OTHER]}},
+    *[
+        {
+            "match": {"userMessage": f"E{status}"},
+            "response": {"error": {"message": message, "type": kind}, "status": status},
+        }
+        for status, (_, kind, message) in ERRORS.items()
+    ],
+]
+Ask = Callable[..., Any]
+
+
+def _equal(found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
+
+
+async def _text(ask: Ask) -> None:
+    reply = await ask("TEXT")
+    _equal((reply.text, reply.finish_reason), ("Hello there.", "stop"))
+
+
+async def _odd(ask: Ask) -> None:
+    _equal((await ask("ODD")).text, ODD)
+
+
+async def _think(ask: Ask) -> None:
+    reply = await ask("THINK")
+    thoughts = "".join(
+        [each.text for each in reply.message.content if isinstance(each, d.Thinking)]
+    )
+    _equal((thoughts, reply.text), ("Hm.", "Yes."))
+
+
+async def _cut(ask: Ask) -> None:
+    reply = await ask("CUT")
+    _equal((reply.text, reply.finish_reason), ("Once upon", "length"))
+
+
+async def _json(ask: Ask) -> None:
+    _equal((await ask("JSON", response_schema=RIVER)).parsed, {"name": "Rhine"})
+
+
+async def _loop(ask: Ask) -> None:
+    messages: list[d.Message] = [d.User("LOOP")]
+    reply = await ask(messages, tools=[WEATHER])
+    _equal([call.arguments for call in reply.tool_calls], [{"city": "Bern"}])
+    _equal(reply.finish_reason, "tool_calls")
+    messages += [reply.message, d.ToolResult(reply.tool_calls[0].id, "sun")]
+    _equal((await ask(messages, tools=[WEATHER])).text, "Sunny.")
+
+
+async def _both(ask: Ask) -> None:
+    reply = await ask("BOTH", tools=[WEATHER])
+    _equal([call.arguments["city"] for call in reply.tool_calls], ["Bern", "Rome"])
+    _equal(len({call.id for call in reply.tool_calls}), 2)
+
+
+def _refused(status: int) -> Callable[[Ask], Any]:
+    async def refused(ask: Ask) -> None:
+        try:
+            await ask(f"E{status}")
+        except d.ProviderError as error:
+            kind = ERRORS[status][0]
+            _equal((type(error).__mro__.count(kind), error.status), (1, status))
+            return
+        raise AssertionError("no error was raised")
+
+    return refused
+
+
+ROWS: dict[str, Callable[[Ask], Any]] = {
+    "text": _text,
+    "escapes and emoji": _odd,
+    "thinking": _think,
+    "cut at the limit": _cut,
+    "structured output": _json,
+    "tool call and result": _loop,
+    "two tool calls": _both,
+    **{f"HTTP {status}": _refused(status) for status in ERRORS},
+}
+EXPECTED = {
+    "responses, cut at the limit": "aimock sends `incomplete` without `incomplete_details`",
+    "ollama, cut at the limit": "aimock ignores `finishReason` on this API",
+    "ollama, thinking": "aimock sends `reasoning_content`, which is not a field of this API",
+    "cohere, thinking": "aimock sends the thinking as text",
+}
+
+
+@contextlib.asynccontextmanager
+async def _serve() -> AsyncIterator[str]:
+    fixtures = HOME / "aimock-fixtures.json"
+    fixtures.write_text(json.dumps(FIXTURES))
+    process = await asyncio.create_subprocess_exec(
+        node(), str(HERE / "aimock.mjs"), str(install_node()), str(fixtures),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def _ask(model: d.Provider, streamed: bool, messages: Any, **more: Any) -> Any:
+    more["config"] = d.RuntimeConfig(max_tokens=64)
+    if not streamed:
+        return await model.complete(messages, **more)
+    async with model.stream(messages, **more) as stream:
+        async for _ in stream:
+            pass
+    return stream.response
+
+
+async def collect() -> dict[tuple[str, str], str]:
+    """Return the outcome of each row on each wire, with a complete and a streamed reply."""
+    cells: dict[tuple[str, str], str] = {}
+    async with _serve() as url:
+        for streamed in (False, True):
+            for name, row in ROWS.items():
+                for wire in WIRES:
+                    model = d.connect(
+                        "m", wire=wire, base_url=url + PATHS.get(wire, ""), api_key="k" * 12
+                    )
+
+                    shown = f"{name}, streamed" if streamed else name
+                    try:
+                        await row(functools.partial(_ask, model, streamed))
+                        cells[shown, wire] = ""
+                    except Exception as error:
+                        text = f"{type(error).__name__}: {error}"[:200]
+                        cells[shown, wire] = f"{wire}, {name}: {text}"
+                    await model.close()
+    return cells
+
+
+def run() -> Board:
+    """Run every row on every wire."""
+    install_node()
+    board = Board(
+        "aimock",
+        TITLE,
+        "Dragoman's client against [aimock](https://aimock.copilotkit.dev), a simulator of the vendors' APIs, with a\n"
+        "complete and with a streamed reply. The server is theirs; the fixtures and the checks are ours.",
+        expected=EXPECTED,
+    )
+    board.cells = asyncio.run(collect())
+    board.versions = {PACKAGE: node_version(PACKAGE)}
+    return board
