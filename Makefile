@@ -70,11 +70,11 @@ sbom: .venv/dev ## write the software bill of materials to build/sbom.cdx.json
 	$(BIN)/python scripts/sbom.py build/sbom.cdx.json
 
 .venv/chat: requirements/chat.lock pyproject.toml
-	@echo "setting up .venv; this happens once"
+	@printf "setting up .venv with %s packages; this happens once ... " $$(grep -c "^[^ #].*==" requirements/chat.lock)
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements/chat.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/chat.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
+	@touch $@; echo done
 
 # uv installs in a tenth of pip's time; pip knows the indexes that only its own configuration names.
 .venv/dev: requirements/dev.lock requirements/installer.lock pyproject.toml

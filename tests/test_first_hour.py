@@ -163,6 +163,14 @@ def test_ask_takes_model_and_system_prompt_as_options_and_continues(tmp_path: Pa
         assert [(each["role"], each["content"]) for each in body["messages"]] == talk[:count]
 
 
+def test_log_shows_zero_dollars_for_a_call_that_never_left_the_machine(tmp_path: Path) -> None:
+    where = {"DRAGOMAN_LOG": str(tmp_path / "log.db")}
+    failed = run("ask", "-m", "m", "Hi", "--base-url", "http://nowhere.invalid", **where)
+    assert failed.exit_code == 14
+    [_, row] = run("log", "list", **where).output.splitlines()
+    assert row.split()[3:6] == ["nowhere.invalid:m", "$0", "failed"]
+
+
 COMMANDS: dict[str, tuple[list[str], int, str]] = {
     "a misspelt command": (["aks", "Hi"], 2, "No such command 'aks'. Did you mean 'ask'?"),
     "an unlike command": (["xyzzy"], 2, "No such command 'xyzzy'.\n"),

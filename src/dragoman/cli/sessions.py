@@ -63,9 +63,12 @@ def find_session(log: EventLog, word: str, *kinds: str) -> str:
 
 
 def show_cost(summary: Summary) -> str:
-    """Return the cost as a table cell; a plus sign means that some calls have an unknown cost."""
+    """Return the cost as a table cell; a plus sign means that some calls have an unknown cost.
+
+    A session that failed before any call was sent costs nothing.
+    """
     if not summary.calls:
-        return ""
+        return "$0" if summary.outcome == "failed" else ""
     if summary.cost_usd is None:
         return "unknown"
     return f"${write_amount(round(summary.cost_usd, 6))}{'+' if summary.unpriced else ''}"
