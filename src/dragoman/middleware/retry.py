@@ -1,4 +1,4 @@
-"""Retry failed calls. Only this module sends the same request to a server twice."""
+"""Retry failed calls. Only this module repeats a call with the same model and the same key."""
 
 from __future__ import annotations
 

