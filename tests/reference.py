@@ -94,7 +94,13 @@ def _commands(
 def _options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
     options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
     records = [each.get_help_record(context) for each in options]
-    return [record for record in records if record and "--help" not in record[0]]
+    return [_plain(record) for record in records if record and "--help" not in record[0]]
+
+
+def _plain(record: tuple[str, str]) -> tuple[str, str]:
+    """Return one text for the option that prints a result as JSON, whose result has many names."""
+    is_json = record[0] == "--json" and re.fullmatch(r"Print [\w ]+ as JSON\.", record[1])
+    return ("--json", "Print the result as JSON.") if is_json else record
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -129,28 +135,23 @@ def _help(command: click.Command, context: click.Context, shared: set[tuple[str,
 _ERRORS = """\
 # Errors
 
-All errors that a model call can raise are subclasses of `ProviderError`. The attribute `category` is the name of the
-error in OpenArmature, `error_class` is its name in the adapter contract, and `kind` is a more specific name. The
-attribute `transient` is true if the same call may succeed later. Every error also has `status`, `provider`, `model`,
-`request_id`, `provider_code`, `provider_message`, `headers` (those that are safe to show), `response` (the partial
-reply, or `None`) and, if the provider sent it, `retry_after`. The `__cause__` of an error is the original exception.
-The text of an error never contains a key or a prompt.
+All errors that a model call can raise are subclasses of `ProviderError`. `category` is the name of the error in
+OpenArmature, `error_class` in the adapter contract, and `kind` is more specific. `transient` is true if the same call may
+succeed later. Every error has `status`, `provider`, `model`, `request_id`, `provider_code`, `provider_message`, `headers` (safe
+ones), `response` (the partial reply, or `None`), `__cause__` and, if the provider sent it, `retry_after`. The text never
+contains a key or a prompt.
 
-A call that is known to fail is rejected before anything is sent. The error of a rejected call has the `status` `None`,
-and its `provider_code` is a reason that the adapter contract defines: `not_configured`, `no_vision_support`,
-`exceeds_context_window`, `no_tool_support`, `no_system_prompt_support`.
+A call that is known to fail is rejected before anything is sent, with the `status` `None` and a `provider_code` of
+`not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support` or `no_system_prompt_support`.
 
 | class | category | error_class | kind | transient |
 |---|---|---|---|---|
 {rows}
 
-The text and the codes in the server's reply decide the class. If they name no known cause, the HTTP status does: 401 and
-403 give `AuthenticationError`, 402 `BillingError`, 408 `TimedOutError`, 429 `RateLimitError`, 529 `OverloadedError`, other
-statuses from 500 `UnavailableError`, and all others, such as 400, 413 and 422, `InvalidRequestError`. A 529 stays an
-`OverloadedError` after the last retry: waiting may help, sending less does not. Its `error_class` is `rate_limit`, as the
-adapter contract demands. An error inside a reply of status 200 has no `status`, unless the server states one in the error.
-
-This table explains what each error means, and what to do:
+The text and the codes in the server's reply decide the class, and else the HTTP status: 401 and 403 `AuthenticationError`,
+402 `BillingError`, 408 `TimedOutError`, 429 `RateLimitError`, 529 `OverloadedError`, others from 500 `UnavailableError`, all
+others, such as 400, 413 and 422, `InvalidRequestError`. An error inside a reply of status 200 has no `status`, unless the
+server states one.
 
 | class | meaning | what to do |
 |---|---|---|
@@ -172,32 +173,25 @@ a subclass of `ValueError`, with the file and the line.
 
 _FIELDS_HEAD = """# Fields of requests to the gateway
 
-This page shows what `dragoman serve` does with each field of a request if the client and the model use different wires.
-If the client and the model use the same wire, every field is forwarded unchanged, apart from the fields marked
-*always* and fields whose [beta](#betas) is not sent.
+What `dragoman serve` does with each field of a request if client and model use different wires. Between the same wires every
+field is forwarded unchanged, apart from those marked *always* and those whose [beta](#betas) is not sent.
 
-- **read**: Dragoman's `Request` has an equivalent, which the codec of every wire writes in its own form.
-- **mapped**: the field is translated if the model's wire has a field for the same purpose; otherwise the field is left
-  out and reported.
-- **left out**: the field is left out of the request to the model, and reported in the header `x-dragoman-warnings`, the
-  access log, the event log and the metric `dragoman_warnings_total`. Fields that this page does not list are left out
-  and reported in the same way.
-- **refused**: the request is refused, because the answer would mean something else without the field. The error names
-  the field, the model and what to do.
+- **read**: Dragoman's `Request` has an equivalent, which every wire writes in its own form.
+- **mapped**: translated if the model's wire has a field for the same purpose, otherwise left out.
+- **left out**, as are fields that this page does not list: reported in the header `x-dragoman-warnings`, the access log, the
+  event log and the metric `dragoman_warnings_total`.
+- **refused**, because the answer would mean something else without the field. The error says what to do.
 
-A field whose value equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file
-of keys, or for a model in `models.yaml`, a request with any loss is refused. With `on_loss: drop` for a key, log
-probabilities are left out and reported too, for clients that always request them. Fields that determine where a request goes
-are refused on every wire: NEVER.
+A field with its default value is neither sent nor reported. With `on_loss: reject` for a key or for a model in `models.yaml`, a
+request with any loss is refused; with `on_loss: drop` for a key, log probabilities are left out, for clients that always
+request them. Fields that determine where a request goes are always refused: NEVER.
 
 ## Betas
 
-Clients of the anthropic wire opt in to new features with the header `anthropic-beta`, and the vendor's server rejects a
-field whose beta the header does not name. For a model of the same wire, the gateway sends on each beta of the client that
-`--beta` allows, together with the beta headers of the model's configuration. A field that needs a beta which is not sent is
+Clients of the anthropic wire opt in to new features with the header `anthropic-beta`. To a model of the same wire, the gateway
+sends each beta that `--beta` allows, and those of the model's configuration. A field that needs a beta which is not sent is
 left out or refused, as if the model used another wire; a field *or no beta* is sent unless the client names its beta and the
-gateway drops it. If a beta is dropped, fields that this page does not list are left out too. Each dropped beta is reported
-as `beta_dropped`.
+gateway drops it. If a beta is dropped (reported as `beta_dropped`), fields that this page does not list are left out too.
 
 By default, `--beta default`, the betas are allowed that concern one request and its reply alone: SAFE. To allow more, give
 the option several times: `--beta default --beta 'files-api-*'`. Think twice about betas that let clients use what belongs to
