@@ -34,8 +34,10 @@ _SETTINGS = (
     "set idle_in_transaction_session_timeout = '30s'"
 )
 # Connection settings for PostgreSQL. With the defaults, a statement would wait many minutes for a
-# host that has disappeared.
+# host that has disappeared. In a database with the encoding SQL_ASCII, which initdb makes in the
+# locale C, texts would be read as bytes.
 _LINK: dict[str, Any] = {
+    "client_encoding": "utf8",
     "connect_timeout": _CONNECT_SECONDS,
     "tcp_user_timeout": _STATEMENT_SECONDS * 1000,
     "keepalives_idle": 10,

@@ -18,6 +18,16 @@ CHART = DEPLOY / "helm" / "dragoman"
 README = DEPLOY / "README.md"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
+# The ports on which the programs of the images listen.
+PORTS = {
+    "gateway1": {8100, 8101},
+    "gateway2": {8100, 8101},
+    "proxy": {80, 443},
+    "postgres": {5432},
+    "redis": {6379},
+    "prometheus": {9090},
+    "grafana": {3000},
+}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
 
 

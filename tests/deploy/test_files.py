@@ -27,6 +27,7 @@ from .compose import (
     DOCKERFILE,
     ENV,
     MADE,
+    PORTS,
     UnsetVariableError,
     example_values,
     list_mounts,
@@ -38,16 +39,6 @@ from .compose import (
 
 COMPOSE = read_compose(ENV)
 SERVICES: dict[str, Any] = COMPOSE["services"]
-# The ports on which the programs of the images listen.
-PORTS = {
-    "gateway1": {8100, 8101},
-    "gateway2": {8100, 8101},
-    "proxy": {80, 443},
-    "postgres": {5432},
-    "redis": {6379},
-    "prometheus": {9090},
-    "grafana": {3000},
-}
 IMAGE_COMMAND: list[str] = json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1])
 
 
@@ -112,11 +103,13 @@ def test_every_file_of_a_container_exists_or_is_made_by_the_readme() -> None:
             assert found, (name, mount)
         for file in service.get("env_file", []):
             assert exists(file), (name, file)
+    for file in re.findall(r"=/(config/\S+)", " ".join(SERVICES["gateway1"]["command"])):
+        assert file in MADE
 
 
 def test_files_that_the_readme_makes_are_not_committed() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    for file in set(MADE) - {"ann.key"}:
+    for file in set(MADE) - {"admin.new"}:
         whole = f"deploy/{file}"
         assert any(whole == each or whole.startswith(each) for each in ignored if each), file
 
@@ -288,7 +281,7 @@ def test_references_between_the_manifests_can_be_resolved() -> None:
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert {each["name"] for each in container["volumeMounts"]} == set(volumes)
     assert volumes["config"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
-    for option in ("config", "keys"):
+    for option in ("config", "keys", "admin"):
         assert Path(options[option]).name in found["ConfigMap"]["data"]
 
 
@@ -318,7 +311,7 @@ def test_files_of_the_config_map_can_be_read_by_the_gateway(tmp_path: Path) -> N
         (tmp_path / name).write_text(text)
     assert "fast" in Registry.load(tmp_path / "models.yaml").aliases()
     keys = KeyRing.load(tmp_path / "keys.yaml").keys
-    assert [(key.id, key.allows("fast")) for key in keys] == [("ann", True), ("prometheus", False)]
+    assert [(key.id, key.allows("fast")) for key in keys] == [("ann", True)]
 
 
 def test_values_of_the_chart_change_the_manifests() -> None:
@@ -362,6 +355,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stores": {"postgresql": "postgresql://gw:secret@db/gw"}}, "stores.postgresql"),
     ({"ingress": {"enabled": True}}, "ingress.host is required"),
     ({"otel": {"enabled": True}}, "otel.endpoint is required"),
+    ({"prometheus": {"enabled": True}}, "adminHash is required"),
+    ({"adminHash": "dg-a-key"}, "adminHash"),
     ({"autoscaling": {"min": 0}}, "autoscaling.min"),
     ({"ingres": {"enabled": True}}, "ingres is not allowed"),
     ({"stores": {"postgres": "x"}}, "postgres is not allowed"),

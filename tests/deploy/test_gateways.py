@@ -15,6 +15,7 @@ import aiohttp
 from click.testing import CliRunner
 
 from dragoman.cli import main
+from dragoman.gateway.keys import hash_key
 from dragoman.log import PostgresLog
 
 from ..gateway.test_serve import BODY, running, write_config
@@ -49,7 +50,8 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
         places = {
             "--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log,
         }  # fmt: skip
-        places["--redis"] = redis_url
+        places |= {"--redis": redis_url, "--admin": str(tmp_path / "admin.hash")}
+        (tmp_path / "admin.hash").write_text(hash_key("the admin's key"))
         options = [each.partition("=") for each in COMMAND[1:]]
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
         command += ["--model=fast=up:m", "--drain-delay=0", "--ready-port"]

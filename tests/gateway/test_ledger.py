@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from dragoman import connect
@@ -27,7 +28,10 @@ from dragoman.gateway import ledger as ledger_module
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.keystore import KeyStore
 from dragoman.gateway.ledger import Ledger, LedgerWriter
+from dragoman.log import PostgresLog
+from dragoman.log.payloads import TurnStarted
 from dragoman.middleware import LimiterUnavailableError
 from tests.listed import Clock, Listed, reply
 from tests.server import Connection, serve
@@ -436,3 +440,23 @@ async def test_redirect_from_the_upstream_gives_status_502(status: int) -> None:
                 assert found == 502
                 assert headers["x-should-retry"] == "false"
                 assert b"127.0.0.1" not in said
+
+
+def test_database_with_the_encoding_sql_ascii_can_be_used(server: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "create database ascii encoding 'SQL_ASCII' locale 'C' template template0"
+        )
+    folder = dict(part.split("=") for part in server.split())["host"]
+    url = f"postgresql://postgres@/ascii?host={folder}"
+    store, ledger = KeyStore(url), Ledger(url)
+    store.create("änn", budget_usd=Decimal(1))
+    (key,) = store.read_keys()
+    ledger.settle(None, key, money=Decimal("0.4"))
+    ledger.admit(key)
+    assert (key.id, ledger.spent("änn")) == ("änn", Decimal("0.4"))
+    store.close()
+    ledger.close()
+    with PostgresLog(url) as log:
+        written = log.append_sync("änn", TurnStarted(1))
+        assert [record.id for record in log.read("änn")] == [written.id]

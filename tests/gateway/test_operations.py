@@ -61,13 +61,16 @@ async def test_readiness_reply_names_no_models_without_a_key() -> None:
     good = Listed(reply("Hello"), repeat=True)
     async with serving(create_app({"fast": good}, keys=KEYS)) as url:
         assert (await get(f"{url}/ready"))[0] == 401
-    app = create_app(
-        {"fast": good, "slow": connect("m", base_url="http://127.0.0.1:1/v1")},
-        keys=KEYS,
-        open_ready=True,
-    )
-    async with serving(app) as url:
-        assert await get(f"{url}/ready") == (503, {"status": "not ready"})
+    bad = connect("m", base_url="http://127.0.0.1:1/v1")
+    # an outage of one model does not take the gateway out of a load balancer
+    states = [({"slow": bad}, 503, "not ready"), ({"fast": good, "slow": bad}, 200, "degraded")]
+    for models, status, state in states:
+        async with serving(create_app(models, keys=KEYS, open_ready=True)) as url:
+            assert await get(f"{url}/ready") == (status, {"status": state})
+        async with serving(create_app(models, keys=KEYS)) as url:
+            found = await get(f"{url}/ready", bearer(ANN))
+            assert found[0] == 503
+            assert found[1]["models"].keys() == {"slow"}
     app = create_app({"fast": good}, keys=KEYS, open_ready=True)
     async with serving(app) as url:
         assert await get(f"{url}/ready") == (200, {"status": "ready"})
@@ -111,6 +114,8 @@ async def test_separate_port_serves_nothing_but_readiness_without_a_key() -> Non
         assert await get(f"{side}/health") == (200, {"status": "ok"})
     bad = connect("m", base_url="http://127.0.0.1:1/v1")
     async with serving_readiness({"fast": good, "a secret name": bad}) as (_, side, _):
+        assert await get(f"{side}/ready") == (200, {"status": "degraded"})
+    async with serving_readiness({"a secret name": bad}) as (_, side, _):
         assert await get(f"{side}/ready") == (503, {"status": "not ready"})
 
 
@@ -334,7 +339,7 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
         metrics.in_flight = count
         for _ in range(count):
             metrics.count("openai", "fast", 200)
-            metrics.time("request", 0.2)
+            metrics.time("request", 0.2, "fast", "up")
     folders = [MetricsFolder(tmp_path, each) for each in (one, two, ended)]
     for folder in folders:
         folder.save()
@@ -346,8 +351,9 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
     found = folders[1].gather().text()
     assert 'dragoman_requests_total{wire="openai",model="fast",status="200"} 8' in found
     assert "dragoman_in_flight 3" in found  # the calls of a worker that has ended are not included
-    assert 'dragoman_request_seconds_bucket{le="0.5"} 7' in found
-    assert "dragoman_request_seconds_count 7" in found
+    labels = 'model="fast",provider="up"'
+    assert f'dragoman_request_seconds_bucket{{{labels},le="0.5"}} 7' in found
+    assert f"dragoman_request_seconds_count{{{labels}}} 7" in found
 
 
 class Starting:

@@ -170,8 +170,8 @@ class ServeOptions(Struct):
     ] = 30.0
     admin: Annotated[
         ExistingFile,
-        "Serve the admin page at /admin to the key whose hash (sha256:...) is in this "
-        "file; --new-key makes one.",
+        "Serve the admin page at /admin, and the figures of all keys at /metrics, to the key whose "
+        "hash (sha256:...) is in this file; --new-key makes one.",
         option("FILE"),
     ] = None
     as_json: Annotated[Json, "Print a new key as JSON."] = False

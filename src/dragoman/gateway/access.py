@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hmac
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,8 +28,8 @@ from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
-from .keys import Key, KeyRing
-from .ledger import Lease, LedgerWriter
+from .keys import Key, KeyRing, hash_key
+from .ledger import Budget, Lease, LedgerWriter
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
@@ -176,6 +179,7 @@ class Service(Struct, kw_only=True, eq=False):
     store: ResponseStore | None
     background: Background | None
     usage: UsageBook | None
+    admin: str | None  # the hash of the admin key
     tracing: Tracing | None
     live: set[Any] = field(default_factory=set)  # the requests in progress
     # origins of web pages that may call the gateway from a browser
@@ -212,6 +216,17 @@ class Service(Struct, kw_only=True, eq=False):
         self._check_origin(headers)
         return Caller(headers, None)
 
+    def is_admin(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request has the admin key, as a bearer token or a password."""
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            try:
+                value = base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                value = ""
+        digest = hash_key(value.strip())
+        return self.admin is not None and hmac.compare_digest(digest, self.admin)
+
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         """Raise ``AuthenticationError`` if a web page or another machine sent the request."""
         # Protect against CSRF and DNS rebinding: a gateway without keys serves local programs, not
@@ -233,13 +248,26 @@ class Service(Struct, kw_only=True, eq=False):
             )
 
     async def check_readiness(self) -> tuple[str, Mapping[str, str]]:
-        """Return ``ready``, ``not ready`` or ``draining``, and the problems by model name."""
+        """Return the state of the gateway, and the problems by model name.
+
+        The state is ``ready``, ``degraded`` if some models have problems, ``not ready`` if all
+        have, or ``draining``. A load balancer keeps a gateway that is degraded: every gateway has
+        the same models, so an outage of one vendor would stop all of them.
+        """
         if self.draining or self.leaving:
             return "draining", {}
         problems = await self.models.problems()
         if problems is None:
             return "not ready", {}
-        return "not ready" if problems else "ready", problems
+        if not problems:
+            return "ready", problems
+        return "degraded" if len(problems) < self.models.checked else "not ready", problems
+
+    async def read_budgets(self, only: Key | None = None) -> list[Budget]:
+        """Return what is left of the budgets of all keys, or of one key."""
+        keys = () if self.keys is None else self.keys.keys
+        kept = [key for key in keys if key.has_budget and (only is None or key.id == only.id)]
+        return await self.ledger.read_budgets(kept)
 
     def can_count(self, key: Key) -> bool:
         """Return whether a key's limits are counted across all workers.

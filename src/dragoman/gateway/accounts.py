@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import Inbound, RoutingSwitched
+from ..calls import CallCompleted, Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -45,10 +45,6 @@ class Call(ABC):
     @abstractmethod
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
         """Return one record for each attempt of the call."""
-
-    def count_usage(self, account: Account) -> Usage:
-        """Return the tokens of all attempts; override this if the price takes long to compute."""
-        return add_up(self.make_records(account, 0.0))[0]
 
 
 class Account:
@@ -118,20 +114,18 @@ class Account:
         metrics = self._service.metrics
         metrics.count(self.wire, self.model, self.status)
         metrics.warn(self.wire, self.warnings)
-        metrics.time("request", seconds)
+        records = self._make_records(seconds)
+        provider = records[-1].provider if records else ""
+        metrics.time("request", seconds, self.model, provider)
+        metrics.use(self.model, self.caller.owner, records)
+        if records and isinstance(records[-1], CallCompleted):
+            self._service.models.note_answer(self.model)
         if isinstance(call, ChatCall):
             if call.first is not None:
-                metrics.time("first_event", call.first)
+                metrics.time("first_event", call.first, self.model, provider)
             if call.reply.history:
                 metrics.switch(self.model, find_switches(call.reply))
-        if self._needs_records():
-            usage = self._record(seconds)
-        elif call is not None:
-            usage = call.count_usage(self)
-        else:
-            return
-        if _count_tokens(usage):
-            metrics.use(self.model, usage)
+        self._record(records, seconds)
 
     def describe(self) -> Inbound:
         """Return the part of a call record that describes the request and its HTTP reply."""
@@ -149,24 +143,9 @@ class Account:
 
     # --- private methods
 
-    def _needs_records(self) -> bool:
-        """Return whether the records of a request are written anywhere, or its price is needed.
-
-        Most gateways need neither for most requests, and building the records takes a tenth of a
-        request's CPU time.
-        """
+    def _record(self, records: Sequence[CallEnd], seconds: float) -> None:
+        """Write the records of a request to all logs and ledgers."""
         service = self._service
-        return (
-            service.calls is not None
-            or service.tracing is not None
-            or service.usage is not None
-            or self.caller.limited is not None
-            or access.isEnabledFor(logging.INFO)
-        )
-
-    def _record(self, seconds: float) -> Usage:
-        """Write the records of a request to all logs and ledgers; return its token usage."""
-        service, records = self._service, self._make_records(seconds)
         call = self.call if isinstance(self.call, ChatCall) else None
         switches = [] if call is None else find_switches(call.reply)
         if service.calls is not None and records:
@@ -190,7 +169,6 @@ class Account:
             lines: list[Any] = [*switches, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
                 access.info("%s", msgspec.json.encode(line).decode())
-        return usage
 
     def _settle(self, key: Key, tokens: int, money: Decimal) -> None:
         """Release the lease, and count the usage that the ledger has not counted yet.
@@ -253,12 +231,6 @@ class ChatCall(Call):
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
         failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
         return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
-
-    def count_usage(self, account: Account) -> Usage:
-        usage = self._find_usage(account)
-        if not self.reply.history:
-            return usage
-        return _add_tokens([usage, *self.reply.failed])
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""

@@ -1,4 +1,4 @@
-"""The admin page: usage by key and model, cost over time, running requests, state of upstreams.
+"""The admin page: usage by key and model, cost over time, budgets, running requests, upstreams.
 
 It is off unless the operator gives the hash of an admin key. The page is HTML and SVG without any
 script, and is read-only: no route changes anything, so a forged request (CSRF) has no effect, and
@@ -8,12 +8,10 @@ requests that another site starts are rejected anyway.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-import hmac
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from decimal import Decimal
 from html import escape
 from typing import Any
@@ -23,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from .access import Service
-from .keys import hash_key
+from .ledger import Budget
 from .usage import Row, UsageBook
 
 _RANGES = {"24h": 24, "7d": 7 * 24, "31d": 31 * 24}
@@ -32,7 +30,10 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .75rem .25rem 0; }
 th { border-bottom: 1px solid; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; } .bad { color: #b00020; font-weight: 600; } nav a { margin-right: 1rem; }
+td { overflow-wrap: anywhere; } td.n { overflow-wrap: normal; } .wide { overflow-x: auto; }
+figure { margin: 0; } svg { display: block; width: 100%; height: 160px; fill: #3b6fb6; }
+.axis { display: flex; justify-content: space-between; border-top: 1px solid; } nav a { margin-right: 1rem; }
+@media (max-width: 40rem) { body { padding: 0 .5rem; } table { font-size: 13px; } th, td { padding-right: .4rem; } }
 """
 _DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS = {
@@ -51,10 +52,9 @@ _HEADERS = {
 class AdminPage:
     """Serve the admin page to clients that send the admin key as a password or a bearer token."""
 
-    def __init__(self, service: Service, book: UsageBook, digest: str) -> None:
+    def __init__(self, service: Service, book: UsageBook) -> None:
         self._service = service
         self._book = book
-        self._digest = digest
 
     def routes(self) -> list[Route]:
         """Return the route of the admin page."""
@@ -64,7 +64,7 @@ class AdminPage:
         """Return the admin page as an HTTP response."""
         if asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return PlainTextResponse("the admin page is not for other sites", 403, _HEADERS)
-        if not self._is_allowed(asked.headers):
+        if not self._service.is_admin(asked.headers):
             wanted = {"www-authenticate": 'Basic realm="dragoman admin", charset="UTF-8"'}
             return PlainTextResponse(
                 "the admin key is missing or wrong", 401, {**_HEADERS, **wanted}
@@ -73,20 +73,13 @@ class AdminPage:
         hours = _RANGES.get(chosen, 24)
         await self._book.flush(self._service.live)
         rows, live = await self._book.read(hours)
-        problems = await self._service.models.problems()
-        page = _write_page(
-            chosen, rows, live, self._service.models.describe_upstreams(problems or {}), hours
-        )
+        models, budgets = self._service.models, await self._service.read_budgets()
+        upstreams = models.describe_upstreams(await models.problems() or {})
+        unpriced = {
+            row.model for row in rows if row.is_uncharged and not models.is_priced(row.model)
+        }
+        page = _write_page(chosen, rows, live, upstreams, budgets, unpriced)
         return HTMLResponse(page, headers=_HEADERS)
-
-    def _is_allowed(self, headers: Mapping[str, str]) -> bool:
-        kind, _, value = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "basic":
-            try:
-                value = base64.b64decode(value, validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
-                value = ""
-        return hmac.compare_digest(hash_key(value.strip()), self._digest)
 
 
 # --- writing the page --------------------------------------------------------------------------
@@ -97,10 +90,15 @@ def _write_page(
     rows: Sequence[Row],
     live: Sequence[Mapping[str, Any]],
     upstreams: Sequence[Sequence[str]],
-    hours: int,
+    budgets: Sequence[Budget],
+    unpriced: Set[str],
 ) -> str:
+    hours = _RANGES.get(chosen, 24)
     links = "".join([f'<a href="?range={name}">{name}</a>' for name in _RANGES])
-    total = sum([row.usd for row in rows], Decimal(0))
+    limits = [
+        [each.account, each.period, f"{each.limit:.2f}", f"{each.left:.4f}"]
+        for each in sorted(budgets, key=lambda each: each.left / (each.limit or 1))
+    ]
     running = [
         [
             each["key"] or "-",
@@ -114,16 +112,18 @@ def _write_page(
     parts = [
         (
             f"<p>Last {escape(chosen)}: {sum([row.requests for row in rows])} requests, "
-            f"${total:.4f}.</p>"
+            f"{_sum_cost(rows, unpriced)} US dollars.</p>"
         ),
         "<h2>Spend over time (US dollars)</h2>",
         draw_chart(_fill(rows, hours, lambda row: float(row.usd)), "dollars"),
         "<h2>Requests over time</h2>",
         draw_chart(_fill(rows, hours, lambda row: float(row.requests)), "requests"),
         "<h2>Usage by key</h2>",
-        _write_usage("Key", rows, lambda row: row.key or "-"),
+        _write_usage("Key", rows, lambda row: row.key or "-", unpriced),
         "<h2>Usage by model</h2>",
-        _write_usage("Model", rows, lambda row: row.model or "-"),
+        _write_usage("Model", rows, lambda row: row.model or "-", unpriced),
+        "<h2>Budgets (US dollars)</h2>",
+        _write_table(["Key or team", "Period", "Budget", "Left"], limits, numbers=(2, 3)),
         f"<h2>Requests under way ({len(live)})</h2>",
         _write_table(
             ["Key", "Model", "Seconds", "Bytes sent", "Request"], running, numbers=(2, 3)
@@ -158,38 +158,53 @@ def _fill(
 
 
 def draw_chart(bars: Sequence[tuple[str, float]], unit: str) -> str:
-    """Return a bar chart as SVG, with the value of each bar as its tooltip."""
+    """Return a bar chart, with the value of each bar as its tooltip.
+
+    The bars are an SVG that is stretched; the labels are text next to it, which is not.
+    """
     highest = max([value for _, value in bars], default=0.0) or 1.0
-    width, height, step = 900, 160, 900 / max(1, len(bars))
-    drawn = []
-    for at, (label, value) in enumerate(bars):
-        tall = height * value / highest
-        drawn.append(
-            f'<rect x="{at * step:.1f}" y="{height - tall:.1f}" width="{step * 0.8:.1f}" '
-            f'height="{tall:.1f}" fill="#3b6fb6"><title>{escape(label)} UTC: {value:g} '
-            f"{unit}</title></rect>"
-        )
-        if at % max(1, len(bars) // 8) == 0:
-            drawn.append(
-                f'<text x="{at * step:.1f}" y="{height + 16}" '
-                f'font-size="11">{escape(label)}</text>'
-            )
-    label = f'<text x="0" y="-4" font-size="11">at most {highest:g} {unit}</text>' if bars else ""
-    head = f'<svg viewBox="0 -16 {width} {height + 40}" role="img" fill="currentColor">'
-    return f"{head}<title>{unit} over time</title>{label}{''.join(drawn)}</svg>"
+    drawn = [
+        f'<rect x="{at}" y="{1 - value / highest:.4f}" width=".8" height="{value / highest:.4f}">'
+        f"<title>{escape(label)} UTC: {value:g} {unit}</title></rect>"
+        for at, (label, value) in enumerate(bars)
+    ]
+    step = max(1, -(-len(bars) // 5))
+    axis = "".join([f"<span>{escape(label)}</span>" for label, _ in bars[::step]])
+    caption = f"<figcaption>at most {highest:g} {unit}</figcaption>" if bars else ""
+    head = f'<svg viewBox="0 0 {max(1, len(bars))} 1" preserveAspectRatio="none" role="img">'
+    return (
+        f"<figure>{caption}{head}<title>{unit} over time</title>{''.join(drawn)}</svg>"
+        f'<div class="axis">{axis}</div></figure>'
+    )
 
 
-def _write_usage(title: str, rows: Sequence[Row], name: Callable[[Row], str]) -> str:
-    sums: dict[str, list[Any]] = {}
+def _write_usage(
+    title: str, rows: Sequence[Row], name: Callable[[Row], str], unpriced: Set[str]
+) -> str:
+    groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        held = sums.setdefault(name(row), [0, 0, 0, 0, Decimal(0)])
-        for at, value in enumerate((row.requests, row.failed, row.input, row.output, row.usd)):
-            held[at] += value
-    ordered = sorted(sums.items(), key=lambda each: (-each[1][4], each[0]))
-    lines = [[key, *[str(value) for value in held[:4]], f"{held[4]:.4f}"] for key, held in ordered]
+        groups[name(row)].append(row)
+    lines = [
+        [
+            shown,
+            *[str(sum(column)) for column in list(zip(*found, strict=True))[3:7]],
+            _sum_cost(found, unpriced),
+        ]
+        for shown, found in sorted(
+            groups.items(), key=lambda each: (-sum([row.usd for row in each[1]]), each[0])
+        )
+    ]
     return _write_table(
         [title, "Requests", "Failed", "Tokens in", "Tokens out", "USD"], lines, numbers=range(1, 6)
     )
+
+
+def _sum_cost(rows: Sequence[Row], unpriced: Set[str]) -> str:
+    """Return the cost of some usage; a part whose price is not known is named, not counted as 0."""
+    total = sum([row.usd for row in rows], Decimal(0))
+    if any(row.is_uncharged and row.model in unpriced for row in rows):
+        return f"{total:.4f} + unknown" if total else "unknown"
+    return f"{total:.4f}"
 
 
 def _write_table(
@@ -205,4 +220,5 @@ def _write_table(
             for row in rows
         ]
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'

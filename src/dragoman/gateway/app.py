@@ -111,13 +111,13 @@ def create_app(
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
         calls=None if log is None else CallLog(log, include_content=log_content),
         store=store, background=None if store is None else Background(store),
-        usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
+        admin=admin, usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
         origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
     )  # fmt: skip
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
     app = _Gateway(
-        routes=_routes(service, admin),
+        routes=_routes(service),
         middleware=[_allow_origins(cors)] if cors else [],
         lifespan=partial(_live, service),
     )
@@ -214,7 +214,7 @@ async def _poll(keys: KeyRing) -> None:
 # --- the routes of the application -------------------------------------------------------------
 
 
-def _routes(service: Service, admin: str | None) -> list[Route]:
+def _routes(service: Service) -> list[Route]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
         for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
@@ -225,8 +225,8 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
     page = []
-    if admin and service.usage is not None:
-        page = AdminPage(service, service.usage, admin).routes()
+    if service.usage is not None:
+        page = AdminPage(service, service.usage).routes()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..database import is_postgres, open_database
 from ..errors import OverloadedError, QuotaExceededError, scrub
@@ -67,6 +67,15 @@ def _find_host() -> str:
 _HOST = _find_host()
 
 
+class Budget(NamedTuple):
+    """A budget of a key or a team, in US dollars: its account in the ledger, and what is left."""
+
+    account: str
+    period: str  # "total" or "month"
+    limit: Decimal
+    left: Decimal
+
+
 class Ledger:
     """Count the requests, tokens and cost of keys, and enforce their limits.
 
@@ -103,6 +112,29 @@ class Ledger:
     def spent(self, key: str, month: str | None = None) -> Decimal:
         """Return the cost of a key: in total, or in one month (UTC) such as ``2030-01``."""
         return self._read_spent(key, month or "")[month or ""]
+
+    def read_budgets(self, keys: Iterable[Key]) -> list[Budget]:
+        """Return the budgets of keys and of their teams, with what is left of each."""
+        month = _find_month(time.time() if self._clock is None else self._clock())
+        rows = self._base.run(
+            "select key, month, usd from dragoman_spent where month in ('', ?)", (month,)
+        )
+        spent = {(account, period): Decimal(usd) for account, period, usd in rows}
+        limits: dict[tuple[str, str], Decimal | None] = {}
+        for key in keys:
+            limits |= {(key.id, ""): key.budget_usd, (key.id, month): key.budget_usd_month}
+            if key.team is not None:
+                limits[key.accounts[-1], month] = key.team_budget_usd_month
+        return [
+            Budget(
+                account=account,
+                period="month" if period else "total",
+                limit=limit,
+                left=max(Decimal(0), limit - spent.get((account, period), Decimal(0))),
+            )
+            for (account, period), limit in limits.items()
+            if limit is not None
+        ]
 
     def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
         """Count a request of a key; raise an error if one of the key's limits is reached.
@@ -270,11 +302,19 @@ class _Settlement(NamedTuple):
     tried: asyncio.Future[None] | None = None
 
 
+class _Reading(NamedTuple):
+    keys: Sequence[Key]
+    result: Future[list[Budget]]
+
+
 class _Admission(NamedTuple):
     key: Key
     seconds: float
     deadline: float
     result: Future[str | None]
+
+
+_Job: TypeAlias = _Admission | _Reading | _Settlement
 
 
 class Lease(NamedTuple):
@@ -303,7 +343,7 @@ class LedgerWriter:
         self.ledger = ledger
         self.limits = limits
         self._clock = clock
-        self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # usage that is not written yet; only the ledger's thread uses this queue
         self._owed: deque[_Settlement] = deque()
         self._thread: threading.Thread | None = None
@@ -363,6 +403,21 @@ class LedgerWriter:
                 async with asyncio.timeout(_BUSY_SECONDS):
                     await tried
 
+    async def read_budgets(self, keys: Sequence[Key]) -> list[Budget]:
+        """Return what is left of budgets; nothing while the database cannot be read."""
+        if not self.ledger.is_shared:
+            return self.ledger.read_budgets(keys)
+        result: Future[list[Budget]] = Future()
+        self._put(_Reading(keys, result))
+        try:
+            async with asyncio.timeout(_BUSY_SECONDS):
+                return await asyncio.wrap_future(result)
+        except TimeoutError:
+            log.warning("the budgets cannot be read: timeout")
+        except self.ledger.errors as error:
+            log.warning("the budgets cannot be read: %s", scrub(str(error)))
+        return []
+
     def describe_limits(self, key: Key) -> dict[str, str]:
         """Return response headers with a key's per-minute limits and what is left of each."""
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
@@ -404,7 +459,7 @@ class LedgerWriter:
                 raise _overloaded() from error
             raise
 
-    def _put(self, job: _Admission | _Settlement) -> None:
+    def _put(self, job: _Job) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="dragoman-ledger", daemon=True)
             self._thread.start()
@@ -427,13 +482,15 @@ class LedgerWriter:
             for job in jobs:
                 if isinstance(job, _Admission):
                     self._admit(job, decided, is_writable=is_paid)
+                elif isinstance(job, _Reading):
+                    self._read(job)
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._pay() and time.monotonic() < deadline:
             time.sleep(_RETRY_SECONDS)
         if self._owed:
             log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
 
-    def _next_jobs(self) -> list[_Admission | _Settlement | None]:
+    def _next_jobs(self) -> list[_Job | None]:
         """Wait for a job or for the next attempt to write usage; return all queued jobs."""
         jobs = []
         with contextlib.suppress(queue.Empty):
@@ -452,6 +509,12 @@ class LedgerWriter:
         except self.ledger.errors as error:
             log.warning("the ledger cannot be written: %s", scrub(str(error)))
             job.result.set_exception(_overloaded())
+        except Exception as error:
+            job.result.set_exception(error)
+
+    def _read(self, job: _Reading) -> None:
+        try:
+            job.result.set_result(self.ledger.read_budgets(job.keys))
         except Exception as error:
             job.result.set_exception(error)
 

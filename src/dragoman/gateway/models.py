@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -78,6 +79,8 @@ class Models:
         self.is_retired = False
         self._asked: float | None = None
         self._problems: dict[str, str] | None = None
+        self._answered: set[str] = set()
+        self.checked = 0  # number of models of the last readiness check
         self._probe: asyncio.Task[None] | None = None
 
     def names(self) -> list[str]:
@@ -145,15 +148,30 @@ class Models:
             await asyncio.wait([self._probe])
         return self._problems
 
+    def note_answer(self, name: str) -> None:
+        """Note that a model has answered, so that its absence from its server's list does not count."""
+        self._answered.add(name)
+
+    def is_priced(self, name: str) -> bool:
+        """Return whether the price of a model is known; of a name that is not served, it is not."""
+        operations: tuple[Operation, ...] = ("chat", "embed", "rerank")
+        with contextlib.suppress(ProviderError):
+            found = [self._opened.get((name, each)) for each in operations]
+            model = next(filter(None, found), None) or self.find(name)
+            return model.priced_as.find_problem() is None
+        return False
+
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return a row for each provider that is open: served name, provider and model, state.
+        """Return a row for each provider: served name, provider and model, state.
 
         The state is the error for which the circuit breaker suspended the model, or else the
-        result of the readiness check.
+        result of the readiness check, which covers the models that were used before.
         """
-        found = []
+        known, used = self._registry, {name for name, _ in self._opened}
+        unused = [] if known is None else [name for name in self.names() if name not in used]
+        found = [[name, known.find(name).id, "not used yet"] for name in unused if known]
         chat = [(name, each) for (name, kind), each in self._opened.items() if kind == "chat"]
-        for name, provider in sorted(chat):
+        for name, provider in chat:
             problem = problems.get(name, "ready")
             breakers = [part.availability for part in walk(provider) if isinstance(part, Fallback)]
             for end in [part for part in walk(provider) if len([*walk(part)]) == 1]:
@@ -164,7 +182,7 @@ class Models:
                 ]
                 state = f"unavailable: {causes[0]}" if causes else problem
                 found.append([name, f"{end.name}:{end.model}", state])
-        return found
+        return sorted(found)
 
     async def _find_problems(self) -> None:
         asked: dict[str, Served] = {
@@ -173,7 +191,13 @@ class Models:
         }
         found = await asyncio.gather(*[_problem(provider) for provider in asked.values()])
         named = zip(asked, found, strict=True)
-        self._problems = {name: problem for name, problem in named if problem is not None}
+        self._problems = {
+            name: problem
+            for name, problem in named
+            if problem is not None
+            and not (problem == InvalidModelError.category and name in self._answered)
+        }
+        self.checked = len(asked)
         self._asked = time.monotonic()
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ class Pages:
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages."""
-        closed: dict[str, Page] = {"/metrics": self._show_metrics}
+        closed: dict[str, Page] = {}
         for root in ("/v1/models", "/v1beta/models"):
             closed |= {root: self._list_models, root + "/{name:path}": self._show_model}
         for front in SERVER_CODECS.values():
@@ -69,6 +69,7 @@ class Pages:
         handlers |= {
             "/health": self._show_health,
             "/ready": ready if self._service.open_ready else serve_page(self._service, ready),
+            "/metrics": self._show_metrics,
             "/openapi.json": self._show_openapi,
         }
         return [Route(path, handle, methods=["GET"]) for path, handle in handlers.items()]
@@ -82,19 +83,30 @@ class Pages:
 
         The check contacts upstream servers, so it requires a key, and it names only models that
         the key may use. With ``open_ready``, load balancers can check without a key; the report
-        then names no models.
+        then names no models, and fails only if no model is ready.
         """
         status, problems = await self._service.check_readiness()
-        if status != "not ready" or caller is None:
-            return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+        if caller is None or status in ("ready", "draining"):
+            is_serving = status in ("ready", "degraded")
+            return JSONResponse({"status": status}, 200 if is_serving else 503)
         shown = {name: why for name, why in problems.items() if caller.may_use(name)}
-        return JSONResponse({"status": status, "models": shown}, 503)
+        return JSONResponse({"status": "not ready", "models": shown}, 503)
 
-    async def _show_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
-        """Return the metrics of all workers in the text format of Prometheus."""
-        gathering = self._service.gathering
-        metrics = self._service.metrics if gathering is None else gathering.gather()
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+    async def _show_metrics(self, asked: HttpAsked) -> Response:
+        """Return the metrics of all workers in the text format of Prometheus.
+
+        The admin key reads all of them. A gateway key reads no budget and no cost of another key.
+        """
+        if self._service.is_admin(asked.headers):
+            return await self._write_metrics(asked, Caller({}, None))
+        return await serve_page(self._service, self._write_metrics)(asked)
+
+    async def _write_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
+        service, own = self._service, caller.key
+        budgets = await service.read_budgets(own)
+        metrics = service.metrics if service.gathering is None else service.gathering.gather()
+        text = metrics.text(budgets, None if own is None else own.id)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _list_models(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the models that the client's key may use, in the format of the client's wire."""

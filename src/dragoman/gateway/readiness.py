@@ -80,4 +80,4 @@ class _Readiness:
         if path == "/health":
             return 200, "ok"
         status, _ = await self._service.check_readiness()
-        return 200 if status == "ready" else 503, status
+        return 200 if status in ("ready", "degraded") else 503, status

@@ -54,6 +54,11 @@ class Row(NamedTuple):
     output: int
     usd: Decimal
 
+    @property
+    def is_uncharged(self) -> bool:
+        """Whether tokens were used and no cost was counted: they are free, or have no price."""
+        return not self.usd and self.input + self.output > 0
+
 
 class UsageBook:
     """Count the usage of this process, and read the usage of all processes from a database."""

@@ -322,7 +322,7 @@ def _empty(error: BaseException) -> None:
 
 def _connect(conninfo: str) -> psycopg.Connection[Any]:
     connection: psycopg.Connection[Any] = _driver().connect(
-        conninfo, autocommit=True, application_name="dragoman-log"
+        conninfo, autocommit=True, application_name="dragoman-log", client_encoding="utf8"
     )  # fmt: skip
     return connection
 
