@@ -357,7 +357,9 @@ class Session(Displayed, Generic[Parsed]):
         try:
             response, intents = await turn.run(self._pipeline)
         except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
-            self._count_unusable(error)
+            self._unusable += 1
+            if self._unusable > self._corrections:
+                raise
             if isinstance(error, errors.StructuredOutputError):
                 await turn.correct_output(error)
             else:
@@ -365,7 +367,9 @@ class Session(Displayed, Generic[Parsed]):
             return Step(number, error.response)
         rejected = [self.state.intents[intent.id].end for intent in intents]
         if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
-            self._count_unusable(_reject(response, rejected[0]))
+            self._unusable += 1
+            if self._unusable > self._corrections:
+                raise _reject(response, rejected[0])
         else:
             self._unusable = 0
         if intents and response.finish_reason in RUNNABLE:
@@ -380,12 +384,6 @@ class Session(Displayed, Generic[Parsed]):
             return Step(number, response, intents)
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
-
-    def _count_unusable(self, error: errors.ProviderError) -> None:
-        """Count one more unusable reply, and raise its error if there are too many in a row."""
-        self._unusable += 1
-        if self._unusable > self._corrections:
-            raise error
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop

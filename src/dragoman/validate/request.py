@@ -231,14 +231,16 @@ def _check_config(config: m.RuntimeConfig) -> None:
         and all(isinstance(stop, str) for stop in config.stop_sequences)
     ):
         raise InvalidRequestError("config.stop_sequences must be a list of texts")
-    if not isinstance(config.extras, dict) or not all(
-        isinstance(name, str) for name in config.extras
-    ):
-        raise InvalidRequestError("config.extras must be a mapping whose keys are text")
-    if config.extras:
-        check_depth(config.extras, "config.extras")
+    _check_extras(config.extras)
     if config.cache not in (None, "auto", "off") and not isinstance(config.cache, m.PromptCache):
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
+
+
+def _check_extras(extras: Any) -> None:
+    if not isinstance(extras, dict) or not all(isinstance(name, str) for name in extras):
+        raise InvalidRequestError("config.extras must be a mapping whose keys are text")
+    if extras:
+        check_depth(extras, "config.extras")
 
 
 def _is_finite(value: Any) -> bool:

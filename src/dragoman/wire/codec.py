@@ -349,7 +349,7 @@ class Decoder(ABC):
     def _take(self, chunk: bytes) -> None:
         sse = self._sse
         if self._keep_raw or sse is None:
-            self._keep(chunk)
+            _keep(chunk, self._kept)
         size = self._size = self._size + len(chunk)
         if len(self._head) < 12 and not self._is_body:
             self._head = (self._head + chunk).lstrip()[:12]
@@ -378,13 +378,6 @@ class Decoder(ABC):
         if self._frames > MAX_EVENTS or sse.lines > MAX_LINES:
             what = f"{MAX_EVENTS} events" if self._frames > MAX_EVENTS else f"{MAX_LINES} lines"
             raise InvalidResponseError(f"the stream has more than {what}")
-
-    def _keep(self, chunk: bytes) -> None:
-        kept = self._kept
-        if kept and len(kept[-1]) + len(chunk) <= _PAGE:
-            kept[-1] += chunk
-        else:
-            kept.append(chunk)
 
     def _start_stream(self) -> bytes:
         """Return the bytes received so far if they are known to be a stream, otherwise ``b""``."""
@@ -492,6 +485,13 @@ def _lacks_content(frame: Frame) -> bool:
         if frame.event == BARE
         else not frame.data.lstrip().startswith(b"{")
     )
+
+
+def _keep(chunk: bytes, kept: list[bytes]) -> None:
+    if kept and len(kept[-1]) + len(chunk) <= _PAGE:
+        kept[-1] += chunk
+    else:
+        kept.append(chunk)
 
 
 def _decode_body(data: bytes) -> Any:
