@@ -5,6 +5,13 @@ import pytest
 
 from dragoman.log import SqliteLog
 
+from .playing import ran
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[SqliteLog]:

@@ -8,13 +8,31 @@ import msgspec
 from dragoman.events import Assembler
 from dragoman.log import LogRecord
 from dragoman.messages import Request, User
+from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider, connect
+from dragoman.tools import tool
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
 
 from ..listed import speak
 
 Answer = Callable[[Request], list[Any]]
+ALL = Policy([Rule("allow")])
+ran: list[Any] = []  # the arguments of the calls of the tools below; each test begins with none
+
+
+@tool(side_effect="read")
+def look(word: str) -> str:
+    """Look up a word."""
+    ran.append(word)
+    return f"{word}: found"
+
+
+@tool(side_effect="write")
+async def note(text: str) -> str:
+    """Write a note."""
+    ran.append(text)
+    return "noted"
 
 
 def call(

@@ -8,30 +8,11 @@ import pytest
 
 from dragoman.log import LogCorruptError, SqliteLog
 from dragoman.messages import Assistant, ToolResult
-from dragoman.permission import Policy, Rule
 from dragoman.session import Session, SessionError, reduce_records
-from dragoman.tools import tool
 from dragoman.validate import build_request, check_request
 
 from ..listed import Listed
-from .playing import call, check_evidence, of, propose, types
-
-ALL = Policy([Rule("allow")])
-ran: list[str] = []
-
-
-@tool(side_effect="read")
-async def look(word: str) -> str:
-    """Look up a word."""
-    ran.append(word)
-    return f"{word}: found"
-
-
-@tool(side_effect="write")
-async def note(text: str) -> str:
-    """Write a note."""
-    ran.append(text)
-    return "noted"
+from .playing import ALL, call, check_evidence, look, note, of, propose, ran, types
 
 
 def script() -> Listed:

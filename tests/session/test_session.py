@@ -26,29 +26,7 @@ from dragoman.tools import tool
 
 from ..listed import Clock, Listed, broken, reply, speak
 from ..waiting import arrival, settle
-from .playing import call, check_evidence, of, propose, types
-
-ALL = Policy([Rule("allow")])
-ran: list[Any] = []
-
-
-@tool(side_effect="read")
-def look(word: str) -> str:
-    """Look up a word."""
-    ran.append(word)
-    return f"{word}: found"
-
-
-@tool(side_effect="write")
-async def note(text: str) -> str:
-    """Write a note."""
-    ran.append(text)
-    return "noted"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_ran() -> None:
-    ran.clear()
+from .playing import ALL, call, check_evidence, look, note, of, propose, ran, types
 
 
 async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
