@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dragoman
-from dragoman import Policy, Rule, Session, Usage
+from dragoman import Session, Usage
 from dragoman.calls import TURN, CallCompleted, CallFailed, CallStarted, RoutingSwitched
 from dragoman.events import Event, MessageComplete, MessageStart
 from dragoman.log import SqliteLog, read_uses
@@ -25,9 +25,8 @@ from dragoman.tokens import estimate_input_tokens
 from dragoman.transport import FixtureTransport
 
 from ..listed import Clock, Listed, speak
-from .playing import of, types
+from .playing import ALL, of, types
 
-ALL = Policy([Rule("allow")])
 BUSY = dragoman.OverloadedError
 CALLS = (
     "llm.call_started",

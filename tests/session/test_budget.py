@@ -9,15 +9,13 @@ import pytest
 
 from dragoman.events import Usage
 from dragoman.log import SqliteLog
-from dragoman.permission import Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, Unpriced, cost
 from dragoman.session import Budget, Session, Spending
 from dragoman.tools import tool
 
 from ..listed import Listed
-from .playing import call, check_evidence, of, propose, types
+from .playing import ALL, call, check_evidence, of, propose, types
 
-ALL = Policy([Rule("allow")])
 ROW = PriceRow(
     provider="listed", match=Match(equals=("m",)), input=Decimal(1000), output=Decimal(1000)
 )

@@ -19,9 +19,7 @@ from dragoman import (
     Fallback,
     KeepAll,
     OverloadedError,
-    Policy,
     Request,
-    Rule,
     RuntimeConfig,
     Session,
     Summarise,
@@ -40,9 +38,8 @@ from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS
 
 from ..listed import Listed, reply
-from .playing import call, check_evidence, of, propose, types
+from .playing import ALL, call, check_evidence, of, propose, types
 
-ALL = Policy([Rule("allow")])
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 TURNS = 40 if EXHAUSTIVE else 20
 WINDOW = 400 * TURNS

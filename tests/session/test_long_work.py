@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Assistant, Policy, Rule, RuntimeConfig, Session, ToolResult, User, connect
+from dragoman import Assistant, RuntimeConfig, Session, ToolResult, User, connect
 from dragoman.events import Usage
 from dragoman.log import EventLog, ExportedLog, MemoryLog, SqliteLog, read_uses
 from dragoman.messages import Message
@@ -17,9 +17,8 @@ from dragoman.transport import FixtureTransport
 from dragoman.validate import build_request, check_request
 
 from ..listed import Listed, reply
-from .playing import anthropic_reply, call, check_evidence, of, propose, types
+from .playing import ALL, anthropic_reply, call, check_evidence, of, propose, types
 
-ALL = Policy([Rule("allow")])
 ran: list[str] = []
 
 

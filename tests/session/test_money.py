@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import Budget, Policy, Rule, Session, Usage
+from dragoman import Budget, Session, Usage
 from dragoman.calls import CallCompleted, CallFailed
 from dragoman.log import SqliteLog, read_uses
 from dragoman.middleware import Fallback, Observe, Retry
@@ -21,9 +21,8 @@ from dragoman.tools import tool
 from dragoman.transport import FixtureTransport
 
 from ..listed import Listed, speak
-from .playing import call, of, propose
+from .playing import ALL, call, of, propose
 
-ALL = Policy([Rule("allow")])
 SONNET = "claude-sonnet-4-6"
 LARGE = Usage(100_000, 1_000)
 PRICE = Decimal("0.315000")
