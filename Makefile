@@ -33,6 +33,7 @@ test-recordings: .venv/dev ## the tests of recorded exchanges, which are not in 
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample, and an hour of calls; 90 minutes on two cores
+	@sh scripts/install_system.sh caddy prometheus
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive -o faulthandler_timeout=0
 
 clients: .venv/dev ## install the programs of others that the exhaustive tests put in front of the gateway

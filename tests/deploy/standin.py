@@ -16,7 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from .compose import DOCKERFILE, PORTS, list_mounts, read_compose, read_env
 # The parts of the system that programs need; everything else in a container is its own.
 _SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", sys.base_prefix]
 _SYSTEM += [f"/etc/{name}" for name in ("alternatives", "group", "ld.so.cache", "passwd", "ssl")]
+POD = "127.0.2.1"
+"""The address of the chart's pod."""
 _NO_PROGRAM = ("grafana",)  # Debian has no package of it
 
 
@@ -169,33 +171,54 @@ class Installation:
         options = ["-D", str(data), "-h", address, "-c", "unix_socket_directories="]
         return [*become, str(binaries / "postgres"), *options]
 
+    def start_pod(
+        self, container: Mapping[str, Any], files: Mapping[str, str], secret: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start the container of the chart's pod with the files of its config map."""
+        config = self._folder / "pod"
+        config.mkdir()
+        for name, text in files.items():
+            (config / name).write_text(text)
+        variables = {**secret, **{each["name"]: each["value"] for each in container["env"]}}
+        words = [re.sub("^--host=.*", f"--host={POD}", each) for each in container["args"]]
+        command = [
+            *self._enter(variables),
+            *self._add_image(),
+            "--ro-bind",
+            str(config),
+            "/config",
+        ]
+        command += ["--remount-ro", "/", "--", *container.get("command", ["dragoman"]), *words]
+        log = (self._folder / "logs" / "pod").open("wb")
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
     def _contain(self, service: str, *more: str) -> list[str]:
         """Return the command that starts a program with the files and variables of a container."""
         facts = self.services[service]
-        command = [require("bwrap"), "--clearenv", *_bind_system(), "--proc", "/proc"]
-        command += ["--dev", "/dev", "--tmpfs", "/tmp"]
-        command += ["--ro-bind", str(self._folder / "hosts"), "/etc/hosts"]
-        command += ["--setenv", "PATH", "/opt/dragoman/bin:/usr/bin:/usr/sbin:/bin"]
+        variables = dict(facts.get("environment", {}))
+        for file in facts.get("env_file", ()):
+            variables |= read_env((self._deploy / file).read_text())
+        command = self._enter(variables)
         for mount in list_mounts(self.compose, service):
             source = self._deploy / mount.source
             if mount.is_volume:
                 source = self._folder / "volumes" / mount.source
                 source.mkdir(parents=True, exist_ok=True)
             command += ["--bind" if mount.is_volume else "--ro-bind", str(source), mount.target]
-        if facts["image"].startswith("dragoman:"):
-            command += [
-                "--ro-bind",
-                str(self._folder / "image"),
-                "/opt/dragoman",
-                "--dir",
-                "/state",
-            ]
-        variables = dict(facts.get("environment", {}))
-        for file in facts.get("env_file", ()):
-            variables |= read_env((self._deploy / file).read_text())
-        for name, value in variables.items():
-            command += ["--setenv", name, value]
+        command += self._add_image() if facts["image"].startswith("dragoman:") else []
         return [*command, *more, *(["--remount-ro", "/"] if facts.get("read_only") else []), "--"]
+
+    def _enter(self, variables: Mapping[str, str]) -> list[str]:
+        """Return the begin of a command that sees the programs of the system and these variables."""
+        command = [require("bwrap"), "--clearenv", *_bind_system(), "--proc", "/proc"]
+        command += ["--dev", "/dev", "--tmpfs", "/tmp"]
+        command += ["--ro-bind", str(self._folder / "hosts"), "/etc/hosts"]
+        path = {"PATH": "/opt/dragoman/bin:/usr/bin:/usr/sbin:/bin"}
+        settings = {**path, **variables}.items()
+        return [*command, *[each for pair in settings for each in ("--setenv", *pair)]]
+
+    def _add_image(self) -> list[str]:
+        return ["--ro-bind", str(self._folder / "image"), "/opt/dragoman", "--dir", "/state"]
 
 
 def main(folder: Path, words: Sequence[str]) -> int:

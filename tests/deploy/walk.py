@@ -9,6 +9,7 @@ it saw as JSON; ``test_walk.py`` judges it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -20,11 +21,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+import yaml
 
 from ..server import Connection, completion, serve
-from ..waiting import poll
-from .compose import COMMANDS
-from .standin import Installation
+from ..waiting import poll, until
+from .compose import COMMANDS, read_env, render
+from .standin import POD, Installation
 
 # The model of the README at an address of this walk, and a group whose first candidate fails.
 MODELS = """
@@ -92,12 +94,16 @@ class Walk:
         }
         self._trusted = ssl.create_default_context(cafile=self._folder / "deploy" / "root.crt")
 
-    async def ask(self, key: str | None, model: str = "fast", **more: Any) -> int:
-        """Send a request through the proxy; return the status of the reply."""
+    async def ask(
+        self, key: str | None, model: str = "fast", url: str = "https://localhost", **more: Any
+    ) -> int:
+        """Send a request, by default through the proxy; return the status of the reply."""
         headers = {} if key is None else {"authorization": f"Bearer {self._keys[key]}"}
         body = {**REQUEST, "model": model, **more}
-        url = "https://localhost/v1/chat/completions"
-        async with self._session.post(url, json=body, headers=headers, ssl=self._trusted) as reply:
+        path = f"{url}/v1/chat/completions"
+        async with self._session.post(
+            path, json=body, headers=headers, ssl=self._trusted
+        ) as reply:
             await reply.read()
             return reply.status
 
@@ -115,26 +121,29 @@ class Walk:
         async with self._session.get(f"{url}?{urlencode(values)}") as reply:
             return (await reply.json())["data"]
 
-    async def await_scrapes(self, number: int) -> None:
-        """Wait until Prometheus has scraped both gateways this many times."""
-        query = f'count(count_over_time(up{{job="dragoman"}}[1h]) >= {number})'
+    async def await_scrapes(self) -> None:
+        """Wait until Prometheus has scraped both gateways again, from the begin to the end."""
 
-        async def count() -> list[Any]:
-            found: list[Any] = (await self.query("query", query=query))["result"]
-            return [each["value"][1] for each in found]
+        async def count() -> list[int]:
+            query = 'count_over_time(up{job="dragoman"}[1h])'
+            found = (await self.query("query", query=query))["result"]
+            return sorted([int(each["value"][1]) for each in found])
 
-        await poll(count, lambda found: found == ["2"], f"{number} scrapes of two gateways")
+        before = (await count() or [0])[-1]
+        # a scrape may be under way
+        await poll(count, lambda now: len(now) == 2 and now[0] >= before + 2, "two scrapes")
 
     async def look(self) -> None:
         """Collect the health of the services, and the answers to the dashboard's queries."""
         self.seen["health"] = [
             self.installation.check_health(name) for name in ("gateway1", "gateway2")
         ]
-        await self.await_scrapes(1)
-        self.seen["statuses"] = await self.send_traffic()
-        await self.await_scrapes(3)
-        self.seen["statuses"] += await self.send_traffic()
-        await self.await_scrapes(5)
+        # A rate needs a counter that grows between two scrapes. In three rounds, one of the two
+        # gateways gets each kind of request at least twice.
+        self.seen["statuses"] = []
+        for _ in range(3):
+            self.seen["statuses"].append(await self.send_traffic())
+            await self.await_scrapes()
         targets = (await self.query("targets"))["activeTargets"]
         self.seen["targets"] = {each["labels"]["instance"]: each["health"] for each in targets}
         self.seen["rules"] = [
@@ -149,6 +158,47 @@ class Walk:
                 found = await self.query("query", query=target["expr"])
                 name = f"{panel['title']} {target['refId']}"
                 self.seen["panels"][name] = [each["value"][1] for each in found["result"]]
+
+    async def start_pod(self) -> None:
+        """Start the chart's pod with traces, next to the gateways, and send it a request."""
+        spans = bytearray()
+
+        async def collect(connection: Connection) -> None:
+            spans.extend(connection.seen.body)
+            connection.reply(200, b"")
+
+        deploy = self._folder / "deploy"
+        async with serve(collect) as collector:
+            values = {
+                "image": {"repository": "dragoman"},
+                "stores": {
+                    "postgresql": "postgresql://dragoman@postgres/dragoman",
+                    "redis": "redis://redis:6379/0",
+                },
+                "modelsYaml": yaml.safe_load((self._folder / "models.yaml").read_text()),
+                "adminHash": (deploy / "config" / "admin.hash").read_text().strip(),
+                "otel": {"enabled": True, "endpoint": collector.url},
+            }
+            found = {each["kind"]: each for each in render(values)}
+            (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+            secret = read_env((deploy / "vendors.env").read_text())
+            secret["PGPASSWORD"] = read_env((deploy / ".env").read_text())["POSTGRES_PASSWORD"]
+            pod = self.installation.start_pod(container, found["ConfigMap"]["data"], secret)
+            ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+            probe = container["readinessProbe"]["httpGet"]
+            url = f"http://{POD}:{ports[probe['port']]}{probe['path']}"
+
+            async def is_ready() -> bool:
+                assert pod.poll() is None
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    async with self._session.get(url) as reply:
+                        return reply.status == 200
+                return False
+
+            await poll(is_ready, bool, "the pod to be ready")
+            status = await self.ask("ann", url=f"http://{POD}:{ports['http']}")
+            await until(lambda: b"dragoman.request_id" in spans, "the span of the request")
+            self.seen["pod"] = {"status": status, "spans of": b"gw" in spans}
 
     async def restart_gateways(self) -> None:
         """Terminate one gateway while clients send requests; no request may fail."""
@@ -167,6 +217,7 @@ async def main(folder: Path) -> None:
         walk = Walk(folder, session)
         await walk.follow_readme(upstream.url)
         await walk.look()
+        await walk.start_pod()
         await walk.restart_gateways()
     print(json.dumps(walk.seen))
 
