@@ -23,7 +23,7 @@ from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
-from .json import json_text, put_over, string_of, to_bytes
+from .json import put_over, reply_text, string_of, to_bytes
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.
@@ -323,7 +323,7 @@ class Decoder(ABC):
         if arguments is None:
             self.hold_end(key)
             return
-        text = arguments if isinstance(arguments, str) else json_text(arguments)
+        text = arguments if isinstance(arguments, str) else reply_text(arguments)
         self.out.tool_input(key, text)
         self.out.block_end(key)
 

@@ -146,11 +146,9 @@ class Pairs:
             elif type(message) is ToolResult and waiting.get(message.tool_call_id):
                 call = waiting[message.tool_call_id].pop()
                 self.answers[at], self.results[call] = call, at
-        self._name(
-            {call: name for call, name in names.items() if call in self.results},
-            rule,
-            IdMap(rule, messages),
-        )
+        if self.results:
+            answered = {call: name for call, name in names.items() if call in self.results}
+            self._name(answered, rule, IdMap(rule, messages))
 
     def _name(self, names: dict[Call, str], rule: IdRule | None, projected: IdMap) -> None:
         taken = {projected[name] for name in names.values()}

@@ -111,6 +111,11 @@ def entries_of(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in list_of(value) if isinstance(entry, dict)]
 
 
+def reply_text(value: Any) -> str:
+    """Return a value of a reply as JSON text; it was read from JSON, so it needs no checks."""
+    return _encode(value).decode()
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON text with its keys in insertion order."""
     return _write(value, _encode).decode()

@@ -53,8 +53,9 @@ class RequestWriter(ABC):
 
     def directive(self) -> str | None:
         """Return the instruction for the system prompt that requests the response schema, if any."""
-        schema = self.schema_for("prompt")
-        return None if schema is None else schema_directive(schema, self.home.wire)
+        if self.path != "prompt":
+            return None
+        return schema_directive(self.request.response_schema or {}, self.home.wire)
 
     def reasoning(self, room: int | None = None) -> dict[str, Any] | None:
         """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
@@ -77,10 +78,13 @@ class RequestWriter(ABC):
         return fields
 
     def effort(self, write: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        """Return the fields for reasoning; ``write`` is for models of an unknown family."""
+        """Return the fields for the amount of reasoning that a call sets.
+
+        ``write`` returns the fields for an effort if the family of the model is unknown.
+        """
         fields, amount = self.reasoning(), self.config.reasoning
-        if fields is not None or amount is None:
-            return fields or {}
+        if fields is not None:
+            return fields
         if not isinstance(amount, str):
             raise UnsupportedFeatureError(
                 "config.reasoning: this wire takes an effort; a budget in tokens needs "
@@ -95,7 +99,8 @@ class RequestWriter(ABC):
         endpoint's setting, which applies to calls without a cache setting.
         """
         cache = read_cache(self.request, default=default)
-        note_unplaced(cache, places, self.notes)
+        if self.config.cache is not None:
+            note_unplaced(cache, places, self.notes)
         return cache
 
     def server_tools(
@@ -152,6 +157,8 @@ class RequestWriter(ABC):
         return extras
 
 
-def join_texts(*texts: str | None) -> str:
-    """Return the texts of a system prompt that are not empty, with a blank line between them."""
-    return "\n\n".join([text for text in texts if text])
+def join_texts(system: str | None, directive: str | None) -> str:
+    """Return the system prompt with an instruction after it; either may be missing."""
+    if system and directive:
+        return f"{system}\n\n{directive}"
+    return system or directive or ""

@@ -35,9 +35,10 @@ def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
 
 def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a request under the names of a wire; reject one that it lacks."""
-    for name in _READERS:
-        if name not in names and getattr(config, name) not in (None, ()):
-            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
+    if len(names) < len(_READERS):
+        for name in _READERS:
+            if name not in names and getattr(config, name) not in (None, ()):
+                raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
     written: dict[str, Any] = {}
     for ours, theirs in names.items():
         if (value := getattr(config, ours)) is not None:

@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import dig, list_of, read_as
+from ..json import dig, list_of, read_as, reply_text
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error
@@ -408,4 +408,4 @@ def _as_input(value: Any) -> str:
     """Return a call's input as text: an object as JSON, an empty object as an empty string."""
     if isinstance(value, str):
         return value
-    return msgspec.json.encode(value).decode() if value else ""
+    return reply_text(value) if value else ""

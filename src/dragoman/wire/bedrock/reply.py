@@ -19,7 +19,7 @@ from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..finish import READ
-from ..json import dict_of, dig, entries_of, json_text, read_as, string_of
+from ..json import dict_of, dig, entries_of, read_as, reply_text, string_of
 from ..openai.errors import inband_error as foreign_error
 from ..usage import UsageMap
 from .errors import inband_error
@@ -141,7 +141,7 @@ class BedrockDecoder(AnthropicDecoder):
     def _feed(self, index: Any, piece: Any) -> None:
         block = self._blocks.get(index)
         if isinstance(piece, dict):
-            piece = json_text(piece)
+            piece = reply_text(piece)
         if block is not None and block.kind == "opaque":
             block.add("partial_json", string_of(piece))
         else:

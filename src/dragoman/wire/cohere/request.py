@@ -47,7 +47,8 @@ class CohereWriter(RequestWriter):
         body |= self.reasoning() or {}
         self.cache()
         self.note_raw_only("n", "logprobs")
-        self.server_tools({})
+        if self.request.server_tools:
+            self.server_tools({})
         self._write_tools(body)
         if self.path == "native":
             schema = ordered_json(self.request.response_schema)

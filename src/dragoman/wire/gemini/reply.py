@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import dict_of, json_text, list_of, read_as, read_count, string_of
+from ..json import dict_of, list_of, read_as, read_count, reply_text, string_of
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
@@ -397,7 +397,7 @@ class GeminiDecoder(Decoder):
         opened, self._call = self._call, None
         if opened is not None:
             self._cut = True
-            self.end_call(opened.key, json_text(opened.arguments.value).removesuffix("}"))
+            self.end_call(opened.key, reply_text(opened.arguments.value).removesuffix("}"))
 
     # --- the end of the reply
 

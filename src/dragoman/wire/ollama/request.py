@@ -29,7 +29,8 @@ class OllamaWriter(RequestWriter):
             body["keep_alive"] = quirks.keep_alive
         body |= self.reasoning() or {}
         self.cache()
-        self.server_tools({})
+        if request.server_tools:
+            self.server_tools({})
         if request.tools and request.tool_choice == "none":
             why = "the wire cannot forbid a call; no tool is sent"
             notes.rewrite("tool_choice", "tools_omitted", why)

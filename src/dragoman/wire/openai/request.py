@@ -108,7 +108,8 @@ class ChatWriter(RequestWriter):
             return
         names = SETTINGS | {"max_tokens": self.quirks.max_tokens_field}
         body |= write_settings(self.config, names)
-        merge_fields(body, self.effort(lambda effort: {"reasoning_effort": effort}))
+        if self.config.reasoning is not None:
+            merge_fields(body, self.effort(lambda effort: {"reasoning_effort": effort}))
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:

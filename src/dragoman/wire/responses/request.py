@@ -64,7 +64,8 @@ class ResponsesWriter(RequestWriter):
             body["text"] = {"format": {"type": "json_schema", **form}}
 
     def _write_reasoning(self, body: dict[str, Any]) -> None:
-        merge_fields(body, self.effort(lambda effort: {"reasoning": {"effort": effort}}))
+        if self.config.reasoning is not None:
+            merge_fields(body, self.effort(lambda effort: {"reasoning": {"effort": effort}}))
         if self.quirks.reasoning_summary is not None:
             merge_fields(body, {"reasoning": {"summary": self.quirks.reasoning_summary}})
         if self.quirks.encrypted_reasoning:
