@@ -1,8 +1,8 @@
-"""The rules of the specifications, each with its test, and the page of the differences.
+"""The rules of the specifications, each with its test, and the page that lists them.
 
 ``specification.txt`` has a line for each rule: the rule, its tests, and the reason for a
 difference, separated by ``|``. A test is the name of a function, or ``PATH::NAME`` if several files
-have a function of that name. ``python -m tests.specified`` writes the tables into the page.
+have a function of that name. ``python -m tests.specified`` writes the rules into the page.
 """
 
 import re
@@ -55,25 +55,30 @@ def find_tests() -> dict[str, list[str]]:
     return found
 
 
-def write_tables() -> str:
-    """Return the tables of the rules that differ on purpose, and the number of rules."""
+def write_rules() -> str:
+    """Return the number of rules, and each rule with its tests and the reason for a difference."""
     rules = list(read_rules())
-    differing = [rule for rule in rules if rule.difference]
-    lines = [f"{len(rules)} rules: {len(rules) - len(differing)} hold, {len(differing)} differ."]
-    document = ""
-    for rule in differing:
+    differing = sum([bool(rule.difference) for rule in rules])
+    lines = [f"{len(rules)} rules: {len(rules) - differing} hold, {differing} differ."]
+    document = section = ""
+    for rule in rules:
         if rule.document != document:
-            document = rule.document
-            lines += ["", f"## {document}", "", "| rule | Dragoman |", "|---|---|"]
-        lines.append(f"| {rule.text} | {rule.difference} |")
+            document, section = rule.document, ""
+            lines += ["", f"## {document}"]
+        if rule.section != section:
+            section = rule.section
+            lines += ["", f"### {section}", ""]
+        tests = ", ".join([f"`{test}`" for test in rule.tests])
+        why = f" **Here:** {rule.difference}." if rule.difference else ""
+        lines.append(f"- {rule.text} ({tests}){why}")
     return "\n".join(lines) + "\n"
 
 
-def with_tables(page: str) -> str:
-    """Return the text of the page with the current tables."""
+def with_rules(page: str) -> str:
+    """Return the text of the page with the current rules."""
     before, _, rest = page.partition(START)
-    return f"{before}{START}\n{write_tables()}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{START}\n{write_rules()}\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    PAGE.write_text(with_rules(PAGE.read_text()))

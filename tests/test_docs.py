@@ -192,6 +192,6 @@ if __name__ == "__main__":
     design = ROOT / "docs/design.md"
     design.write_text(write_layers(design.read_text()))
     PAGE.write_text(with_table(PAGE.read_text()))
-    specified.PAGE.write_text(specified.with_tables(specified.PAGE.read_text()))
+    specified.PAGE.write_text(specified.with_rules(specified.PAGE.read_text()))
     for place in VENDOR_PAGES:
         place.write_text(write_tables(place.read_text()))
