@@ -12,6 +12,7 @@ import re
 import runpy
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -223,6 +224,23 @@ def try_case(trip: Trip, case: Case) -> Iterator[tuple[str, str]]:
     yield "streams", trip.try_reply(replace(request, stream=True), case.calls)
 
 
+def try_wire(
+    wire: str, categories: dict[str, list[Case]]
+) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
+    """Return the outcomes of all cases on a wire, and the first change in each category."""
+    trip = Trip(wire)
+    counts: Counter[tuple[str, str]] = Counter()
+    wrong = dict.fromkeys(categories, "")
+    for category, cases in categories.items():
+        for case in cases:
+            for kind, outcome in try_case(trip, case):
+                if outcome not in ("equal", "reported"):
+                    wrong[category] = wrong[category] or f"{case.name}, {kind}: {outcome}"
+                    outcome = "changed"
+                counts[kind, outcome] += 1
+    return counts, wrong
+
+
 def run() -> Board:
     """Send the corpus through every wire."""
     python = install_python(PACKAGE, alone=True)
@@ -240,16 +258,12 @@ def run() -> Board:
         versions={PACKAGE: PYTHON_PACKAGES[PACKAGE]},
     )
     counts: Counter[tuple[str, str, str]] = Counter()
-    for wire in WIRES:
-        trip = Trip(wire)
-        for category, cases in categories.items():
-            wrong = ""
-            for case in cases:
-                for kind, outcome in try_case(trip, case):
-                    is_known = outcome in ("equal", "reported")
-                    counts[wire, kind, outcome if is_known else "changed"] += 1
-                    wrong = wrong or ("" if is_known else f"{case.name}, {kind}: {outcome}")
-            board.cells[category, wire] = wrong
+    with ProcessPoolExecutor(len(WIRES)) as pool:
+        for wire, (counted, wrong) in zip(
+            WIRES, pool.map(try_wire, WIRES, [categories] * len(WIRES)), strict=True
+        ):
+            counts.update({(wire, *key): count for key, count in counted.items()})
+            board.cells |= {(category, wire): wrong[category] for category in categories}
     dotted = sum(
         "." in tool.name for cases in categories.values() for c in cases for tool in c.tools
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_NAMED = 5  # rows that are named with a reason; others are counted
+
 
 @dataclass
 class Board:
@@ -64,12 +66,15 @@ class Board:
         return "\n".join(lines)
 
     def _failures(self) -> list[str]:
-        groups: dict[tuple[str, str], int] = {}
+        groups: dict[str, list[str]] = {}
         for (row, _), outcome in self.cells.items():
             if outcome:
-                key = (row, self.reason(outcome) or f"not expected: {outcome}")
-                groups[key] = groups.get(key, 0) + 1
-        return [
-            f"| {row} | {count} | {why.replace('|', chr(92) + '|')} |"
-            for (row, why), count in groups.items()
-        ]
+                why = self.reason(outcome) or f"not expected: {outcome}"
+                groups.setdefault(why, []).append(row)
+        lines = []
+        for why, rows in groups.items():
+            names = list(dict.fromkeys(rows))
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            shown = ", ".join(names[:_NAMED]) + more
+            lines.append(f"| {shown} | {len(rows)} | {why.replace('|', chr(92) + '|')} |")
+        return lines

@@ -23,12 +23,16 @@ hatchling.build.build_sdist(sys.argv[1])
 """
 
 
-def find_files() -> dict[str, bytes]:
-    """Return the files of the repository that git tracks or would track, by their names."""
-    require("git")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+def find_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of the repository that git does not ignore, by their names.
+
+    An empty git folder lists them all, and works in a copy without the history too.
+    """
+    git = [require("git"), f"--git-dir={folder}", f"--work-tree={ROOT}"]
+    subprocess.run([git[0], "init", "--quiet", "--bare", str(folder)], check=True)
+    command = [*git, "ls-files", "-z", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    paths = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    paths = [name for name in listed.stdout.split("\0") if name]
     return {name: (ROOT / name).read_bytes() for name in paths}
 
 
@@ -50,8 +54,8 @@ def build(files: dict[str, bytes], folder: Path, clock: int) -> tuple[Path, Path
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, bytes]:
-    return find_files()
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return find_files(tmp_path_factory.mktemp("git"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,46 @@
+"""The page of scoreboards: what passed, what failed and why."""
+
+from scoreboards.bfcl import Case, Trip, convert, read_calls, try_case
+from scoreboards.board import Board
+from scoreboards.mcp import find_scenarios, read_outcome
+
+import dragoman as d
+
+
+def test_section_lists_failures_with_their_reasons() -> None:
+    board = Board("b", "Title", "About.", {"suite": "1.2"}, expected={"login": "no login yet"})
+    board.cells = {("a", "x"): "", ("b", "x"): "b: login failed", ("c", "x"): "c: a new fault"}
+    shown = board.show()
+    assert "**1 of 3 passed.**" in shown
+    assert "Run with suite 1.2." in shown
+    assert "| b | 1 | no login yet |" in shown
+    assert "| c | 1 | not expected: c: a new fault |" in shown
+    assert board.surprises == ["c, x: c: a new fault"]
+
+
+def test_suite_that_cannot_be_run_is_a_surprise() -> None:
+    board = Board("b", "Title", "About.", missing="npm is not installed")
+    assert board.surprises == ["npm is not installed"]
+    assert "Not run: npm is not installed" in board.show()
+
+
+def test_outcomes_of_the_mcp_suite_are_read() -> None:
+    listing = "Client scenarios (test against a client):\n  - a/b [2025-06-18,extension]\n\nOther:"
+    assert find_scenarios(listing) == [("a/b", "2025-06-18"), ("a/b", "extension")]
+    assert read_outcome("s", "Passed: 2/2, 0 failed\n\x1b[32mOVERALL: PASSED\x1b[0m") == ""
+    assert read_outcome("s", "Passed: 0/0, 0 failed\nOVERALL: PASSED") == "s: no check was made"
+    failed = "[token  ] FAILURE x\nPassed: 1/2, 1 failed\nOVERALL: FAILED"
+    assert read_outcome("s", failed) == "s: token"
+    assert read_outcome("s", "crash") == "s: no result: crash"
+
+
+def test_cases_of_bfcl_are_read_and_sent() -> None:
+    types = {"dict": "object", "float": "number"}
+    given = {"type": "dict", "properties": {"type": {"type": "float", "default": 1.5}}}
+    schema = {"type": "object", "properties": {"type": {"type": "number", "default": 1.5}}}
+    assert convert(given, types) == schema
+    calls = read_calls([{"math.sum": {"type": [2.5, 3], "unused": ["", 1]}}])
+    assert [(call.name, call.arguments) for call in calls] == [("math.sum", {"type": 2.5})]
+    case = Case("1", "Add.", [d.Tool("math.sum", "", schema)], calls)
+    for wire in ("openai", "cohere", "bedrock"):
+        assert {outcome for _, outcome in try_case(Trip(wire), case)} == {"equal"}
