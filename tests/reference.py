@@ -66,7 +66,7 @@ def write_commands() -> str:
     return "".join(parts)
 
 
-_SHARED = 2  # an option that more commands have is explained at the top
+_SHARED = 1  # an option that more commands have is explained at the top
 _COMMANDS_HEAD = """\
 # The command
 

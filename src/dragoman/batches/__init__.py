@@ -2,22 +2,6 @@
 
 A batch that was stopped at any point continues where it stopped when it is started again.
 
-``api``       the function ``batch()``
-``options``   the keyword arguments of ``batch()``
-``sources``   read JSONL, CSV and Parquet files, row by row
-``rows``      the formats of an input row, and its conversion to a request
-``embed``     parse rows to embed, and recognise batches of embeddings
-``job``       a batch as data, and its state file
-``runner``    the local runner
-``remote``    the runner that uses the batch APIs of providers
-``apis``      clients of the batch APIs
-``cluster``   the runner on Ray
-``parts``     the part files that the workers on Ray write
-``output``    the output file, which is also the checkpoint
-``results``   the rows of the output
-``spending``  budgets
-============  ==================================================================================
-=======
 - ``api``: the function ``batch()``
 - ``options``: the keyword arguments of ``batch()``
 - ``sources``: read JSONL, CSV and Parquet files, row by row
