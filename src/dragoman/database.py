@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
-from .errors import ImportAdvice
+from .errors import advise_import
 
 __all__ = [
     "BUSY_SECONDS", "Database", "create_private", "is_postgres", "load_driver", "open_database",
@@ -74,7 +74,7 @@ def is_postgres(place: object) -> TypeGuard[str]:
 
 def load_driver() -> ModuleType:
     """Import psycopg; raise ``ImportError`` with the name of the extra if it is missing."""
-    with ImportAdvice("PostgreSQL needs the extra: pip install 'dragoman[postgres]'"):
+    with advise_import("PostgreSQL needs the extra: pip install 'dragoman[postgres]'"):
         import psycopg  # lazy import: an optional dependency that takes 400 ms to load
     return psycopg
 

@@ -34,7 +34,8 @@ import json
 import re
 import reprlib
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 __all__ = [
@@ -44,7 +45,6 @@ __all__ = [
     "ContextOverflowError",
     "Deadline",
     "ErrorClass",
-    "ImportAdvice",
     "InvalidModelError",
     "InvalidRequestError",
     "InvalidResponseError",
@@ -61,6 +61,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedContentError",
     "UnsupportedFeatureError",
+    "advise_import",
     "cut",
     "keep_headers",
     "quote",
@@ -114,17 +115,13 @@ _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
 _LEAST_PREFIX = 6  # the minimum length at which a truncated secret at the end of a text is masked
 
 
-class ImportAdvice:
-    """A context in which an ``ImportError`` gets a message that says what to install."""
-
-    def __init__(self, message: str) -> None:
-        self._message = message
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ImportError):
-            raise ImportError(self._message) from error
+@contextmanager
+def advise_import(message: str) -> Iterator[None]:
+    """Replace an ``ImportError`` of a ``with`` block by one that names what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(message) from error
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from .errors import ImportAdvice
+from .errors import advise_import
 
 __all__ = ["MISSING", "serving"]
 
@@ -24,7 +24,7 @@ async def serving(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncI
     an application may close in the middle of a reply. At the end all connections are closed, and
     the replies that are still running are awaited.
     """
-    with ImportAdvice(MISSING):  # uvicorn is an optional dependency and slow to import
+    with advise_import(MISSING):  # uvicorn is an optional dependency and slow to import
         from uvicorn.config import Config
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
         from uvicorn.server import ServerState

@@ -59,7 +59,7 @@ S = TypeVar("S")
 P = ParamSpec("P")
 
 
-class _Call(Generic[T]):
+class _PortalCall(Generic[T]):
     """A coroutine that runs in the portal while a thread waits for its result.
 
     An interrupt may raise in the waiting thread between any two instructions. So this thread
@@ -143,7 +143,7 @@ class _Portal:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the portal thread and wait; an interrupt of the caller cancels it."""
-        call = _Call(work, self._open())
+        call = _PortalCall(work, self._open())
         try:
             call.start()
             return call.wait()

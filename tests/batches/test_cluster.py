@@ -29,7 +29,7 @@ from dragoman.batches.job import Job
 from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
 from dragoman.batches.results import Result
 from dragoman.batches.rows import BadRow, NamedRow
-from dragoman.batches.spending import SharedSpending, Spent
+from dragoman.batches.spending import SharedBudget, Spent
 from dragoman.events import Usage
 from tests.listed import Listed
 
@@ -200,7 +200,7 @@ def spent_by(line: int, cost: str = "1") -> Result:
 
 
 async def test_workers_share_a_budget_and_the_first_call_runs_alone() -> None:
-    shared = SharedSpending({"usd": Decimal(3)}, Spent())
+    shared = SharedBudget({"usd": Decimal(3)}, Spent())
     assert await shared.admit("a")
     others = [asyncio.create_task(shared.admit(name)) for name in ("a", "b", "b")]
     await asyncio.sleep(0)
@@ -217,7 +217,7 @@ async def test_workers_share_a_budget_and_the_first_call_runs_alone() -> None:
 
 
 async def test_calls_of_a_dead_worker_do_not_hold_the_budget() -> None:
-    shared = SharedSpending({"rows": Decimal(2)}, Spent())
+    shared = SharedBudget({"rows": Decimal(2)}, Spent())
     assert await shared.admit("a")
     assert await shared.admit("a")
     waiting = asyncio.create_task(shared.admit("b"))

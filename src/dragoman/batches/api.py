@@ -21,7 +21,7 @@ from ..validate import build_request
 from .apis import open_api
 from .cluster import ClusterRunner
 from .embed import embeds, make_embed_defaults
-from .job import Job, State, StateFile
+from .job import BatchState, Job, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
 from .output import Lines, Output, OutputError, drop_failures
 from .parts import merge
@@ -29,7 +29,7 @@ from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
 from .sources import FileSource, Source, open_source
-from .spending import Spending, Spent, parse_budget
+from .spending import BatchBudget, Spent, parse_budget
 
 
 class StrictError(ValueError):
@@ -164,14 +164,14 @@ class _Run:
         self._cluster: ClusterRunner | None = None
         self._problems: list[str] = []
 
-    async def run(self, file: StateFile, state: State) -> BatchReport:
+    async def run(self, file: StateFile, state: BatchState) -> BatchReport:
         output, given = self.output, self.given
         try:
             earlier = output.open()
             self._resumed = earlier.done.count
             self._spent.take_over(earlier, state.dropped_usd)
             self._total = self.source.count() if given.on_progress is not None else None
-            spending = Spending(self.limits, self._spent)
+            spending = BatchBudget(self.limits, self._spent)
 
             runner = await self._run(earlier.done, spending, file, state)
         finally:
@@ -179,7 +179,7 @@ class _Run:
         return self._make_report([*self._problems, *runner.problems], runner.stopped)
 
     async def _run(
-        self, done: Lines, spending: Spending, file: StateFile, state: State
+        self, done: Lines, spending: BatchBudget, file: StateFile, state: BatchState
     ) -> _Runner:
         given, output, provider = self.given, self.output, self.provider
 
@@ -222,12 +222,16 @@ class _Run:
         return runner
 
     def _report(self) -> None:
-        if self.given.on_progress is not None:
-            seconds = time.monotonic() - self._began
-            saved = self.output.saved if self._cluster is None else self._cluster.saved
-            self.given.on_progress(
-                _measure(self._spent, self._total, self._resumed, saved, seconds)
-            )
+        if self.given.on_progress is None:
+            return
+        spent, total, seconds = self._spent, self._total, time.monotonic() - self._began
+        saved = self.output.saved if self._cluster is None else self._cluster.saved
+        done = self._resumed + saved
+        rate = saved / seconds if seconds > 0 else 0.0
+        left = max(0, total - done) / rate if total is not None and rate > 0 else None
+        costs = spent.cost_usd, not spent.unpriced
+        progress = BatchProgress(total, done, spent.failed, *costs, seconds, rate, left)
+        self.given.on_progress(progress)
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
         return BatchReport(
@@ -238,17 +242,6 @@ class _Run:
             seconds=round(time.monotonic() - self._began, 3),
             **asdict(self._spent),
         )
-
-
-def _measure(
-    spent: Spent, total: int | None, resumed: int, saved: int, seconds: float
-) -> BatchProgress:
-    done = resumed + saved
-    rate = saved / seconds if seconds > 0 else 0.0
-    left = max(0, total - done) / rate if total is not None and rate > 0 else None
-    return BatchProgress(
-        total, done, spent.failed, spent.cost_usd, not spent.unpriced, seconds, rate, left
-    )
 
 
 def _make_defaults(given: Options) -> Defaults:

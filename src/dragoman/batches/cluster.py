@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import ImportAdvice, scrub
+from ..errors import advise_import, scrub
 from ..messages import new_ulid
 from .job import Job
 from .output import Lines, Output, Recovered, replace_file
@@ -37,7 +37,7 @@ from .results import Result, write_bad
 from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Row, Skipped, name_rows, parse_row
 from .runner import MAX_PROBLEMS, BatchError, Caller
 from .sources import Source
-from .spending import SharedSpending, Spending
+from .spending import BatchBudget, SharedBudget
 
 _SHARD = 1_000  # number of rows in each file that the driver writes
 _BLOCK = 200  # number of rows that an actor processes at a time
@@ -81,7 +81,7 @@ class ClusterRunner:
     source: Source
     job: Job
     out: Path
-    spending: Spending
+    spending: BatchBudget
     _: KW_ONLY
     ordered: bool
     workers: int
@@ -174,7 +174,7 @@ class ClusterRunner:
         if not limits:
             return None
         waiting = self.workers * self.job.concurrency + 10  # calls of the actor at a time
-        actor = ray.remote(SharedSpending).options(num_cpus=0, max_concurrency=waiting)
+        actor = ray.remote(SharedBudget).options(num_cpus=0, max_concurrency=waiting)
         return _Budget(actor.remote(limits, spent), needs_price="usd" in limits)
 
     def _count(self, block: Any) -> None:
@@ -212,7 +212,7 @@ def _find_problem(result: Result) -> str:
 
 
 def _load_ray() -> tuple[Any, Any]:
-    with ImportAdvice('batches on Ray need the extra "ray": pip install "dragoman[ray]"'):
+    with advise_import('batches on Ray need the extra "ray": pip install "dragoman[ray]"'):
         import ray  # lazy import: an optional dependency that is slow to import
         import ray.data
     return ray, ray.data

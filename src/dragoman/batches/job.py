@@ -79,7 +79,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class State(Struct):
+class BatchState(Struct):
     """The contents of ``OUT.state``, the file next to the output.
 
     They identify the batch. If a provider's batch API is used, they also list the ids under which
@@ -104,7 +104,7 @@ class StateFile:
         self.out = out
         self.path = out.with_name(out.name + ".state")
 
-    def open(self, job: str, source: Source, *, fresh: bool) -> State:
+    def open(self, job: str, source: Source, *, fresh: bool) -> BatchState:
         """Return the batch's state; raise ``OutputError`` if another batch wrote the output."""
         if not self.path.exists() and self.out.exists() and self.out.stat().st_size:
             raise OutputError(
@@ -113,11 +113,11 @@ class StateFile:
         if fresh:
             self._clear()
         if not self.path.exists():
-            state = State(VERSION, job, source.identify())
+            state = BatchState(VERSION, job, source.identify())
             self.save(state)
             return state
         try:
-            state = msgspec.json.decode(self.path.read_bytes(), type=State)
+            state = msgspec.json.decode(self.path.read_bytes(), type=BatchState)
         except ValueError as error:
             raise OutputError(f"{self.path} cannot be read: {error}") from None
         again = "give the same options again, choose another output, or start afresh (--fresh)"
@@ -142,7 +142,7 @@ class StateFile:
             self.path.unlink(missing_ok=True)
         shutil.rmtree(parts_of(self.out))
 
-    def save(self, state: State) -> None:
+    def save(self, state: BatchState) -> None:
         """Write the state file to disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(self.path) as file:

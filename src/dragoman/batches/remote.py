@@ -21,8 +21,8 @@ from ..messages import new_ulid
 from ..prices import Cost, Unpriced
 from ..prices.results import EXACT
 from ..validate import check_request
-from .apis import Answered, Asked, BatchApi
-from .job import State, StateFile
+from .apis import BatchApi, KeyedAnswer, KeyedRequest
+from .job import BatchState, StateFile
 from .results import Result, find_usage, write_failure, write_reply
 from .rows import BadRow, Row, Skipped
 from .runner import RowWriter
@@ -52,7 +52,7 @@ class RemoteRunner(RowWriter):
     rows: Rows
     api: BatchApi
     file: StateFile
-    state: State
+    state: BatchState
     _: KW_ONLY
     poll_seconds: float
 
@@ -81,7 +81,7 @@ class RemoteRunner(RowWriter):
     # --- submitting rows
 
     async def _submit_all(self) -> None:
-        chunk: list[tuple[Row, Asked]] = []
+        chunk: list[tuple[Row, KeyedRequest]] = []
         size = 0
         for row in self.rows():
             if not isinstance(row, Row) or self._is_covered(row.line):
@@ -98,7 +98,7 @@ class RemoteRunner(RowWriter):
         if chunk:
             await self._submit(chunk)
 
-    async def _submit(self, chunk: list[tuple[Row, Asked]]) -> None:
+    async def _submit(self, chunk: list[tuple[Row, KeyedRequest]]) -> None:
         batch_id = await self.api.submit(
             f"dragoman-{new_ulid().lower()}", [asked for _, asked in chunk]
         )
@@ -113,11 +113,11 @@ class RemoteRunner(RowWriter):
     def _is_covered(self, line: int) -> bool:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
-    def _encode(self, row: Row) -> Asked | ProviderError:
+    def _encode(self, row: Row) -> KeyedRequest | ProviderError:
         """Encode a row's request for the wire; return the error if the request is invalid."""
         try:
             check_request(row.request)
-            return Asked(f"line-{row.line}", self.api.provider.codec.encode(row.request))
+            return KeyedRequest(f"line-{row.line}", self.api.provider.codec.encode(row.request))
         except ProviderError as error:
             return error
 
@@ -158,7 +158,7 @@ class RemoteRunner(RowWriter):
             for row in rows.values():
                 self.put(write_failure(row, error, None))
             return
-        answers: AsyncIterator[Answered] = self.api.download(batch.id, progress)
+        answers: AsyncIterator[KeyedAnswer] = self.api.download(batch.id, progress)
         async for answer in answers:
             line = _read_line(answer, order)
             found = rows.pop(line, None) if line is not None else None
@@ -182,7 +182,7 @@ class RemoteRunner(RowWriter):
 
     # --- decoding and pricing answers
 
-    def _decode(self, row: Row, answer: Answered) -> Result:
+    def _decode(self, row: Row, answer: KeyedAnswer) -> Result:
         provider = self.api.provider
         if answer.lost is not None:
             return write_failure(row, _lost(answer.lost), None)
@@ -195,7 +195,7 @@ class RemoteRunner(RowWriter):
             return write_failure(row, error, None if usage == Usage() else self._price(usage))
         return write_reply(row, response, self._price(response.usage))
 
-    def _read(self, row: Row, answer: Answered) -> Response[Any]:
+    def _read(self, row: Row, answer: KeyedAnswer) -> Response[Any]:
         provider, request = self.api.provider, row.request
         codec = provider.codec
         if answer.status >= 300:
@@ -217,7 +217,7 @@ class RemoteRunner(RowWriter):
         return replace(bill, total=EXACT.multiply(bill.total, part), parts=parts)
 
 
-def _read_line(answer: Answered, order: list[int]) -> int | None:
+def _read_line(answer: KeyedAnswer, order: list[int]) -> int | None:
     """Return the line number of the row that an answer belongs to.
 
     The row is found by the answer's key or position; ``None`` if no row has this position.

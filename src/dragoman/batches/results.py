@@ -66,10 +66,8 @@ def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> R
     usage = find_usage(error)
     price = bill.total if bill is not None else None
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
-    if row.shape == "own":
-        shown = _own(row.id, {"error": record})
-    else:
-        shown = _foreign_error(row, error, record)
+    is_own = row.shape == "own"
+    shown = _own(row.id, {"error": record}) if is_own else _foreign_error(row, error, record)
     if usage != Usage():
         facts["usage"] = usage
     data = _encode({"line": row.line, **shown, **facts}) + b"\n"

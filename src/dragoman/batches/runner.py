@@ -19,7 +19,7 @@ from ..retrieval import Embedder, Embeddings
 from .output import Output
 from .results import Result, find_usage, write_bad, write_failure, write_reply
 from .rows import BadRow, Row, Skipped
-from .spending import Spending
+from .spending import BatchBudget
 
 MAX_PROBLEMS = 20
 """The maximum number of invalid rows that a report names."""
@@ -92,7 +92,7 @@ class RowWriter:
     """What the runners of this process have in common: where results go, and what went wrong."""
 
     output: Output
-    spending: Spending
+    spending: BatchBudget
     on_saved: Callable[[], None]
     problems: list[str] = field(default_factory=list)
     stopped: str | None = None

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..errors import ImportAdvice
+from ..errors import advise_import
 
 Record: TypeAlias = dict[str, Any]
 Read: TypeAlias = tuple[int, Record | str]
@@ -228,7 +228,7 @@ class ParquetSource(FileSource):
         return int(self._open().metadata.num_rows)
 
     def _open(self) -> Any:
-        with ImportAdvice(
+        with advise_import(
             'Parquet files need the extra "parquet": pip install "dragoman[parquet]"'
         ):
             # lazy import: an optional dependency that is slow to import

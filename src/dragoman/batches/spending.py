@@ -61,7 +61,7 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
     return limits
 
 
-class Spending:
+class BatchBudget:
     """Admit calls until the budget is used up.
 
     A call is admitted if the budget covers it and all calls in flight, each estimated at the cost
@@ -123,7 +123,7 @@ class Spending:
         return True
 
 
-class SharedSpending:
+class SharedBudget:
     """Admit calls of several workers until their common budget is used up.
 
     On Ray this object is an actor. A worker has the id of its actor, which stays the same when Ray
@@ -131,7 +131,7 @@ class SharedSpending:
     """
 
     def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:
-        self._spending = Spending(limits, spent)
+        self._spending = BatchBudget(limits, spent)
         self._in_flight: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._is_over = False

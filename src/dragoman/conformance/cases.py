@@ -54,7 +54,7 @@ CodecType = type[Codec]
 
 
 @dataclass(frozen=True)
-class Options:
+class CaseOptions:
     """The settings that a case is run with."""
 
     quirks: dict[str, Any] | None = None
@@ -121,9 +121,9 @@ class CodecCase:
         return None if data is None else msgspec.json.decode(data)
 
     @cached_property
-    def options(self) -> Options:
+    def options(self) -> CaseOptions:
         """The settings that the case is run with."""
-        return msgspec.convert(self.json("options.json") or {}, Options, strict=True)
+        return msgspec.convert(self.json("options.json") or {}, CaseOptions, strict=True)
 
     @cached_property
     def reply(self) -> bytes | None:
@@ -140,17 +140,15 @@ class CodecCase:
     @cached_property
     def request(self) -> Request:
         """The request of the case."""
-        data = self.part("request.json") or CodecCase(self.wire, "default", self.folder).part(
-            "request.json"
-        )
+        own, options = self.part("request.json"), self.options
+        data = own or CodecCase(self.wire, "default", self.folder).part("request.json")
+        stream = self.is_stream if options.stream is None else options.stream
         if data is None:
-            stream = self.is_stream if self.options.stream is None else self.options.stream
-            return plain_request(stream=stream, model=self.options.model)
-        request = read_request(data, self.options.model)
-        if self.part("request.json") is None or self.options.stream is not None:
-            stream = self.is_stream if self.options.stream is None else self.options.stream
-            request = msgspec.structs.replace(request, stream=stream)
-        return request
+            return plain_request(stream=stream, model=options.model)
+        request = read_request(data, options.model)
+        if own is not None and options.stream is None:
+            return request
+        return msgspec.structs.replace(request, stream=stream)
 
     def codec(self, kind: CodecType | None = None) -> Codec:
         """Return the codec, configured as the case requires."""

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from ..display import Displayed, Passage, Sheet
-from ..errors import ImportAdvice
+from ..errors import advise_import
 from ..events import Parsed, Response, TextDelta, ThinkingDelta, ToolUseStart
 from ..provider import EventStream
 
@@ -30,7 +30,7 @@ async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response
     arrived, and the error is raised. Assign the result, or end the line with a semicolon, since a
     cell would display its last value again.
     """
-    with ImportAdvice("show needs IPython, which notebooks run on: pip install ipython"):
+    with advise_import("show needs IPython, which notebooks run on: pip install ipython"):
         from IPython.display import display  # pyright: ignore[reportMissingImports]
     growing = _GrowingReply()
     # outside of IPython ``display`` prints and returns None

@@ -270,17 +270,14 @@ class DragomanStreamedResponse(StreamedResponse):
             yield from manager.handle_thinking_delta(
                 vendor_part_id=event.content_block_index, content=event.text
             )
-        elif type(event) is ev.ToolUseStart:
-            call = manager.handle_tool_call_delta(
-                vendor_part_id=event.content_block_index,
-                tool_name=event.tool_name,
-                tool_call_id=event.tool_use_id,
+        elif isinstance(event, ev.ToolUseStart | ev.ToolUseInputDelta):
+            given: dict[str, Any] = (
+                {"tool_name": event.tool_name, "tool_call_id": event.tool_use_id}
+                if isinstance(event, ev.ToolUseStart)
+                else {"args": event.partial_json}
             )
-            yield from [call] if call is not None else []
-        elif type(event) is ev.ToolUseInputDelta:
-            call = manager.handle_tool_call_delta(
-                vendor_part_id=event.content_block_index, args=event.partial_json
-            )
+            place = event.content_block_index
+            call = manager.handle_tool_call_delta(vendor_part_id=place, **given)
             yield from [call] if call is not None else []
 
     def _end(self, response: ev.Response[Any]) -> None:

@@ -113,18 +113,13 @@ class Fallback(Wrapper):
         )
         self._clock = clock
         self._missing = {each: _find_missing(each) for each in self._candidates}
-        self._availability = availability or Availability(on_event, clock=clock)
+        self.availability = availability or Availability(on_event, clock=clock)
         self._on_event = on_event
         self.name = name
         self.model = self._candidates[0].model
         self.operation = self._candidates[0].operation
         sizes = [getattr(each, "batch_size", None) for each in self._candidates]
         self.batch_size = min([size for size in sizes if size is not None], default=None)
-
-    @property
-    def availability(self) -> Availability:
-        """The circuit breaker that tracks which candidates are available."""
-        return self._availability
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
@@ -152,7 +147,7 @@ class Fallback(Wrapper):
 
     async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
-        await self._availability.refresh()
+        await self.availability.refresh()
         order = self._order(request)
         for number in order:
             candidate = self._candidates[number]
@@ -272,7 +267,7 @@ class Fallback(Wrapper):
         """Return whether a candidate is configured, and is available or may be probed."""
         if self._missing[candidate] is not None:
             return False
-        return self._availability.reopens_in(candidate.name, candidate.model) == 0
+        return self.availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
         """Return the price of the group.
@@ -290,7 +285,7 @@ class Fallback(Wrapper):
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
-        admission = self._availability.admit(candidate.name, candidate.model)
+        admission = self.availability.admit(candidate.name, candidate.model)
         if admission is None:
             return ("provider_unavailable", self._unavailable(candidate, request)), None
         refusal = _find_unsupported(candidate, request) if self.operation == "chat" else None
@@ -300,8 +295,8 @@ class Fallback(Wrapper):
         return refusal, admission
 
     def _unavailable(self, candidate: Provider, request: Request) -> UnavailableError:
-        wait = self._availability.reopens_in(candidate.name, candidate.model)
-        trigger = self._availability.trigger(candidate.name, candidate.model)
+        wait = self.availability.reopens_in(candidate.name, candidate.model)
+        trigger = self.availability.trigger(candidate.name, candidate.model)
         return UnavailableError(
             f"not asked for now, after {trigger}",
             provider=candidate.name,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..calls import CallCompleted, CallFailed
-from ..errors import ImportAdvice
+from ..errors import advise_import
 from ..messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResult
 from .observe import CallEvent
 
@@ -106,7 +106,7 @@ class OpenTelemetry:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         # Import opentelemetry only here: it is optional, and the import takes a tenth of a second.
-        with ImportAdvice("OpenTelemetry needs the API package: pip install 'dragoman[otel]'"):
+        with advise_import("OpenTelemetry needs the API package: pip install 'dragoman[otel]'"):
             from opentelemetry import metrics, trace
         self._kind = trace.SpanKind.CLIENT
         self._failed = trace.StatusCode.ERROR

@@ -63,7 +63,7 @@ class Limiter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[asyncio.Future[None]] = deque()
         self._freed: asyncio.Future[None] | None = None
-        self._running = 0
+        self.running = 0  # the number of calls in flight
         now = clock()
         self._requests = self._bucket(requests_per_minute, now)
         self._tokens = self._bucket(tokens_per_minute, now)
@@ -77,11 +77,6 @@ class Limiter:
     def waiting(self) -> int:
         """The number of calls that wait for permission."""
         return len(self._queue)
-
-    @property
-    def running(self) -> int:
-        """The number of calls in flight."""
-        return self._running
 
     async def acquire(self, tokens: int = 0) -> Lease:
         """Wait until a call of about ``tokens`` tokens may be sent; return its lease."""
@@ -104,7 +99,7 @@ class Limiter:
 
         If ``spent`` is ``None``, the reserved estimate counts as the usage.
         """
-        self._running -= 1
+        self.running -= 1
         if self._tokens is not None and spent is not None:
             self._tokens.take(spent - lease.tokens)
         self._wake()
@@ -114,7 +109,7 @@ class Limiter:
     async def _reserve(self, lease: Lease) -> float:
         """Reserve capacity and return 0; if there is too little, return the seconds to wait."""
         limit = self.limits.get("max_concurrency")
-        if limit is not None and self._running >= limit:
+        if limit is not None and self.running >= limit:
             return math.inf
         now = self._clock()
         wants = [(self._requests, 1), (self._tokens, lease.tokens)]
@@ -125,7 +120,7 @@ class Limiter:
             for bucket, cost in wants:
                 if bucket is not None:
                     bucket.take(cost)
-            self._running += 1
+            self.running += 1
         return delay
 
     async def _pause(self, delay: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ImportAdvice
+from ..errors import advise_import
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -37,7 +37,7 @@ class RedisServer:
         seconds: float | None = None,
         max_connections: int | None = None,
     ) -> None:
-        with ImportAdvice(f"{user} needs the redis package: pip install 'dragoman[redis]'"):
+        with advise_import(f"{user} needs the redis package: pip install 'dragoman[redis]'"):
             import redis.asyncio  # lazy import: an optional dependency
         self.errors = (redis.RedisError, OSError)  # asyncio's TimeoutError is an OSError
         self.seconds = seconds or SECONDS  # the timeout of one command

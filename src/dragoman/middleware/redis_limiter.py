@@ -62,7 +62,7 @@ class RedisLimiter(Limiter):
         self._poll_seconds = poll_seconds
 
     async def settle(self, lease: Lease, spent: int | None) -> None:
-        self._running -= 1
+        self.running -= 1
         self._wake()
         # The lease is released in a separate task, so that its slot is freed even if the caller is
         # cancelled.
@@ -102,7 +102,7 @@ class RedisLimiter(Limiter):
             raise LimiterUnavailableError(message) from error
         if state != "ok":
             return min(self._poll_seconds, max(waits, default=math.inf))
-        self._running += 1
+        self.running += 1
         return 0.0
 
     def _demand(self, requests: float, tokens: float) -> list[Demand]:

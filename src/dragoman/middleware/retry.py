@@ -104,7 +104,7 @@ class Retry(Wrapper, Middleware):
         return {name: value for name, value in given.items() if value is not None}
 
     async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
-        call = _Call(request, self._clock())
+        call = _RetriedCall(request, self._clock())
         hold = (
             self._may_hold
             and not request.stream
@@ -148,7 +148,7 @@ class Retry(Wrapper, Middleware):
 
     # --- private methods of the retry middleware
 
-    def _make_request(self, call: _Call) -> Any:
+    def _make_request(self, call: _RetriedCall) -> Any:
         """Return the request for the current attempt, with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
@@ -204,7 +204,7 @@ class Retry(Wrapper, Middleware):
         jitter = 0.75 + 0.5 * self._random()
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
-    async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
+    async def _prepare(self, error: ProviderError, call: _RetriedCall, wait: float) -> None:
         """Prepare the next attempt, call ``on_retry``, and wait for the delay."""
         if self._asks_again(error):
             call.ask_again(error, self._reask)
@@ -220,7 +220,7 @@ class Retry(Wrapper, Middleware):
             await self._sleep(wait)
 
 
-class _Call:
+class _RetriedCall:
     """The state of a call between attempts.
 
     Changes are made to this object, so that the caller's request stays unchanged.

@@ -74,11 +74,6 @@ class Replies:
         self.is_split = is_split
 
     @property
-    def size(self) -> int:
-        """Return the total size of the bodies in bytes."""
-        return sum([len(body) for body in self._bodies])
-
-    @property
     def value(self) -> Any:
         """Return the reply as parsed JSON; a list of replies if the call was split."""
         values = [self._decode(body) for body in self._bodies]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -23,21 +24,21 @@ from .journal import Journal
 from .state import IntentState
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Process the intents of one reply."""
 
-    def __init__(self, tools: Toolbox, gate: Gate, journal: Journal) -> None:
-        self._tools = tools
-        self._gate = gate
-        self._journal = journal
+    tools: Toolbox
+    gate: Gate
+    journal: Journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
         """Validate every intent, get permission for it, and run it if it is allowed.
 
         Intents run concurrently if all their tools are read-only, otherwise in order.
         """
-        runs = [_IntentRun(each, turn, self._tools, self._gate, self._journal) for each in intents]
-        if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
+        runs = [_IntentRun(each, turn, self.tools, self.gate, self.journal) for each in intents]
+        if len(intents) > 1 and self.tools.may_overlap([intent.tool_name for intent in intents]):
             try:
                 async with asyncio.TaskGroup() as group:
                     for run in runs:
@@ -49,27 +50,27 @@ class Pipeline:
             await run.process()
 
 
+@dataclass(eq=False)
 class _IntentRun:
     """Process one intent. The parent of each of its records is the record before it."""
 
-    def __init__(
-        self, intent: ToolIntent, turn: str, tools: Toolbox, gate: Gate, journal: Journal
-    ) -> None:
-        self._intent = intent
-        self._turn = turn
-        self._tools = tools
-        self._gate = gate
-        self._journal = journal
-        self._parent = journal.state.intents[intent.id].record
+    intent: ToolIntent
+    turn: str
+    tools: Toolbox
+    gate: Gate
+    journal: Journal
+
+    def __post_init__(self) -> None:
+        self._parent = self.journal.state.intents[self.intent.id].record
 
     async def process(self) -> None:
         """Validate the intent, get permission for it, and run it if it is allowed."""
-        intent = self._intent
-        rejection = self._tools.validate(intent.tool_name, intent.input)
+        intent = self.intent
+        rejection = self.tools.validate(intent.tool_name, intent.input)
         if rejection is not None:
             await self._write(logs.ToolIntentRejected(intent.id, intent.tool_name, *rejection))
             return
-        tool = self._tools.find(intent.tool_name)
+        tool = self.tools.find(intent.tool_name)
         proposal = self._propose(tool, intent.input)
         await self._write(
             logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, proposal.paths)
@@ -79,23 +80,23 @@ class _IntentRun:
             await self._run(tool, granted)
 
     async def _write(self, payload: logs.Payload, actor: logs.Actor | None = None) -> None:
-        record = await self._journal.write(
-            payload, parent=self._parent, turn=self._turn, actor=actor
+        record = await self.journal.write(
+            payload, parent=self._parent, turn=self.turn, actor=actor
         )
         self._parent = record.id
 
     def _propose(self, tool: ExecutableTool, given: dict[str, Any]) -> Proposal:
-        facts = tool.side_effect, tool.locate(given), self._intent.id, self._journal.session
+        facts = tool.side_effect, tool.locate(given), self.intent.id, self.journal.session
         return Proposal(tool.name, given, *facts)
 
     async def _permit(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
         """Return the permitted call, or ``None`` if the call is denied."""
-        intent = self._intent
-        verdict, decision = self._gate.settle(proposal)
+        intent = self.intent
+        verdict, decision = self.gate.settle(proposal)
         if decision is None:
             facts = intent.id, proposal.tool_name, verdict.reason, verdict.rule
             await self._write(logs.PermissionRequested(*facts))
-            decision = await self._gate.ask(proposal, verdict)
+            decision = await self.gate.ask(proposal, verdict)
         if decision.allowed is True and isinstance(tool, RecordedTool):
             decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
@@ -124,18 +125,18 @@ class _IntentRun:
             )
         except (TypeError, ValueError, RecursionError) as error:
             return proposal, _refuse_edit(decision, f"it is not JSON: {error}")
-        rejection = self._tools.validate(proposal.tool_name, given)
+        rejection = self.tools.validate(proposal.tool_name, given)
         if rejection is not None:
             return proposal, _refuse_edit(decision, rejection[1])
         edited = self._propose(tool, given)
-        verdict = self._gate.policy.judge(edited)
+        verdict = self.gate.policy.judge(edited)
         if verdict.action == "deny":
             denied = _refuse_edit(decision, verdict.reason or "a rule denies it")
             return proposal, replace(denied, rule=verdict.rule)
         return edited, replace(decision, input=given)
 
     async def _run(self, tool: ExecutableTool, proposal: Proposal) -> None:
-        intent = self._intent
+        intent = self.intent
         context = {
             "side_effect": tool.side_effect,
             "timeout": tool.timeout,
@@ -144,8 +145,8 @@ class _IntentRun:
         }
         await self._write(logs.ToolStarted(intent.id, tool.name, proposal.input, context))
         try:
-            withheld = self._gate.policy.withheld(proposal)
-            observation = await self._tools.execute(tool.name, proposal.input, withheld)
+            withheld = self.gate.policy.withheld(proposal)
+            observation = await self.tools.execute(tool.name, proposal.input, withheld)
         except ToolFailure as failure:
             facts = failure.kind, failure.message, failure.duration_ms
             await self._write(logs.ToolFailed(intent.id, tool.name, *facts))
@@ -162,7 +163,7 @@ class _IntentRun:
             await self._observe(observation)
 
     async def _observe(self, seen: Observation) -> None:
-        names = self._intent.id, self._intent.tool_name
+        names = self.intent.id, self.intent.tool_name
         observed = logs.ToolObserved(
             *names, seen.content, seen.is_error, seen.truncated, seen.exit_code, seen.duration_ms,
             seen.details,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,19 +17,6 @@ from ..validate.content import check_depth
 from .budget import Spending
 from .ids import ToolIds
 
-Stage: TypeAlias = Literal[
-    "proposed",
-    "validated",
-    "granted",
-    "started",
-    "observed",
-    "failed",
-    "denied",
-    "rejected",
-    "closed",
-]
-
-
 IntentEnd: TypeAlias = (
     logs.ToolObserved
     | logs.ToolFailed
@@ -39,13 +26,18 @@ IntentEnd: TypeAlias = (
 )
 
 
+# the records that change the state of an intent
+_IntentChange: TypeAlias = (
+    logs.ToolIntentValidated | logs.PermissionGranted | logs.ToolStarted | IntentEnd
+)
+
+
 class IntentState(Struct):
-    """An intent with its stage; ``record`` is the id of the record that led to this stage."""
+    """An intent and what became of it; ``record`` is the id of its last record."""
 
     intent: ToolIntent
     record: str
     turn: str | None
-    stage: Stage = "proposed"
     started: bool = False
     side_effect: logs.SideEffect | None = None
     edited: dict[str, Any] | None = None
@@ -142,17 +134,16 @@ class State:
 
     def _follow_intent(self, record: logs.LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))
-        stage = _STAGES.get(type(payload))
-        if kept is None or stage is None:
+        if kept is None or not isinstance(payload, _IntentChange):
             return
-        kept.stage, kept.record = stage, record.id
+        kept.record = record.id
         if isinstance(payload, logs.ToolIntentValidated):
             kept.side_effect = payload.side_effect
         elif isinstance(payload, logs.PermissionGranted):
             kept.edited = payload.input
         elif isinstance(payload, logs.ToolStarted):
             kept.started = True
-        elif isinstance(payload, IntentEnd):
+        else:
             kept.end = payload
             self._open.pop(kept.intent.id, None)
 
@@ -242,16 +233,6 @@ def _flatten_block(block: AssistantBlock) -> AssistantBlock:
 
 
 _PROVIDER = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d+(?=:))?")
-_STAGES: dict[type, Stage] = {
-    logs.ToolIntentValidated: "validated",
-    logs.ToolIntentRejected: "rejected",
-    logs.ToolIntentClosed: "closed",
-    logs.PermissionGranted: "granted",
-    logs.PermissionDenied: "denied",
-    logs.ToolStarted: "started",
-    logs.ToolObserved: "observed",
-    logs.ToolFailed: "failed",
-}
 
 
 def _provider_of(target: str) -> str:

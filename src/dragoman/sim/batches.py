@@ -163,11 +163,8 @@ class SimBatches:
         if batch.answers is None:
             return record
         if self.script.refuse is not None:
-            return {
-                **record,
-                "status": "failed",
-                "errors": {"data": [{"message": self.script.refuse}]},
-            }
+            errors = {"data": [{"message": self.script.refuse}]}
+            return {**record, "status": "failed", "errors": errors}
         sound: list[bytes] = []
         failed: list[bytes] = []
         for key, reply in batch.answers:
@@ -191,19 +188,13 @@ class SimBatches:
         lost = any(reply is None for _, reply in batch.answers)
         state = batch.lost.upper() if lost else "SUCCEEDED"
         if self.script.refuse is not None:
-            failed = {
-                "metadata": {"state": "BATCH_STATE_FAILED"},
-                "error": {"message": self.script.refuse},
-            }
-            return {**record, **failed, "done": True}
-        answers = [_gemini_answer(key, reply, batch) for key, reply in batch.answers]
-        response = {"inlinedResponses": {"inlinedResponses": answers}}
-        return {
-            **record,
-            "metadata": {"state": f"BATCH_STATE_{state}"},
-            "done": True,
-            "response": response,
-        }
+            result: dict[str, Any] = {"error": {"message": self.script.refuse}}
+            state = "FAILED"
+        else:
+            answers = [_gemini_answer(key, reply, batch) for key, reply in batch.answers]
+            result = {"response": {"inlinedResponses": {"inlinedResponses": answers}}}
+        ended = {"metadata": {"state": f"BATCH_STATE_{state}"}, "done": True}
+        return {**record, **ended, **result}
 
     # --- methods that all batch APIs share
 
@@ -243,30 +234,21 @@ class SimBatches:
 
 
 def _openai_line(key: str, reply: HttpReply | None, batch: _Batch) -> bytes:
-    line: dict[str, Any] = {
-        "id": f"batch_req_{key}",
-        "custom_id": key,
-        "response": None,
-        "error": None,
-    }
+    response = error = None
     if reply is None:
-        line["error"] = {"code": f"batch_{batch.lost}", "message": f"the batch was {batch.lost}"}
+        error = {"code": f"batch_{batch.lost}", "message": f"the batch was {batch.lost}"}
     else:
-        line["response"] = {
-            "status_code": reply.status,
-            "request_id": key,
-            "body": msgspec.Raw(reply.body),
-        }
+        body = msgspec.Raw(reply.body)
+        response = {"status_code": reply.status, "request_id": key, "body": body}
+    line = {"id": f"batch_req_{key}", "custom_id": key, "response": response, "error": error}
     return msgspec.json.encode(line)
 
 
 def _gemini_answer(key: str, reply: HttpReply | None, batch: _Batch) -> dict[str, Any]:
     metadata = {"metadata": {"key": key}}
     if reply is None:
-        return {
-            "error": {"code": 1 if batch.is_cancelled else 4, "message": batch.lost},
-            **metadata,
-        }
+        error = {"code": 1 if batch.is_cancelled else 4, "message": batch.lost}
+        return {"error": error, **metadata}
     if reply.status == 200:
         return {"response": msgspec.Raw(reply.body), **metadata}
     return {"error": msgspec.json.decode(reply.body)["error"], **metadata}

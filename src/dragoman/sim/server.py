@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from ..errors import ImportAdvice, InvalidModelError, ProviderError
+from ..errors import InvalidModelError, ProviderError, advise_import
 from ..events import Event
 from ..messages import Request
 from ..provider import Provider, connect
@@ -155,7 +155,7 @@ class SimServer:
             ready.set()
 
     async def _serve(self, ready: threading.Event) -> None:
-        with ImportAdvice(MISSING):  # Starlette is an optional dependency and slow to import
+        with advise_import(MISSING):  # Starlette is an optional dependency and slow to import
             from starlette.routing import Route, Router
 
         routes = [

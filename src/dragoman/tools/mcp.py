@@ -292,13 +292,11 @@ class McpServer:
         return bool(name and _NAME.fullmatch(self._prefix + name))
 
     def _tool(self, found: Any) -> McpTool:
-        description = Tool(
-            self._prefix + found.name, found.description or "", dict(found.input_schema)
-        )
+        name, text = self._prefix + found.name, found.description or ""
         return McpTool(
             self,
             found.name,
-            description,
+            Tool(name, text, dict(found.input_schema)),
             side_effect=self._side_effects.get(found.name, "execute"),
             timeout=self._timeout,
             output_limit=self._output_limit,

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 
 from ..config import ConfigError
-from ..errors import ImportAdvice, InvalidResponseError, NetworkError, without_frames
+from ..errors import InvalidResponseError, NetworkError, advise_import, without_frames
 from ..wire.urls import is_loopback
 from .connection import Connection, FramingError
 from .contract import Secret
@@ -94,15 +94,11 @@ class Proxy:
         except ValueError:
             raise NetworkError("the URL of the proxy is malformed", advice=_PROXY) from None
         self.url = url
+        self.origin = self.target.origin  # scheme, host and port, without credentials
         self.authorization = Secret(None)
         if parts.username or parts.password:
             pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
             self.authorization = Secret("Basic " + base64.b64encode(pair.encode()).decode())
-
-    @property
-    def origin(self) -> str:
-        """The proxy's scheme, host and port, without credentials."""
-        return self.target.origin
 
 
 def find_proxy(target: Target) -> Proxy | None:
@@ -151,7 +147,7 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
     against the list of its issuer. A certificate whose issuer has no list is rejected.
     """
     if ca == "system":
-        with ImportAdvice("ca='system' needs the extra: pip install 'dragoman[truststore]'"):
+        with advise_import("ca='system' needs the extra: pip install 'dragoman[truststore]'"):
             import truststore
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:

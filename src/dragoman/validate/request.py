@@ -220,27 +220,29 @@ def _check_config(config: m.RuntimeConfig) -> None:
         value = getattr(config, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InvalidRequestError(f"config.{name} must be a whole number")
-    amount: Any = config.reasoning
-    if amount is not None and type(amount) is not int and amount not in m.EFFORTS:
-        raise InvalidRequestError(
-            f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
-            f"{quote(amount)}"
-        )
+    if config.reasoning is not None:
+        _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (
         isinstance(config.stop_sequences, tuple)
         and all(isinstance(stop, str) for stop in config.stop_sequences)
     ):
         raise InvalidRequestError("config.stop_sequences must be a list of texts")
-    _check_extras(config.extras)
+    if not isinstance(config.extras, dict) or not all(
+        isinstance(name, str) for name in config.extras
+    ):
+        raise InvalidRequestError("config.extras must be a mapping whose keys are text")
+    if config.extras:
+        check_depth(config.extras, "config.extras")
     if config.cache not in (None, "auto", "off") and not isinstance(config.cache, m.PromptCache):
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
 
 
-def _check_extras(extras: Any) -> None:
-    if not isinstance(extras, dict) or not all(isinstance(name, str) for name in extras):
-        raise InvalidRequestError("config.extras must be a mapping whose keys are text")
-    if extras:
-        check_depth(extras, "config.extras")
+def _check_reasoning(value: Any) -> None:
+    if type(value) is not int and value not in m.EFFORTS:
+        raise InvalidRequestError(
+            f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
+            f"{quote(value)}"
+        )
 
 
 def _is_finite(value: Any) -> bool:

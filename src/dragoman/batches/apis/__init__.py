@@ -4,11 +4,11 @@ from ...errors import UnsupportedFeatureError
 from ...middleware import walk
 from ...provider import HttpProvider, Provider
 from .anthropic import AnthropicBatches
-from .contract import Answered, Asked, BatchApi, Progress
+from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress
 from .gemini import GeminiBatches
 from .openai import OpenAIBatches
 
-__all__ = ["APIS", "Answered", "Asked", "BatchApi", "Progress", "open_api"]
+__all__ = ["APIS", "BatchApi", "KeyedAnswer", "KeyedRequest", "Progress", "open_api"]
 
 APIS: dict[str, type[BatchApi]] = {
     "openai": OpenAIBatches,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .contract import Answered, Asked, BatchApi, Progress, read_text
+from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress, read_text
 
 # An error in a batch has a type but no HTTP status. The API documents these statuses for the
 # types.
@@ -31,7 +31,7 @@ _STATUS = {
 class AnthropicBatches(BatchApi):
     """Submit, poll and download Anthropic's message batches."""
 
-    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+    async def submit(self, tag: str, requests: Sequence[KeyedRequest]) -> str:
         body = {"requests": [{"custom_id": each.key, "params": each.body} for each in requests]}
         return read_text(await self.post(f"{self.url}/batches", body), "id")
 
@@ -43,21 +43,21 @@ class AnthropicBatches(BatchApi):
     async def cancel(self, batch_id: str) -> None:
         await self.post(f"{self.url}/batches/{batch_id}/cancel", {})
 
-    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[KeyedAnswer]:
         async for line in self.lines(f"{self.url}/batches/{batch_id}/results"):
             yield _read(line)
 
 
-def _read(line: dict[str, Any]) -> Answered:
+def _read(line: dict[str, Any]) -> KeyedAnswer:
     key, kind = read_text(line, "custom_id"), read_text(line, "result", "type")
     result = line["result"]
     if kind == "succeeded":
-        return Answered(key, 0, 200, msgspec.json.encode(result.get("message")))
+        return KeyedAnswer(key, 0, 200, msgspec.json.encode(result.get("message")))
     if kind in ("expired", "canceled"):
-        return Answered(key, lost="expired" if kind == "expired" else "cancelled")
+        return KeyedAnswer(key, lost="expired" if kind == "expired" else "cancelled")
     error = result.get("error")
     inner = error.get("error") if isinstance(error, dict) and "error" in error else error
     name = inner.get("type") if isinstance(inner, dict) else None
-    return Answered(
+    return KeyedAnswer(
         key, 0, _STATUS.get(str(name), 500), msgspec.json.encode({"type": "error", "error": inner})
     )

@@ -17,7 +17,7 @@ from ...wire import Encoded, HttpRequest
 from ...wire.codec import MAX_BODY
 
 
-class Asked(Struct, frozen=True):
+class KeyedRequest(Struct, frozen=True):
     """One request of a batch, encoded for the wire, and the key that identifies its answer."""
 
     key: str
@@ -29,7 +29,7 @@ class Asked(Struct, frozen=True):
         return msgspec.Raw(self.encoded.http.body)
 
 
-class Answered(Struct, frozen=True):
+class KeyedAnswer(Struct, frozen=True):
     """The answer to one request: a status and a body, identified by a key or a position.
 
     ``lost`` is set if the batch expired or was cancelled before the request was answered.
@@ -73,7 +73,7 @@ class BatchApi(ABC):
         self.url = self.call.url
 
     @abstractmethod
-    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+    async def submit(self, tag: str, requests: Sequence[KeyedRequest]) -> str:
         """Send requests as one batch named ``tag`` and return the id that the provider assigns."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class BatchApi(ABC):
         """Ask the provider to stop a batch; finished answers can still be downloaded."""
 
     @abstractmethod
-    def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+    def download(self, batch_id: str, progress: Progress) -> AsyncIterator[KeyedAnswer]:
         """Yield the answers of a batch that has ended."""
 
     # --- HTTP requests for subclasses

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .contract import Answered, Asked, BatchApi, Progress, read_text
+from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress, read_text
 
 _OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 # An answer in a batch has a code of google.rpc.Status. These are the equivalent HTTP statuses.
@@ -26,7 +26,7 @@ class GeminiBatches(BatchApi):
         super().__init__(provider)
         self._root = self.url.partition("/models/")[0]
 
-    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+    async def submit(self, tag: str, requests: Sequence[KeyedRequest]) -> str:
         listed = [{"request": each.body, "metadata": {"key": each.key}} for each in requests]
         batch = {"display_name": tag, "input_config": {"requests": {"requests": listed}}}
         url = self.url.partition("?")[0].replace(":generateContent", ":batchGenerateContent")
@@ -46,7 +46,7 @@ class GeminiBatches(BatchApi):
     async def cancel(self, batch_id: str) -> None:
         await self.post(f"{self._root}/{batch_id}:cancel", {})
 
-    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[KeyedAnswer]:
         listed = (progress.record.get("response") or {}).get("inlinedResponses") or []
         # the API nests the list of answers in an object of the same name
         if isinstance(listed, dict):
@@ -55,19 +55,21 @@ class GeminiBatches(BatchApi):
             yield _read(each if isinstance(each, dict) else {}, place, progress.state)
 
 
-def _read(each: dict[str, Any], place: int, state: str) -> Answered:
+def _read(each: dict[str, Any], place: int, state: str) -> KeyedAnswer:
     # some API versions omit the key; answers are in the order of the requests
     metadata = each.get("metadata")
     key = metadata.get("key") if isinstance(metadata, dict) else None
     if "response" in each:
-        return Answered(key, place, 200, msgspec.json.encode(each["response"]))
+        return KeyedAnswer(key, place, 200, msgspec.json.encode(each["response"]))
     error = each.get("error") if isinstance(each.get("error"), dict) else {}
     assert isinstance(error, dict)
     code = error.get("code")
     if code == 1 or (not error and state == "CANCELLED"):
-        return Answered(key, place, lost="cancelled")
+        return KeyedAnswer(key, place, lost="cancelled")
     if code == 4 or (not error and state == "EXPIRED"):
-        return Answered(key, place, lost="expired")
+        return KeyedAnswer(key, place, lost="expired")
     code = code if isinstance(code, int) else 13
     status = code if code >= 400 else _STATUS.get(code, 500)
-    return Answered(key, place, status, msgspec.json.encode({"error": {**error, "code": status}}))
+    return KeyedAnswer(
+        key, place, status, msgspec.json.encode({"error": {**error, "code": status}})
+    )

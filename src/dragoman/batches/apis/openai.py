@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .contract import Answered, Asked, BatchApi, Progress, read_text
+from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress, read_text
 
 _BOUNDARY = "dragoman-batch-3b1f7c90"
 _OVER = ("completed", "failed", "expired", "cancelled")
@@ -26,7 +26,7 @@ class OpenAIBatches(BatchApi):
         self._root = self.url.removesuffix(suffix)
         self._endpoint = f"/v1{suffix}"
 
-    async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
+    async def submit(self, tag: str, requests: Sequence[KeyedRequest]) -> str:
         head = {"method": "POST", "url": self._endpoint}
         lines = [
             msgspec.json.encode({"custom_id": each.key, **head, "body": each.body})
@@ -59,7 +59,7 @@ class OpenAIBatches(BatchApi):
     async def cancel(self, batch_id: str) -> None:
         await self.post(f"{self._root}/batches/{batch_id}/cancel", {})
 
-    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
+    async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[KeyedAnswer]:
         for name in ("output_file_id", "error_file_id"):
             file = progress.record.get(name)
             if file:
@@ -67,12 +67,14 @@ class OpenAIBatches(BatchApi):
                     yield _read(line)
 
 
-def _read(line: dict[str, Any]) -> Answered:
+def _read(line: dict[str, Any]) -> KeyedAnswer:
     key, reply, error = read_text(line, "custom_id"), line.get("response"), line.get("error")
     if isinstance(reply, dict) and reply.get("status_code"):
-        return Answered(key, 0, int(reply["status_code"]), msgspec.json.encode(reply.get("body")))
+        return KeyedAnswer(
+            key, 0, int(reply["status_code"]), msgspec.json.encode(reply.get("body"))
+        )
     lost: Any = _LOST.get(str(error.get("code"))) if isinstance(error, dict) else None
-    return Answered(key, 0, 500, msgspec.json.encode({"error": error}), lost)
+    return KeyedAnswer(key, 0, 500, msgspec.json.encode({"error": error}), lost)
 
 
 def _write_form(file: str, content: bytes) -> bytes:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
-from ...events import Usage
 from ...retrieval import Embedder, Embeddings, Ranking, Reranker, RetrievalModel, Vectors
 from ..provider import ProviderCase, check_settings, leave_out, open_made
 from ..violation import Violation, demand, demand_same
@@ -99,7 +98,9 @@ def _demand_answer(answer: Any, count: int) -> None:
         _demand_ranking(answer, count)
     named = answer.model is None or (isinstance(answer.model, str) and answer.model != "")
     demand(named, f"the model of the answer is {answer.model!r}")
-    _demand_usage(answer.usage)
+    for name in ("input_tokens", "search_units"):
+        units = getattr(answer.usage, name)
+        demand(units is None or (type(units) is int and units >= 0), f"usage.{name} is {units!r}")
 
 
 def _demand_ranking(answer: Any, count: int) -> None:
@@ -116,12 +117,6 @@ def _demand_ranking(answer: Any, count: int) -> None:
         f"not all are scores: {scores}",
     )
     demand(scores == sorted(scores, reverse=True), f"the best is not first: {scores}")
-
-
-def _demand_usage(usage: Usage) -> None:
-    for name in ("input_tokens", "search_units"):
-        count = getattr(usage, name)
-        demand(count is None or (type(count) is int and count >= 0), f"usage.{name} is {count!r}")
 
 
 def _demand_near(found: Any, wanted: Any, what: str) -> None:
