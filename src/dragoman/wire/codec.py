@@ -349,7 +349,7 @@ class Decoder(ABC):
     def _take(self, chunk: bytes) -> None:
         sse = self._sse
         if self._keep_raw or sse is None:
-            _keep(chunk, self._kept)
+            _keep(self._kept, chunk)
         size = self._size = self._size + len(chunk)
         if len(self._head) < 12 and not self._is_body:
             self._head = (self._head + chunk).lstrip()[:12]
@@ -456,6 +456,13 @@ class Decoder(ABC):
         return self.out.take()
 
 
+def _keep(kept: list[bytes], chunk: bytes) -> None:
+    if kept and len(kept[-1]) + len(chunk) <= _PAGE:
+        kept[-1] += chunk
+    else:
+        kept.append(chunk)
+
+
 def _describe_page(kept: Sequence[bytes]) -> str | None:
     """Return a description of a web page, as a login page or a wrong address sends."""
     head = b"".join(kept[:1]).removeprefix(_BOM).lstrip()
@@ -485,13 +492,6 @@ def _lacks_content(frame: Frame) -> bool:
         if frame.event == BARE
         else not frame.data.lstrip().startswith(b"{")
     )
-
-
-def _keep(chunk: bytes, kept: list[bytes]) -> None:
-    if kept and len(kept[-1]) + len(chunk) <= _PAGE:
-        kept[-1] += chunk
-    else:
-        kept.append(chunk)
 
 
 def _decode_body(data: bytes) -> Any:
