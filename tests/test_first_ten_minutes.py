@@ -136,7 +136,7 @@ def test_commands_of_the_first_steps_page_run(install: Install, server: str) -> 
     printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))
     for wanted in (
         "The Rhine rises in the Alps.",
-        "the model proposes weather",
+        "name='weather'",
         "unknown:",
         "stop",
     ):

@@ -143,12 +143,12 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         """
         changes = {}
         for name in self.__struct_fields__:
-            theirs = getattr(other, name)
+            other_fact = getattr(other, name)
             if (
-                theirs.value is not None
-                and _STRENGTH[theirs.source] >= _STRENGTH[getattr(self, name).source]
+                other_fact.value is not None
+                and _STRENGTH[other_fact.source] >= _STRENGTH[getattr(self, name).source]
             ):
-                changes[name] = theirs
+                changes[name] = other_fact
         return replace(self, **changes) if changes else self
 
 

@@ -42,7 +42,7 @@ async def test_report_lists_a_limited_number_of_rejected_tools(
     async with evil("names") as server:
         assert len(server.refused) == 4
         assert server.refused[-1].endswith(
-            f": {len(NAMES) - 4} more tools are refused for their names"
+            f": {len(NAMES) - 4} more tools are refused for their names or schemas"
         )
 
 

@@ -254,7 +254,7 @@ async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path
         models = {f"m-{kind}": registry.provider(f"up:echo-{kind}") for kind in ECHOES}
         keys = KeyRing([Key("ann", hash_key(CLIENT))])
         app = create_app(models, keys=keys)
-        search.look("gateway", repr(vars(app.state.service)) + repr(keys.keys))
+        search.look("gateway", repr(app.state.service) + repr(keys.keys))
         ours = (
             {"x-goog-api-key": CLIENT}
             if wire == "gemini"

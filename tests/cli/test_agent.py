@@ -432,7 +432,7 @@ def test_invalid_option_values_are_reported(
     ("words", "complaint"),
     [
         (["--model", "m"], "give a GOAL, or --resume a session"),
-        (["Mend it."], "--base-url needs --model"),
+        (["Mend it."], "--base-url needs a model; add --model NAME"),
     ],
 )
 def test_missing_goal_or_model_is_reported(words: list[str], complaint: str) -> None:

@@ -329,7 +329,7 @@ def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     assert "3 messages in" in first.stderr
     assert "3 messages from" in second.stderr
     assert heard(server)[-1] == ["S", "one", "Hello", "two"]
-    assert "exists; it is left as it is" in third.stderr
+    assert "exists; choose another name" in third.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     kept = json.loads((tmp_path / "other.json").read_text())
     assert list(parse_messages(kept["messages"]))[3] == User("two")
@@ -387,7 +387,7 @@ def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
         "tool_call_id": "c1",
         "content": "a boat",
     }
-    assert "no proposal is waiting" in talk.stderr
+    assert "no tool call waits for a result" in talk.stderr
 
 
 def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
 @pytest.mark.parametrize(
     ("words", "given", "complaint"),
     [
-        (["groq", KEY], "", "a key is not given as an argument"),
+        (["groq", KEY], "", "a key as an argument can be seen by others"),
         ([KEY], KEY, "by a vendor's name or an environment variable's"),
         (["groq"], "", "a key is one line of printable"),
         (["groq"], "canary with spaces", "a key is one line of printable"),

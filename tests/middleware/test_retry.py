@@ -524,7 +524,7 @@ async def test_on_retry_callback_must_not_be_a_coroutine_function() -> None:
 def test_nested_retries_are_rejected() -> None:
     inner = d.Retry(Listed())
     for wrapped in (inner, d.Fallback([inner, Listed(name="other")])):
-        with pytest.raises(ValueError, match="Retry inside already"):
+        with pytest.raises(ValueError, match="remove the inner Retry"):
             d.Retry(wrapped)
 
 

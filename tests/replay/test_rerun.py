@@ -234,7 +234,7 @@ def test_a_session_without_a_goal_cannot_be_rerun(tmp_path: Path) -> None:
         main, ["replay", "empty", "--log", str(place), "--rerun", "m", "--base-url", "http://x"]
     )
     assert result.exit_code == 2
-    assert "has no recorded goal" in result.stderr
+    assert "has no goal to repeat" in result.stderr
 
 
 # --- titles of the steps -----------------------------------------------------------------------

@@ -190,14 +190,14 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
     ({"type": "video_url"}, ": content of type 'video_url' is not supported"),
     ({}, ".type is required"),
     ({"type": 5}, ".type must be a string, not an integer"),
-    ({"type": "tool_call"}, ": content of type 'tool_call' cannot be said by a user or a tool"),
+    ({"type": "tool_call"}, ": content of type 'tool_call' does not belong in a message of a user or a tool"),
     ({"type": "thinking", "text": "t"},
-     ": content of type 'thinking' cannot be said by a user or a tool"),
+     ": content of type 'thinking' does not belong in a message of a user or a tool"),
 ]  # fmt: skip
 REFUSED_BLOCKS: list[tuple[Any, str]] = [
     ({"text": "t"}, ".type is required"),
     ({"type": "video"}, ": content of type 'video' is not supported"),
-    ({"type": "image"}, ": content of type 'image' cannot be said by the assistant"),
+    ({"type": "image"}, ": content of type 'image' does not belong in a message of the assistant"),
     ({"type": "text", "text": "t", "x": 1}, ".x is not a known field"),
     ({"type": "refusal", "refusal": "t", "x": 1}, ".x is not a known field"),
     ({"type": "refusal"}, ".refusal is required"),

@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="arg-type,list-item"
 
+import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -80,26 +81,26 @@ def test_valid_requests_are_accepted(request_: d.Request) -> None:
 # --- invalid requests --------------------------------------------------------------------------
 
 REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
-LAST = "the last message must be the user's or a tool's: there is nothing to answer"
+LAST = "the last message must be the user's or a tool's: add User(...), so that there is something to answer"
 REFUSED: list[tuple[d.Request, str]] = [
-    (d.Request(()), "messages is empty"),
+    (d.Request(()), "messages is empty; give a text or a User(...)"),
     (req(U, config=d.RuntimeConfig(cache="always")),
      'config.cache must be "auto", "off" or a PromptCache'),  # type: ignore[arg-type]
     (req(S), LAST),
     (req(U, A), LAST),
     (req({"role": "user"}), LAST),
-    (req(U, S, U), "messages[1]: a system message may only lead the conversation"),
-    (req(S, U, S, U), "messages[2]: a system message may only lead the conversation"),
+    (req(U, S, U), "messages[1]: a system message may only lead the conversation; move it to the beginning"),
+    (req(S, U, S, U), "messages[2]: a system message may only lead the conversation; move it to the beginning"),
     (req(d.System(""), U), "messages[0].content must be non-empty text"),
     (req(d.System([d.Text("s")]), U), "messages[0].content must be non-empty text"),
-    (req(A, U), "messages[0]: the conversation must begin with the user"),
-    (req(S, R), "messages[1]: the conversation must begin with the user"),
+    (req(A, U), "messages[0]: the conversation must begin with the user; put a User message first"),
+    (req(S, R), "messages[1]: the conversation must begin with the user; put a User message first"),
     (req(U, 5, U), "messages[1] is not a message but int"),
     # invalid user messages
-    (req(d.User("")), "messages[0].content is empty"),
-    (req(d.User(())), "messages[0].content is empty"),
+    (req(d.User("")), "messages[0].content is empty; leave the message out"),
+    (req(d.User(())), "messages[0].content is empty; leave the message out"),
     (req(d.User(5)), "messages[0].content[0] must be text, an Image, a Document or an Audio, not int"),
-    (req(d.User([d.Text("")])), "messages[0].content[0].text is empty"),
+    (req(d.User([d.Text("")])), "messages[0].content[0].text is empty; leave the block out"),
     (req(d.User([d.Text("a"), d.Thinking("t")])),
      "messages[0].content[1] must be text, an Image, a Document or an Audio, not Thinking"),
     (req(d.User("a", True)),
@@ -173,10 +174,10 @@ REFUSED: list[tuple[d.Request, str]] = [
     (req(U, d.Assistant([d.Text(""), d.Text("")]), U),
      "messages[1]: an assistant message needs text or tool calls"),
     (req(U, d.Assistant([d.Text("a"), PNG]), U),
-     "messages[1].content[1]: an assistant cannot say Image"),
+     "messages[1].content[1]: an assistant cannot send Image"),
     (req(U, d.Assistant([d.Document(d.Url("u"))]), U),
-     "messages[1].content[0]: an assistant cannot say Document"),
-    (req(U, d.Assistant(["a", 5]), U), "messages[1].content[1]: an assistant cannot say int"),
+     "messages[1].content[0]: an assistant cannot send Document"),
+    (req(U, d.Assistant(["a", 5]), U), "messages[1].content[1]: an assistant cannot send int"),
     (req(U, d.Assistant([d.ToolCall("", "f", {})]), U),
      "messages[1].content[0]: a tool call needs an id and a name"),
     (req(U, d.Assistant([d.ToolCall("1", "", {})]), U),
@@ -186,18 +187,18 @@ REFUSED: list[tuple[d.Request, str]] = [
     (req(U, d.Assistant([d.ToolCall("1", "f", None)]), U),
      "messages[1].content[0].arguments could not be read when it arrived; repair or remove it"),
     # invalid tool results
-    (req(U, R), "messages[1].tool_call_id matches no earlier tool call"),
-    (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
-    (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
-    (req(U, CALL, d.ToolResult("1", [d.Text("")])), "messages[2].content[0].text is empty"),
+    (req(U, R), "messages[1].tool_call_id matches no earlier tool call; use its id"),
+    (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call; use its id"),
+    (req(U, CALL, R, R), "messages[3].tool_call_id: this call has a result already"),
+    (req(U, CALL, d.ToolResult("1", [d.Text("")])), "messages[2].content[0].text is empty; leave the block out"),
     (req(U, CALL, d.ToolResult("1", None)),
      "messages[2].content[0] must be text, an Image, a Document or an Audio, not NoneType"),
     (req(U, CALL, d.ToolResult("1", [d.Thinking("t")])),
      "messages[2].content[0] must be text, an Image, a Document or an Audio, not Thinking"),
     # invalid tool definitions
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
-    (req(tools=[d.Tool("")]), "tools[0].name is empty"),
-    (req(tools=[T, d.Tool("u"), T]), "tools[2].name: 't' is used twice"),
+    (req(tools=[d.Tool("")]), "tools[0].name is empty; name the tool"),
+    (req(tools=[T, d.Tool("u"), T]), "tools[2].name: 't' is used twice; rename one"),
     (req(tools=[d.Tool("t", "", {"type": "objekt"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
     (req(tools=[T, d.Tool("u", "", True)]),
@@ -209,10 +210,10 @@ REFUSED: list[tuple[d.Request, str]] = [
     (req(tools=[d.Tool("t", "", {"$ref": "file:///etc/passwd"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
     # invalid tool choices
-    (req(tool_choice="required"), "tool_choice asks for a tool call, and tools is empty"),
-    (req(tool_choice=d.ForceTool("t")), "tool_choice asks for a tool call, and tools is empty"),
+    (req(tool_choice="required"), "tool_choice asks for a tool call; pass tools=[...]"),
+    (req(tool_choice=d.ForceTool("t")), "tool_choice asks for a tool call; pass tools=[...]"),
     (req(tools=[T], tool_choice=d.ForceTool("u")),
-     "tool_choice forces 'u', which is not among tools"),
+     "tool_choice forces 'u', which is not among tools; force one of them"),
     # invalid response schemas
     (req(response_schema={"type": "array"}),
      'response_schema must be an object schema: "type": "object" at its root'),
@@ -404,7 +405,7 @@ def test_earlier_tool_calls_are_accepted_even_if_the_tools_changed() -> None:
 def test_paused_reply_may_be_the_last_message() -> None:
     messages = [d.User("hi"), d.Assistant("Searching.")]
     check_request(d.Request(messages, continues=True))
-    with pytest.raises(d.InvalidRequestError, match=LAST):
+    with pytest.raises(d.InvalidRequestError, match=re.escape(LAST)):
         check_request(d.Request(messages))
-    with pytest.raises(d.InvalidRequestError, match=LAST):
+    with pytest.raises(d.InvalidRequestError, match=re.escape(LAST)):
         check_request(d.Request([d.System("Be brief.")], continues=True))

@@ -140,7 +140,9 @@ def test_assistant_message_with_an_image_of_unknown_issuer_is_rejected() -> None
         "source": {"type": "inline", "base64_data": "aGk="},
         "media_type": "image/png",
     }
-    with pytest.raises(d.InvalidRequestError, match="cannot be said by the assistant"):
+    with pytest.raises(
+        d.InvalidRequestError, match="does not belong in a message of the assistant"
+    ):
         d.parse_messages([{"role": "assistant", "content": [record]}])
     kept = {**record, "continuity": {"issuer": {"wire": "gemini"}}}
     (read,) = d.parse_messages([{"role": "assistant", "content": [kept]}])

@@ -51,7 +51,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": "Hello"}, "messages must be a list"),
         ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
         ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]},
-         "messages[0].content[0]: content of type 'thinking' cannot"),
+         "messages[0].content[0]: content of type 'thinking' does not belong"),
         ({"stream": 1}, "stream must be true or false"),
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"temperature": True}, "temperature must be a number"),

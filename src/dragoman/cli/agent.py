@@ -127,14 +127,10 @@ class AgentOptions(Struct, kw_only=True):
     target: ModelOptions
     workspace: Annotated[Folder, "Let the agent work in this folder only."] = Path()
     allowed: Annotated[
-        tuple[str, ...],
-        "Allow tool calls that match RULE; may be repeated.",
-        option("RULE", "--allow"),
+        tuple[str, ...], "Allow calls that match RULE; may be repeated.", option("RULE", "--allow")
     ] = ()
     denied: Annotated[
-        tuple[str, ...],
-        "Deny tool calls that match RULE, even allowed ones.",
-        option("RULE", "--deny"),
+        tuple[str, ...], "Deny calls that match RULE, even allowed ones.", option("RULE", "--deny")
     ] = ()
     policy: Annotated[ExistingFile, "Read permission rules from a YAML or JSON file."] = None
     mode: Annotated[
@@ -145,9 +141,7 @@ class AgentOptions(Struct, kw_only=True):
         option(flags="--ask", flag_value="ask"),
     ] = None
     hook: Annotated[
-        str | None,
-        "Run a program that reads each tool call as JSON and prints a decision.",
-        option("COMMAND"),
+        str | None, "Run a program that decides on each tool call, as JSON.", option("COMMAND")
     ] = None
     await_approval: Annotated[
         bool, "Accept decisions that another process makes with dragoman log approve."
@@ -164,9 +158,7 @@ class AgentOptions(Struct, kw_only=True):
         option(type=click.Choice(list(_CONTEXTS))),
     ] = "results"
     plugins: Annotated[
-        tuple[str, ...],
-        "Offer the tools of an installed plugin to the model.",
-        option("NAME", "--plugin"),
+        tuple[str, ...], "Offer the tools of an installed plugin.", option("NAME", "--plugin")
     ] = ()
     mcp: McpOptions
     network: Annotated[bool, "Let commands in the sandbox use the network."] = False
@@ -176,27 +168,19 @@ class AgentOptions(Struct, kw_only=True):
         option("PATH", type=click.Path(exists=True)),
     ] = ()
     system: Annotated[
-        str,
-        "Replace the built-in system prompt with this text.",
-        option("TEXT", show_default=False),
+        str, "Replace the built-in system prompt.", option("TEXT", show_default=False)
     ] = _SYSTEM
     max_tokens: Annotated[int | None, "Limit each reply to this many tokens."] = None
     where: LogPlace = None
     resume: Annotated[
-        str | None,
-        "Continue a session: its id, the beginning of its id, or last.",
-        option("SESSION"),
+        str | None, "Continue a session: its id, a part of its id, or last.", option("SESSION")
     ] = None
-    fork: Annotated[
-        str | None, "Begin a new session with the conversation of another.", option("SESSION")
-    ] = None
-    at: Annotated[
-        int | None, "Continue after this record of --resume or --fork.", option("SEQ", ge=1)
-    ] = None
+    fork: Annotated[str | None, "Begin with a copy of another session.", option("SESSION")] = None
+    at: Annotated[int | None, "Continue after record N of the session.", option("SEQ", ge=1)] = (
+        None
+    )
     goals: Annotated[
-        tuple[str, ...],
-        "Pursue another goal after the first one; may be repeated.",
-        option("GOAL", "--then"),
+        tuple[str, ...], "Pursue this goal afterwards; may be repeated.", option("GOAL", "--then")
     ] = ()
     takeover: Annotated[bool, "Resume a session that another process still runs."] = False
     once: Annotated[bool, "End after the first answer; do not ask for another goal."] = False
@@ -263,7 +247,7 @@ def _open_model(options: AgentOptions) -> Provider:
     """Open the named or the default model; raise an error if it is known to lack tool support."""
     base_url = options.target.base_url
     if base_url is not None and options.model is None:
-        raise click.UsageError("--base-url needs --model")
+        raise click.UsageError("--base-url needs a model; add --model NAME")
     model = options.model or default_model() or "local"
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
@@ -378,11 +362,11 @@ def _check_options(goal: str | None, options: AgentOptions) -> None:
     if goal is None and not resumed and not forked:
         raise click.UsageError("give a GOAL, or --resume a session")
     if options.takeover and not resumed:
-        raise click.UsageError("--takeover needs --resume")
+        raise click.UsageError("--takeover continues a session; add --resume SESSION")
     if resumed and forked:
-        raise click.UsageError("--resume or --fork, one of the two")
+        raise click.UsageError("give --resume or --fork, not both")
     if options.at is not None and not resumed and not forked:
-        raise click.UsageError("--at needs --resume or --fork")
+        raise click.UsageError("--at names a record of a session; add --resume or --fork")
 
 
 def _read_policy(options: AgentOptions) -> Policy:
@@ -409,7 +393,7 @@ def _read_rule(action: Any, text: str) -> Rule:
         facts["path"] = pattern
     with reject(ValueError, about=f"--{action} {text}: "):
         if not name.strip():
-            raise ValueError("names no tool")
+            raise ValueError("names no tool; write TOOL or TOOL:PATTERN")
         if colon and not pattern.strip():
             raise ValueError("nothing follows the colon; leave the colon out to match everything")
         return Rule(action, **facts, name=f"--{action} {text}")

@@ -70,9 +70,9 @@ class AskOptions(Struct, kw_only=True):
     target: ModelOptions
     named: ModelOption = None
     system: SystemOption = None
-    resumed: Annotated[
-        bool, "Continue the last ask or chat in the log.", option(flags="-c --continue")
-    ] = False
+    resumed: Annotated[bool, "Continue the last ask or chat.", option(flags="-c --continue")] = (
+        False
+    )
     template: Annotated[
         str | None,
         "Send a saved prompt; see dragoman templates.",
@@ -88,9 +88,7 @@ class AskOptions(Struct, kw_only=True):
         "Attach an image, a PDF or a text file; may be repeated.",
         option("FILE|URL", "-a --attach --image"),
     ] = ()
-    tool_schema: Annotated[
-        ExistingFile, "Offer the tools in a JSON file; calls are not executed."
-    ] = None
+    tool_schema: Annotated[ExistingFile, "Offer tools of a JSON file; calls do not run."] = None
     schema: Annotated[
         SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
     ] = None
@@ -131,7 +129,7 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     target = options.target
     past = find_past("last", "ask", "chat") if options.resumed else None
     if past is not None and options.system is not None:
-        raise click.UsageError("--system cannot change a conversation that is continued")
+        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
     model, prompt = _sort_words(model, prompt, options, is_piped=piped is not None)
     # The instruction comes after the document, because models follow it better there.
     filled = _fill(options, "\n\n".join([part for part in (piped, prompt) if part]))
@@ -187,7 +185,7 @@ def _sort_words(
     """Return the model and the prompt; decide whether a lone argument is MODEL or PROMPT."""
     if options.named is not None:
         if prompt is not None:
-            raise click.UsageError("the model is named twice: by MODEL and by -m")
+            raise click.UsageError("the model is named twice: by MODEL and by -m; leave out one")
         model, prompt = options.named, model
     elif (
         model is not None

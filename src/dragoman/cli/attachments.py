@@ -22,9 +22,7 @@ def read_attachment(place: str) -> Image | Document | Text:
     with reject(OSError, about=f"{place} cannot be read: "):
         size = path.stat().st_size
         if size > _LARGEST:
-            raise click.UsageError(
-                f"{place} has {size:,} bytes; at most {_LARGEST:,} can be attached"
-            )
+            raise click.UsageError(f"{place} has {size:,} bytes; attach at most {_LARGEST:,}")
         return _read(path)
 
 
@@ -34,7 +32,9 @@ def _refer(url: str) -> Image | Document:
         return Document(Url(url))
     if kind.startswith("image/") or not kind:
         return Image(Url(url), kind or None)
-    raise click.UsageError(f"{url} is {kind}; only images and PDFs can be attached by address")
+    raise click.UsageError(
+        f"{url} is {kind}; only images and PDFs are attached by URL; attach a file"
+    )
 
 
 def _read(path: Path) -> Image | Document | Text:

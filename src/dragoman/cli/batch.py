@@ -33,23 +33,17 @@ class RowConfig(ConfigOptions):
 
     max_tokens: Annotated[int | None, "Limit each answer to this many tokens."] = None
     reasoning: Annotated[
-        str | None,
-        "Set the reasoning: low, medium, high, or a number of tokens.",
-        option("EFFORT|TOKENS"),
+        str | None, "Set the reasoning: low, medium, high, or N tokens.", option("EFFORT|TOKENS")
     ] = None
 
 
 class BatchOptions(Struct, kw_only=True):
     """The options of ``dragoman batch``."""
 
-    model: Annotated[
-        str, "Call this model: vendor:model, an alias or a group.", option(type=ModelName())
-    ]
+    model: Annotated[str, "Call this model, alias or group of models.", option(type=ModelName())]
     target: ModelOptions
     priced_as: Annotated[
-        str | None,
-        "Price the calls of --base-url as calls of another model.",
-        option("VENDOR:MODEL|free"),
+        str | None, "Price the calls of --base-url like this model.", option("VENDOR:MODEL|free")
     ] = None
     template: Annotated[
         str | None, "Make prompts of this text and the {column} of each row.", option("TEXT")
@@ -58,9 +52,9 @@ class BatchOptions(Struct, kw_only=True):
     id_column: Annotated[
         str | None, "Read the id of a row from this column, in place of id.", option("NAME")
     ] = None
-    system: Annotated[
-        str | None, "Send this system prompt with rows without one.", option("TEXT")
-    ] = None
+    system: Annotated[str | None, "Set the system prompt of rows without one.", option("TEXT")] = (
+        None
+    )
     tool_schema: Annotated[
         ExistingFile, "Offer the tools in a JSON file; calls are written to OUT, not executed."
     ] = None
@@ -72,9 +66,7 @@ class BatchOptions(Struct, kw_only=True):
         "Embed the rows or send chats, by default as the model does.",
         option(flags="--embed/--chat"),
     ] = None
-    input_type: Annotated[
-        str | None, "Embed the rows as query or as document.", option("TYPE")
-    ] = None
+    input_type: Annotated[str | None, "Embed rows as query or as document.", option("TYPE")] = None
     dimensions: Annotated[int | None, "Request vectors of this length.", option("N", ge=1)] = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
@@ -112,17 +104,13 @@ class BatchOptions(Struct, kw_only=True):
     on: Annotated[Literal["local", "ray"], "Run in this process, or on a Ray cluster."] = "local"
     workers: Annotated[int, "Use at most this many processes on Ray.", option(ge=1)] = 2
     ray_address: Annotated[
-        str | None,
-        "Connect to this Ray cluster in place of one on this machine.",
-        option("ADDRESS"),
+        str | None, "Connect to this Ray cluster, not one on this machine.", option("ADDRESS")
     ] = None
     via: Annotated[
         Literal["model", "provider"],
         "Call the model, or use the provider's batch API: half the price, within a day.",
     ] = "model"
-    poll_seconds: Annotated[
-        float, "Set the seconds before the first look for results of --via provider."
-    ] = 10.0
+    poll_seconds: Annotated[float, "Set the first pause in seconds of --via provider."] = 10.0
     cancel: Annotated[bool, "Stop the batches of --via provider and fetch finished rows."] = False
     as_json: Annotated[Json, "Print the report as JSON."] = False
 

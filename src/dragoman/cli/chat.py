@@ -70,14 +70,14 @@ def command(
     # The chat shows the library's warnings itself, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     if named is not None and model is not None:
-        raise click.UsageError("the model is named twice: by MODEL and by -m")
+        raise click.UsageError("the model is named twice: by MODEL and by -m; leave out one")
     model = model or named
     # in "chat -c MODEL" the argument after -c is not a session but a model
     if resumed is not None and model is None and is_model_name(resumed):
         model, resumed = resumed, "last"
     past = None if resumed is None else find_past(resumed, "chat")
     if past is not None and system is not None:
-        raise click.UsageError("--system cannot change a conversation that is continued")
+        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
     if model is None and past is not None and target.base_url is None:
         model, target = restore_target(past, target)
     model = model or choose_model()

@@ -35,13 +35,9 @@ _File: TypeAlias = Annotated[
 class CheckOptions(Struct):
     """The options of ``dragoman check``."""
 
-    model: Annotated[
-        str | None, "Check this model in place of the first one listed.", option("NAME")
-    ] = None
+    model: Annotated[str | None, "Check this model, not the first listed.", option("NAME")] = None
     wire: Annotated[
-        str | None,
-        "Set the wire (API format), which is detected otherwise.",
-        option(type=click.Choice(_WIRES)),
+        str | None, "Set the wire (API format) of the server.", option(type=click.Choice(_WIRES))
     ] = None
     operation: Annotated[
         Literal["chat", "embed", "rerank"], "Check a chat, embedding or reranking model."
@@ -93,7 +89,7 @@ def command(url: str, options: CheckOptions) -> None:
 
 async def _check_retrieval(url: str, key: str | None, options: CheckOptions) -> Report:
     if options.model is None:
-        raise click.UsageError("--operation embed and rerank need --model")
+        raise click.UsageError("--operation embed and rerank need a model; add --model NAME")
     side: Any = options.operation
     return await check_retrieval_server(
         url, options.model, side, options.wire or "openai", key, seconds=options.timeout

@@ -92,19 +92,19 @@ class Conversation:
 
     def answered(self, reply: Response | None) -> m.Assistant | None:
         """Add the reply and return what was added; if the reply is empty, remove the question."""
-        said = reply.message if reply is not None else m.Assistant(())
+        message = reply.message if reply is not None else m.Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
             # drop the tool calls of a cancelled reply, since they may be incomplete
             if reply.finish_reason == "cancelled":
-                said = m.Assistant(
-                    [block for block in said.content if not isinstance(block, m.ToolCall)]
+                message = m.Assistant(
+                    [block for block in message.content if not isinstance(block, m.ToolCall)]
                 )
-        if not said.content:
+        if not message.content:
             del self.messages[self.before :]
             return None
-        self.messages.append(said)
-        return said
+        self.messages.append(message)
+        return message
 
     def add_usage(self, usage: Usage) -> None:
         """Add the usage of a call to that of the chat, whether or not its reply was kept."""
@@ -173,7 +173,7 @@ class Conversation:
     def _save(self, rest: str) -> None:
         path = _path(rest, "/save")
         if path.exists() and path != self._file:
-            raise click.UsageError(f"{path} exists; it is left as it is")
+            raise click.UsageError(f"{path} exists; choose another name")
         data = {"model": self.name, "messages": msgspec.to_builtins(self.messages)}
         with reject(OSError, about=f"{path} cannot be written: "):
             write_private(path, (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode())
@@ -224,7 +224,7 @@ class Conversation:
     def _result(self, rest: str) -> bool:
         waiting = self._open_calls()
         if not waiting:
-            raise click.UsageError("no proposal is waiting for a result")
+            raise click.UsageError("no tool call waits for a result; write a message instead")
         self.before = len(self.messages)
         self.messages.append(m.ToolResult(waiting[0].id, rest))
         if len(waiting) > 1:
@@ -252,7 +252,7 @@ def _accept(planned: SwapPlan) -> bool:
 
 def _path(rest: str, word: str) -> Path:
     if not rest:
-        raise click.UsageError(f"{word} needs a file")
+        raise click.UsageError(f"{word} needs a file, as in {word} notes.json")
     return Path(rest).expanduser()
 
 

@@ -64,11 +64,11 @@ def command(
     file: str | None,
     *,
     model: Annotated[
-        str | None, "Use the prices of this model.", option("MODEL", type=ModelName())
+        str | None, "Use this model's prices.", option("MODEL", type=ModelName())
     ] = None,
     counts: Counts,
     at: Annotated[
-        str | None, "Use the prices of this day or time, such as 2026-07-01.", option("WHEN")
+        str | None, "Use the prices of a day such as 2026-07-01.", option("WHEN")
     ] = None,
     prices: Annotated[ExistingFile, "Read prices from a file before the bundled ones."] = None,
     as_json: Annotated[Json, "Print the bill as JSON."] = False,
@@ -81,11 +81,9 @@ def command(
     """
     given = {name: value for name, value in asdict(counts).items() if value is not None}
     if (file is None) == (not given):
-        raise click.UsageError(
-            "give a FILE or counts such as --input and --output, one of the two"
-        )
+        raise click.UsageError("give either a FILE, or counts such as --input 1000 --output 200")
     if given and model is None:
-        raise click.UsageError("counts need a --model")
+        raise click.UsageError("counts need the prices of a model; add --model NAME")
     with report_errors():
         moment = _read_time(at, "--at") if at is not None else None
         uses = iter([_Use(msgspec.convert(given, Usage), "", None)])
@@ -101,7 +99,7 @@ def command(
             whole.add(bill)
             models.setdefault(name, _Sum()).add(bill)
     if not models:
-        raise click.UsageError(f"{file}: there is no usage in it")
+        raise click.UsageError(f"{file} has no usage; give the output of dragoman ask --json")
     if as_json:
         head = {"currency": "USD", "pricing_version": table.version}
         listed = [{"model": name, **each.as_data()} for name, each in models.items()]
@@ -113,7 +111,7 @@ def command(
 def _find_sold_as(registry: Registry, name: str, *, is_given: bool) -> str:
     """Return the name of a model in price tables; ``is_given`` is whether --model names it."""
     if not name:
-        raise click.UsageError("the file does not say which model it was; give --model")
+        raise click.UsageError("the file does not name its model; add --model NAME")
     try:
         return registry.find(name).priced_as.model
     except InvalidModelError:

@@ -20,7 +20,7 @@ from .parameters import Json, add_options, option
 class _EmbedOptions(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[
         str,
-        "Set the wire (API format) of the server at --base-url.",
+        "Set the wire (API format) of --base-url.",
         option(type=click.Choice(sorted(EMBED_CODECS))),
     ] = "openai"
 
@@ -33,13 +33,9 @@ def command(
     model: str,
     texts: tuple[str, ...],
     *,
-    file: Annotated[
-        retrieval.TextFile, "Read texts from the lines of a file; - is standard input."
-    ] = None,
+    file: Annotated[retrieval.TextFile, "Read texts, one per line; - is standard input."] = None,
     input_type: Annotated[
-        str | None,
-        "Embed the texts as query, document, or another type of the wire.",
-        option("TYPE"),
+        str | None, "Embed the texts as query, document, or another type.", option("TYPE")
     ] = None,
     dimensions: Annotated[int | None, "Request vectors of this length.", option("N", ge=1)] = None,
     output: Annotated[
@@ -59,7 +55,7 @@ def command(
     """
     given = [*texts, *retrieval.read_lines(file, or_stdin=not texts)]
     if not given:
-        raise click.UsageError("there is no text to embed")
+        raise click.UsageError("there is no text to embed; give TEXTS or --file")
     with report_errors(), retrieval.open_retrieval("embed", model, options) as embedder:
         found: Embeddings = embedder.embed(given, input_type=input_type, dimensions=dimensions)
     retrieval.show_warnings(found.warnings)

@@ -134,8 +134,8 @@ def show_error(error: ProviderError) -> None:
     """Print the category, the message and the advice of an error."""
     name_options(error)
     click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
-    said, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")
-    click.echo(legible(f"  {said.strip() or error}", err=True), err=True)
+    text, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")
+    click.echo(legible(f"  {text.strip() or error}", err=True), err=True)
     if error.advice:
         click.echo(legible(f"  {error.advice}{advice}", err=True), err=True)
     if error.retry_after is not None:

@@ -88,11 +88,11 @@ class KeyRights(Struct):
         "Allow only this model, such as fast or 'anthropic:*'; may be repeated.",
         option("PATTERN", "--model"),
     ] = ()
-    budget_usd: Annotated[
-        _Amount, "Limit what the key may spend in total.", option(flags="--budget")
-    ] = None
+    budget_usd: Annotated[_Amount, "Limit the key's total spending.", option(flags="--budget")] = (
+        None
+    )
     budget_usd_month: Annotated[
-        _Amount, "Limit what the key may spend in a month (UTC).", option(flags="--budget-month")
+        _Amount, "Limit the key's spending in a month (UTC).", option(flags="--budget-month")
     ] = None
     requests_per_minute: Annotated[_Number, "Allow the key N requests a minute."] = None
     tokens_per_minute: Annotated[_Number, "Allow the key N tokens a minute."] = None

@@ -35,7 +35,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
     """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
     if rest:  # do not print the extra argument: it may be the key itself
         raise click.UsageError(
-            "a key is not given as an argument, where others see it; it is asked for, or piped"
+            "a key as an argument can be seen by others; leave the key out and type it when asked, or pipe it"
         )
     variable = _variable(name)
     if sys.stdin.isatty():

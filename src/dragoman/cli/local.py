@@ -90,7 +90,7 @@ def serve(
     model: str,
     *,
     port: Annotated[
-        int, "Listen on this port; 0 chooses a free port.", option(ge=0, le=65535)
+        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535)
     ] = 8080,
     threads: Annotated[
         int | None, "Compute with this many threads, by default 1.", option(ge=1, le=1024)
@@ -128,7 +128,7 @@ def serve(
                 )
             while server.is_alive():
                 time.sleep(_POLL)
-            raise local.LocalServerError("the server ended")
+            raise local.LocalServerError("the server ended; try again with a smaller --context")
         finally:
             server.stop()
 

@@ -166,14 +166,10 @@ def show(
     *,
     where: LogPlace = None,
     types: Annotated[
-        tuple[str, ...],
-        "Show only events of this type; may be repeated.",
-        option("TYPE", "--type"),
+        tuple[str, ...], "Show only this type of event; may be repeated.", option("TYPE", "--type")
     ] = (),
     after: Annotated[
-        int,
-        "Show only records after the one with this number.",
-        option("SEQ", ge=0, show_default=False),
+        int, "Show only records after number SEQ.", option("SEQ", ge=0, show_default=False)
     ] = 0,
     as_json: Annotated[Json, "Print each record as a line of JSON, as stored."] = False,
 ) -> None:
@@ -199,17 +195,13 @@ class AnswerOptions(Struct):
     """The options that decide about a tool call."""
 
     deny: Annotated[bool, "Deny the tool call."] = False
-    reason: Annotated[
-        str, "Record a reason, which the model receives if you deny.", option("TEXT")
-    ] = ""
+    reason: Annotated[str, "Record a reason, sent to the model on denial.", option("TEXT")] = ""
     by: Annotated[
-        str | None,
-        "Record this name for the decision, in place of your user name.",
-        option("NAME"),
+        str | None, "Record this name for the decision, not your user name.", option("NAME")
     ] = None
-    edited: Annotated[
-        str | None, "Run the tool with this input instead.", option("JSON", "--input")
-    ] = None
+    edited: Annotated[str | None, "Run the tool with this input.", option("JSON", "--input")] = (
+        None
+    )
     scope: Annotated[
         Literal["once", "session", "path", "prefix"],
         "Allow more in this session: all calls of the tool, the same paths, or commands with "
@@ -272,9 +264,9 @@ def _show_questions(questions: list[Question], *, as_json: bool) -> None:
 
 def _read_decision(answer: AnswerOptions) -> Decision:
     if answer.deny and (answer.edited is not None or answer.scope != "once"):
-        raise click.UsageError("--deny takes neither --input nor --scope")
+        raise click.UsageError("--deny takes neither --input nor --scope; leave them out")
     if answer.prefix is not None and answer.scope != "prefix":
-        raise click.UsageError("--prefix needs --scope prefix")
+        raise click.UsageError("--prefix needs a scope; add --scope prefix")
     given = None
     if answer.edited is not None:
         with reject(msgspec.DecodeError, about="--input: is not a JSON object: "):
@@ -295,9 +287,7 @@ def show_cost(
     session: str | None,
     *,
     where: LogPlace = None,
-    prices: Annotated[
-        ExistingFile, "Price the calls again with this file before the bundled prices."
-    ] = None,
+    prices: Annotated[ExistingFile, "Price the calls again, first with this file."] = None,
     only: Annotated[bool, "Use no other prices than the file of --prices has."] = False,
     by: Annotated[
         str,
@@ -314,9 +304,9 @@ def show_cost(
     cost never counts as zero. At a terminal, a bar shows each group's share of the recorded cost.
     """
     if only and prices is None:
-        raise click.UsageError("--only needs --prices")
+        raise click.UsageError("--only needs a file of prices; add --prices FILE")
     if as_csv and as_json:
-        raise click.UsageError("--csv or --json, one of the two")
+        raise click.UsageError("give --csv or --json, not both")
     table = load_prices(prices, only=only)
     with open_log_at(where) as log:
         if session is not None:
@@ -342,15 +332,11 @@ def view(
     *,
     where: LogPlace = None,
     port: Annotated[
-        int,
-        "Listen on this port; 0 chooses a free port.",
-        option(ge=0, le=65535, show_default=False),
+        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535, show_default=False)
     ] = 0,
     browser: Annotated[bool, "Open the page in a browser."] = True,
     approve: Annotated[bool, "Let the page approve and deny tool calls."] = False,
-    by: Annotated[
-        str | None, "Record this name for decisions of --approve.", option("NAME")
-    ] = None,
+    by: Annotated[str | None, "Record this name for decisions.", option("NAME")] = None,
     as_json: Annotated[Json, "Print the address as JSON."] = False,
 ) -> None:
     """Show the log in a browser: sessions, timelines, decisions, costs and the hash chain.
@@ -360,7 +346,7 @@ def view(
     decisions about what sessions may run.
     """
     if by is not None and not approve:
-        raise click.UsageError("--by needs --approve")
+        raise click.UsageError("--by names who approves; add --approve")
     decider = (by or getpass.getuser()) if approve else None
     with open_log_at(where) as log:
         if session is not None:

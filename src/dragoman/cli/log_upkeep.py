@@ -78,7 +78,7 @@ def export(
     *,
     where: LogPlace = None,
     output: Annotated[
-        str, "Write to this file; - is standard output.", option("FILE", "-o --output")
+        str, "Write to FILE; - is standard output.", option("FILE", "-o --output")
     ] = "-",
     as_html: Annotated[
         bool, "Write SESSION as one HTML page, as for a FILE.html.", option(flags="--html")

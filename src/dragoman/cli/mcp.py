@@ -26,9 +26,7 @@ class McpOptions(Struct):
     """The options that configure MCP servers."""
 
     servers: Annotated[
-        tuple[str, ...],
-        "Offer the tools of an MCP server, a command or a URL.",
-        option("COMMAND", "--mcp"),
+        tuple[str, ...], "Offer the tools of an MCP server or URL.", option("COMMAND", "--mcp")
     ] = ()
     bearers: Annotated[
         tuple[str, ...],

@@ -77,9 +77,7 @@ def command() -> None:
 class ModelFilter(Struct):
     """The options that choose models."""
 
-    configured: Annotated[
-        bool, "List only models that can be used now, such as models with a key."
-    ] = False
+    configured: Annotated[bool, "List only models that can be used now."] = False
     needs: Annotated[
         str | None, f"List only models with all needs of LIST: {', '.join(NEEDS)}.", option("LIST")
     ] = None
@@ -89,9 +87,7 @@ class ModelFilter(Struct):
     max_output_price: Annotated[
         str | None, "List only models up to this price of a million output tokens.", option("USD")
     ] = None
-    tier: Annotated[
-        str | None, "List only models of this tier of your models.yaml.", option("WORD")
-    ] = None
+    tier: Annotated[str | None, "List only this tier of your models.yaml.", option("WORD")] = None
 
 
 @command.command("list")

@@ -49,9 +49,7 @@ class ModelOptions(Struct, frozen=True):
         str | None, "Call the model at this URL; vendor:model needs no URL.", option("URL")
     ] = None
     wire: Annotated[
-        str,
-        "Set the wire (API format) of the server at --base-url.",
-        option(shell_complete=complete_wire),
+        str, "Set the wire (API format) of --base-url.", option(shell_complete=complete_wire)
     ] = "openai"
     api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
     timeout: Annotated[float | None, "Stop a call after this time.", option("SECONDS")] = None

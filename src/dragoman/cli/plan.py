@@ -24,9 +24,7 @@ def command(
     file: str,
     *,
     model: Annotated[
-        str,
-        "Plan for this model, such as openai:gpt-5.",
-        option("MODEL", "--to", type=ModelName()),
+        str, "Plan for a model such as openai:gpt-5.", option("MODEL", "--to", type=ModelName())
     ],
     target: ModelOptions,
     everything: Annotated[bool, "List the kept parts as well.", option(flags="--all")] = False,

@@ -33,17 +33,13 @@ def command(
     *,
     where: LogPlace = None,
     other: Annotated[
-        str | None,
-        "Print the differences between SESSION and this session.",
-        option("SESSION", "--diff"),
+        str | None, "Print the differences from another session.", option("SESSION", "--diff")
     ] = None,
     diff_log: Annotated[
-        str | None, "Read the session of --diff from another log.", option("PLACE")
+        str | None, "Read the other session from this log.", option("PLACE")
     ] = None,
     model: Annotated[
-        str | None,
-        "Send the recorded requests to another model; no tool runs.",
-        option("MODEL", "--rerun"),
+        str | None, "Send the requests to another model; no tool runs.", option("MODEL", "--rerun")
     ] = None,
     target: ModelOptions,
     full: Annotated[bool, "Print the complete data of each step."] = False,

@@ -19,7 +19,7 @@ from .parameters import Json, add_options, option
 class _RerankOptions(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[
         str,
-        "Set the wire (API format) of the server at --base-url.",
+        "Set the wire (API format) of --base-url.",
         option(type=click.Choice(sorted(RERANK_CODECS))),
     ] = "openai"
 
@@ -35,7 +35,7 @@ def command(
     documents: tuple[str, ...],
     *,
     file: Annotated[
-        retrieval.TextFile, "Read documents from the lines of a file; - is standard input."
+        retrieval.TextFile, "Read documents, one per line; - is standard input."
     ] = None,
     top_k: Annotated[int | None, "Print only the N best documents.", option("N", ge=1)] = None,
     options: _RerankOptions,
@@ -47,7 +47,7 @@ def command(
     """
     given = [*documents, *retrieval.read_lines(file, or_stdin=not documents)]
     if not given:
-        raise click.UsageError("there is no document to rank")
+        raise click.UsageError("there is no document to rank; give DOCUMENTS or --file")
     with report_errors(), retrieval.open_retrieval("rerank", model, options) as reranker:
         found: Ranking = reranker.rerank(query, given, top_k=top_k)
     retrieval.show_warnings(found.warnings)

@@ -58,7 +58,7 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
     """Send a run's goals and recorded tool results to another model until a reply differs."""
     run = _read_run(log, session)
     if not run.goals:
-        raise click.UsageError(f"{session}: has no recorded goal, so it cannot be repeated")
+        raise click.UsageError(f"{session} has no goal to repeat; choose another session")
     model = f"{provider.name}:{provider.model}"
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:

@@ -26,11 +26,9 @@ TextFile: TypeAlias = Annotated[
 
 
 class RetrievalOptions(ModelOptions, frozen=True):
-    """The options for the address of a model; a subclass adds the choice of wires."""
+    """The options for the address of a model; a subclass has the choice of wires."""
 
-    batch_size: Annotated[
-        int | None, "Send at most N texts in one request.", option("N", ge=1)
-    ] = None
+    batch_size: Annotated[int | None, "Send up to N texts in a request.", option("N", ge=1)] = None
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:

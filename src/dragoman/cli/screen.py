@@ -157,9 +157,9 @@ class MarkdownScreen:
 
     def _settle(self) -> None:
         self._settle_thinking()
-        said, self._growing = self._growing, ""
+        text, self._growing = self._growing, ""
         self._live.update(self._text(""), refresh=True)
-        self._print(said)
+        self._print(text)
 
     def _print(self, text: str) -> None:
         if text.strip():

@@ -48,9 +48,7 @@ class ServeOptions(Struct):
         "Serve this model, under NAME if given, in place of all configured ones; may be repeated.",
         option("[NAME=]MODEL", "--model"),
     ] = ()
-    config: Annotated[
-        ExistingFile, "Read this file instead of your models.yaml.", option("FILE")
-    ] = None
+    config: Annotated[ExistingFile, "Use this file as models.yaml.", option("FILE")] = None
     host: Annotated[str, "Listen on this address."] = "127.0.0.1"
     port: Annotated[int, "Listen on this port.", option(ge=0, le=65535)] = 8100
     tls_cert: Annotated[
@@ -284,7 +282,7 @@ def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
     """Return the TLS settings, if any; reject a certificate and a key that do not match."""
     if tls_cert is None or tls_key is None:
         if tls_cert != tls_key:
-            raise click.UsageError("--tls-cert and --tls-key go together")
+            raise click.UsageError("--tls-cert and --tls-key go together; give both")
         return {}
     with reject(ssl.SSLError, OSError, about="--tls-cert, --tls-key: "):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
@@ -307,7 +305,7 @@ def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
     """Open the log once, to report a wrong location before the first call."""
     if where is None:
         if log_content:
-            raise click.UsageError("--log-content needs --log")
+            raise click.UsageError("--log-content needs a log; add --log PLACE")
         return
     with reject(LogError, about="--log: "), open_log(where) as log:
         is_file = not isinstance(log, PostgresLog)
@@ -356,7 +354,7 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
         if not name or (equals and not target):
             raise click.UsageError(f"--model: {entry!r} is not NAME=MODEL")
         if name in named:
-            raise click.UsageError(f"--model: {name!r} is there twice")
+            raise click.UsageError(f"--model: {name!r} is there twice; give each model one name")
         named[name] = target or name
     return named
 
@@ -374,7 +372,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
         return _load_keys(keys) if keys is not None else KeyRing()
 
 
-def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:
+def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:
     """Run the gateway; ``server`` contains settings of the HTTP server."""
     try:
         import uvicorn  # noqa: F401 - it needs the extra ``gateway``
@@ -383,14 +381,14 @@ def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -
             "the gateway needs its extra: pip install 'dragoman[gateway]'"
         ) from error
     place = importlib.import_module("dragoman.gateway.app")
-    os.environ[place.SETTINGS] = json.dumps(told)
+    os.environ[place.SETTINGS] = json.dumps(settings)
     supervisor = importlib.import_module("dragoman.gateway.supervisor")
     listener = None
     if ready_port is not None:
         with reject(OSError, about=f"--ready-port {ready_port}: "):
             listener = supervisor.bind_port(server["host"], ready_port)
     shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
-    names = ", ".join(told["models"]) or "the registry's models"
+    names = ", ".join(settings["models"]) or "the registry's models"
     scheme = "https" if "ssl_certfile" in server else "http"
     click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
     if ready_port is not None:

@@ -21,7 +21,7 @@ def command(
     *,
     host: Annotated[str, "Listen on this address."] = "127.0.0.1",
     port: Annotated[
-        int, "Listen on this port; 0 chooses a free port.", option(ge=0, le=65535)
+        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535)
     ] = 8080,
     seed: Annotated[int | None, "Use this seed instead of the script's."] = None,
     check: Annotated[bool, "Check the script and exit."] = False,
@@ -34,9 +34,9 @@ def command(
     with reject(ConfigError):
         read = read_script(script)
     if check:
-        told = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
+        facts = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
         click.echo(
-            json.dumps(told) if as_json else f"{script}: {len(read.rules)} rules for {read.model}"
+            json.dumps(facts) if as_json else f"{script}: {len(read.rules)} rules for {read.model}"
         )
         return
     settings: dict[str, Any] = {} if seed is None else {"seed": seed}

@@ -163,9 +163,9 @@ class Transcript:
             *[_record(message) for message in messages[self._recorded : before]],
         )
         self._turn += 1
-        said = [_record(message) for message in messages[max(before, self._recorded) :]]
+        recorded = [_record(message) for message in messages[max(before, self._recorded) :]]
         started = watched.attempt.start(_estimate(provider, messages, tools))
-        self._write(logs.TurnStarted(self._turn, **target), *said, started, turn=True)
+        self._write(logs.TurnStarted(self._turn, **target), *recorded, started, turn=True)
         return request.request_id
 
     def end(
@@ -192,9 +192,11 @@ class Transcript:
         payloads: list[logs.Payload] = []
         if arrived is not None:
             is_kept = kept is not None
-            said = make_message(attempt, arrived, watched.ends, self._routing, in_context=is_kept)
+            message = make_message(
+                attempt, arrived, watched.ends, self._routing, in_context=is_kept
+            )
             if arrived.message.content:
-                payloads.append(replace(said, message=kept or arrived.message))
+                payloads.append(replace(message, message=kept or arrived.message))
             for intent in [each.intent for each in watched.ends if each.intent is not None]:
                 payloads += intent, logs.ToolIntentClosed(intent.id, _NOT_RUN, intent.tool_name)
         *history, end = attempt.finish()

@@ -95,7 +95,7 @@ def _read(source: str) -> bytes:
         "127.0.0.1",
         "localhost",
     ):
-        raise registry.ListError("only https URLs are read")
+        raise registry.ListError("only https URLs are read; give one that begins with https://")
     return asyncio.run(_fetch(source))
 
 

@@ -309,21 +309,21 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
     return made
 
 
-def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
+def lines_of(decoded: DecodedReply, *, offsets: bool = True) -> list[Any]:
     """Return the lines that ``events.jsonl`` must contain for a decoded reply."""
     names: dict[str, str] = {}
     lines = [
         plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets)
-        for event in heard.events
+        for event in decoded.events
     ]
-    if heard.error is not None:
-        lines.append({"error": type(heard.error).__name__, "category": heard.error.category})
+    if decoded.error is not None:
+        lines.append({"error": type(decoded.error).__name__, "category": decoded.error.category})
     return lines
 
 
-def fold_of(heard: DecodedReply) -> dict[str, Any]:
+def fold_of(decoded: DecodedReply) -> dict[str, Any]:
     """Return the value that ``folded.json`` must contain for a decoded reply."""
-    reply, error = heard.response, heard.error
+    reply, error = decoded.response, decoded.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
         calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
@@ -414,10 +414,10 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
     for way, pieces in ways(case).items():
         # added bytes change only the byte offsets of the events
         offsets = way not in ("crlf", "comments", "pings")
-        heard, context = decode(codec, case.request, pieces), f"fed {way}"
+        decoded, context = decode(codec, case.request, pieces), f"fed {way}"
         if folded is not None:
-            demand_same(fold_of(heard), folded, f"{case}: the folded reply, {context}")
-        lines = lines_of(heard, offsets=offsets)
+            demand_same(fold_of(decoded), folded, f"{case}: the folded reply, {context}")
+        lines = lines_of(decoded, offsets=offsets)
         demand_same(lines, wanted[offsets], f"{case}: the events, {context}")
 
 

@@ -176,8 +176,8 @@ async def _stream(server: Server) -> None:
 
 @_check("stream.incremental", "sends text as it is generated")
 async def _incremental(server: Server) -> None:
-    heard, reply = await server.listen(_QUESTION)
-    deltas = [event for event in heard if isinstance(event, TextDelta)]
+    events, reply = await server.listen(_QUESTION)
+    deltas = [event for event in events if isinstance(event, TextDelta)]
     if len(reply.text.split()) < 6:
         raise NotApplicable("the reply is too short to tell")
     _demand(len(deltas) > 2, f"the complete reply came in {len(deltas)} piece(s)")
@@ -263,12 +263,12 @@ async def _none(server: Server) -> None:
 
 @_check("tools.streamed", "streams a call", optional=True)
 async def _streamed_call(server: Server) -> str:
-    heard, reply = await server.listen(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
+    events, reply = await server.listen(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
     if not reply.tool_calls:
         raise Unsupported("no call came")
-    ends = [event for event in heard if isinstance(event, ToolUseEnd)]
+    ends = [event for event in events if isinstance(event, ToolUseEnd)]
     _demand(all(end.intent is not None for end in ends), "the arguments of a call are incomplete")
-    pieces = sum(isinstance(event, ToolUseInputDelta) for event in heard)
+    pieces = sum(isinstance(event, ToolUseInputDelta) for event in events)
     return f"in {pieces} piece(s)"
 
 
@@ -352,8 +352,8 @@ async def _images(server: Server) -> str:
     the right colours.
     """
     for colour, square in _SQUARES.items():
-        said = await _show(server, square)
-        if {word.lower() for word in _COLOUR.findall(said)} != {colour}:
+        answer = await _show(server, square)
+        if {word.lower() for word in _COLOUR.findall(answer)} != {colour}:
             raise NotApplicable("accepted, but nothing proves that the model saw it")
     return f"it tells {' from '.join(_SQUARES)}"
 

@@ -182,12 +182,12 @@ def _statuses_decide(codec: Codec) -> None:
     for status, kind in _STATUSES.items():
         for body in _BODIES:
             error = codec.error(status, {"retry-after": "7"}, body)
-            said = f"{status} with {body[:20]!r} is {type(error).__name__}"
-            demand(isinstance(error, kind), f"{said}, not {kind.__name__}")
-            demand(status != 403 or not error.transient, f"{said}, which is retried")
-            demand_same(error.status, status, f"{said}: its status")
+            finding = f"{status} with {body[:20]!r} is {type(error).__name__}"
+            demand(isinstance(error, kind), f"{finding}, not {kind.__name__}")
+            demand(status != 403 or not error.transient, f"{finding}, which is retried")
+            demand_same(error.status, status, f"{finding}: its status")
             if kind is errors.RateLimitError and not isinstance(error, errors.QuotaExceededError):
-                demand_same(error.retry_after, 7.0, f"{said}: retry_after")
+                demand_same(error.retry_after, 7.0, f"{finding}: retry_after")
 
 
 def _errors_hide_keys(codec: Codec) -> None:
@@ -233,14 +233,14 @@ def _garbage_is_an_error(codec: Codec) -> None:
 def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None:
     shown = b"".join(pieces)[:40]
     try:
-        heard = decode(codec, request, pieces)
+        decoded = decode(codec, request, pieces)
     except StreamContractError as error:
         raise Violation(f"{shown!r} breaks a rule of the stream: {error}") from error
     except Exception as error:
         raise Violation(
             f"{shown!r} lets {type(error).__name__} escape from the decoder"
         ) from error
-    demand(heard.error is not None, f"{shown!r} is accepted as a complete reply")
+    demand(decoded.error is not None, f"{shown!r} is accepted as a complete reply")
 
 
 # --- rules for readiness checks ----------------------------------------------------------------
@@ -256,16 +256,16 @@ def _ready_asks_for_nothing_billed(codec: Codec) -> None:
         (500, b"<html>"),
     ]:
         _, error = drive_ready(codec, partial(_repeat, HttpReply(status, {}, body)))
-        said = f"when every response is {status} {body!r}, ready()"
+        place = f"when every response is {status} {body!r}, ready()"
         if status == 401:
             demand(
                 isinstance(error, errors.AuthenticationError),
-                f"{said} does not report that the key is wrong",
+                f"{place} does not report that the key is wrong",
             )
         elif status >= 500:
-            demand(isinstance(error, errors.ProviderError), f"{said} finds the model ready")
+            demand(isinstance(error, errors.ProviderError), f"{place} finds the model ready")
             demand(
-                error is None or error.transient, f"{said} raises an error that is not transient"
+                error is None or error.transient, f"{place} raises an error that is not transient"
             )
 
 

@@ -165,8 +165,8 @@ async def _fails_with(
     else:
         raise Violation(f"complete() returned instead of raising {kind.__name__}")
     async with kit.open(factory) as another:
-        heard, raised = await read_until_error(kit.stream(another))
-        demand_rules(heard)
+        events, raised = await read_until_error(kit.stream(another))
+        demand_rules(events)
         if raised is None:
             raise Violation(f"stream() ended instead of raising {kind.__name__}")
         _demand_error(raised, kind, another)
@@ -181,17 +181,17 @@ def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Pro
 
 
 async def _reports_a_broken_stream(kit: Kit, provider: Provider) -> None:
-    heard, raised = await read_until_error(kit.stream(provider))
-    demand(bool(heard), "nothing came before it broke off")
-    demand_rules(heard)
+    events, raised = await read_until_error(kit.stream(provider))
+    demand(bool(events), "nothing came before it broke off")
+    demand_rules(events)
     demand(raised is not None, "a reply that broke off counted as complete")
     demand_same(
-        ev.fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
+        ev.fold(events).finish_reason, "error", "the finish reason of a reply that broke off"
     )
     partly: Any = getattr(raised, "response", None)
     if partly is None:
         raise Violation("the error lacks the partial response")
-    demand_same(partly.text, ev.fold(heard).text, "the partial response of the error")
+    demand_same(partly.text, ev.fold(events).text, "the partial response of the error")
 
 
 # --- cases for cancelling ----------------------------------------------------------------------
@@ -256,15 +256,15 @@ async def _rejects_images(kit: Kit, provider: Provider) -> None:
 
 async def _proposes_intents_only(kit: Kit, provider: Provider) -> None:
     stream = kit.force(provider.stream)
-    heard = await read_events(stream)
-    ends = [event for event in heard if isinstance(event, ev.ToolUseEnd)]
+    events = await read_events(stream)
+    ends = [event for event in events if isinstance(event, ev.ToolUseEnd)]
     demand(bool(ends), "the tool was forced, but no call came")
     for end in ends:
         if end.intent is None:
             raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
         _demand_intent(end.intent, kit.tool)
     demand_same(
-        ev.fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
+        ev.fold(events).finish_reason, "tool_calls", "the finish reason of a reply with calls"
     )
 
 
@@ -286,9 +286,11 @@ async def _both_ways_propose(kit: Kit, provider: Provider) -> None:
 
 async def _ids_of_calls_are_one(kit: Kit, provider: Provider) -> None:
     stream = kit.force(provider.stream)
-    heard = await read_events(stream)
-    begun = [event.tool_use_id for event in heard if isinstance(event, ev.ToolUseStart)]
-    final = [block.id for block in ev.fold(heard).message.content if isinstance(block, m.ToolCall)]
+    events = await read_events(stream)
+    begun = [event.tool_use_id for event in events if isinstance(event, ev.ToolUseStart)]
+    final = [
+        block.id for block in ev.fold(events).message.content if isinstance(block, m.ToolCall)
+    ]
     demand(len(set(begun)) == len(begun), "two calls have the same id")
     demand_same(final, begun, "the ids of calls at their start and in the final content")
 
@@ -393,14 +395,14 @@ async def _answer_alike(kit: Kit, provider: Provider) -> None:
 
 async def _continue_each_other(kit: Kit, provider: Provider) -> None:
     async with kit.open(kit.other) as other:
-        said: list[m.Message] = [m.User(kit.tool_prompt)]
+        talk: list[m.Message] = [m.User(kit.tool_prompt)]
         for each in (provider, other, provider, other):
             reply = await each.complete(
-                said, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+                talk, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
             )
             demand(bool(reply.tool_calls), f"{each.name} did not continue with a call")
             results = [m.ToolResult(call.id, "Sunny, 21 degrees.") for call in reply.tool_calls]
-            said += [reply.message, *results]
+            talk += [reply.message, *results]
 
 
 _ALWAYS: dict[str, Check] = {

@@ -24,9 +24,9 @@ Check = Callable[[Kit, Provider], Awaitable[None]]
 
 async def read_events(stream: EventStream) -> list[ev.Event]:
     """Return the events of a stream; raise ``Violation`` if they break a rule."""
-    heard = [event async for event in stream]
-    demand_rules(heard)
-    return heard
+    events = [event async for event in stream]
+    demand_rules(events)
+    return events
 
 
 def demand_rules(events: list[ev.Event]) -> None:
@@ -39,13 +39,13 @@ def demand_rules(events: list[ev.Event]) -> None:
 
 async def read_until_error(stream: EventStream) -> tuple[list[ev.Event], ProviderError | None]:
     """Return the events of a stream, and the error that ended it, if any."""
-    heard: list[ev.Event] = []
+    events: list[ev.Event] = []
     try:
         async for event in stream:
-            heard.append(event)
+            events.append(event)
     except ProviderError as error:
-        return heard, error
-    return heard, None
+        return events, error
+    return events, None
 
 
 @contextlib.asynccontextmanager
@@ -94,26 +94,26 @@ def _demand_usage(usage: ev.Usage) -> None:
 
 
 async def _streams_keep_the_rules(kit: Kit, provider: Provider) -> None:
-    heard = await read_events(kit.stream(provider))
-    demand(bool(heard), "the stream ended without an event and without an error")
-    demand(isinstance(heard[0], ev.MessageStart), "the first event is not message.start")
-    demand(isinstance(heard[-1], ev.MessageComplete), "the last event is not message.complete")
-    demand(any(isinstance(event, ev.TextDelta) for event in heard), "no text came")
+    events = await read_events(kit.stream(provider))
+    demand(bool(events), "the stream ended without an event and without an error")
+    demand(isinstance(events[0], ev.MessageStart), "the first event is not message.start")
+    demand(isinstance(events[-1], ev.MessageComplete), "the last event is not message.complete")
+    demand(any(isinstance(event, ev.TextDelta) for event in events), "no text came")
 
 
 async def _a_stream_folds_to_its_response(kit: Kit, provider: Provider) -> None:
     async with kit.stream(provider) as stream:
         demand(not stream.ended, "the stream counts as ended before its end")
-        heard = await read_events(stream)
+        events = await read_events(stream)
     demand(stream.ended, "the stream does not count as ended after its end")
     reply = stream.response
     demand_response(reply)
     demand_same(
         reply.message,
-        ev.fold(heard).message,
+        ev.fold(events).message,
         "the stream's response and the fold of its events",
     )
-    demand_same(reply.usage, ev.fold(heard).usage, "their usage")
+    demand_same(reply.usage, ev.fold(events).usage, "their usage")
 
 
 async def _a_stream_can_be_abandoned(kit: Kit, provider: Provider) -> None:
@@ -134,11 +134,11 @@ async def is_known_not_to_stream(kit: Kit, provider: Provider) -> None:
 
 async def _a_cancelled_stream_is_closed(kit: Kit, provider: Provider) -> None:
     stream = kit.stream(provider)
-    heard = [await anext(stream)]
+    events = [await anext(stream)]
     demand(await stream.cancel(), "cancel() of a running stream returned False")
-    heard += [event async for event in stream]
-    demand_rules(heard)
-    demand_same(ev.fold(heard).finish_reason, "cancelled", "the finish reason")
+    events += [event async for event in stream]
+    demand_rules(events)
+    demand_same(ev.fold(events).finish_reason, "cancelled", "the finish reason")
     demand(not await stream.cancel(), "a second cancel() returned True")
     demand(
         not await provider.cancel(stream.request_id),
@@ -174,9 +174,9 @@ async def _started(provider: Provider, kit: Kit) -> None:
 
 async def _ids_are_the_callers(kit: Kit, provider: Provider) -> None:
     name = new_ulid()
-    heard = await read_events(kit.stream(provider, request_id=name))
+    events = await read_events(kit.stream(provider, request_id=name))
     demand(
-        {event.request_id for event in heard} == {name},
+        {event.request_id for event in events} == {name},
         "events do not have the given request_id",
     )
     reply = await kit.ask(provider, request_id=name)
@@ -208,9 +208,9 @@ async def _an_id_is_in_flight_once(kit: Kit, provider: Provider) -> None:
 async def _many_at_once(kit: Kit, provider: Provider) -> None:
     names = [new_ulid() for _ in range(kit.at_once)]
     calls = [read_events(kit.stream(provider, request_id=name)) for name in names]
-    for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
+    for name, events in zip(names, await asyncio.gather(*calls), strict=True):
         demand(
-            {event.request_id for event in heard} == {name},
+            {event.request_id for event in events} == {name},
             "events of one call have another call's id",
         )
 
@@ -220,8 +220,8 @@ async def _calls_do_not_wait_for_each_other(kit: Kit, provider: Provider) -> Non
     async with kit.stream(provider) as waiting:
         await anext(waiting)
         await read_events(kit.stream(provider))
-        heard = [event async for event in waiting]
-        demand(isinstance(heard[-1], ev.MessageComplete), "the first of two streams did not end")
+        events = [event async for event in waiting]
+        demand(isinstance(events[-1], ev.MessageComplete), "the first of two streams did not end")
 
 
 STREAMED: dict[str, Check] = {

@@ -125,9 +125,11 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
 
 
 def _in_a_line(error: errors.ProviderError) -> str:
-    said = f": {' '.join(error.provider_message.split())[:200]}" if error.provider_message else ""
+    reason = (
+        f": {' '.join(error.provider_message.split())[:200]}" if error.provider_message else ""
+    )
     status = f" (HTTP {error.status})" if error.status is not None else ""
-    return f"{type(error).__name__}{status}: {error.message}{said}"
+    return f"{type(error).__name__}{status}: {error.message}{reason}"
 
 
 # --- results and capabilities ------------------------------------------------------------------

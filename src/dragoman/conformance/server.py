@@ -53,14 +53,14 @@ class RecordingTransport(Transport):
         at = len(self.exchanges)
         self.exchanges.append(exchange)
         async with self._inner.send(request, credentials, timeouts, stream=stream) as reply:
-            heard = _RecordedStream(reply)
+            recorded = _RecordedStream(reply)
             try:
-                yield heard
+                yield recorded
             finally:
-                got = self._show(bytes(heard.first), _GOT)
+                got = self._show(bytes(recorded.first), _GOT)
                 self.exchanges[at] = replace(exchange, status=reply.status, got=got)
                 self.last_headers = {name.lower(): value for name, value in reply.headers.items()}
-                self.last_tail = bytes(heard.last)
+                self.last_tail = bytes(recorded.last)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -149,9 +149,9 @@ class Server:
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
         """Stream a reply and check the order of its events; return the events and the response."""
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
-            heard = [event async for event in stream]
-        check_events(heard)
-        return heard, stream.response
+            events = [event async for event in stream]
+        check_events(events)
+        return events, stream.response
 
     def _bounded(self, settings: dict[str, Any]) -> dict[str, Any]:
         given = {"temperature": 0.0, "max_tokens": self.max_tokens, **settings.pop("config", {})}

@@ -170,9 +170,7 @@ class DragomanModel(Model[Provider]):
         if parameters.output_mode == "native" and parameters.output_object is not None:
             arguments["response_schema"] = parameters.output_object.json_schema
         arguments |= {
-            ours: given[theirs]
-            for theirs, ours in _SETTINGS.items()
-            if given.get(theirs) is not None
+            name: given[key] for key, name in _SETTINGS.items() if given.get(key) is not None
         }
         if parameters.thinking is not None:
             arguments["reasoning"] = _read_thinking(parameters.thinking)

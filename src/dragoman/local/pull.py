@@ -96,10 +96,10 @@ def pull_model(
     """
     text, catalog = str(spec), load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):
-        raise store.WeightsError("a sha256 is 64 hexadecimal digits")
+        raise store.WeightsError(f"sha256 must be 64 hexadecimal digits, not {sha256!r}")
     if text in ("", *catalog.models):
         if name is not None or sha256 is not None:
-            raise store.WeightsError("name and sha256 of a model of the catalogue are fixed")
+            raise store.WeightsError("leave out name and sha256; the catalogue fixes them")
         return _pull_entry(text or catalog.default, progress)
     prefix, _, rest = text.partition(":")
     if prefix in catalog.hubs:

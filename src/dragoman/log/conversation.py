@@ -67,10 +67,10 @@ class Conversation:
             return True
         return False
 
-    def add(self, seq: int, said: MessageRecorded, *, is_goal: bool) -> None:
+    def add(self, seq: int, recorded: MessageRecorded, *, is_goal: bool) -> None:
         """Add a message; ``is_goal`` marks a message that the user wrote."""
-        self._history.append((seq, said, is_goal))
-        self._take(seq, said, is_goal)
+        self._history.append((seq, recorded, is_goal))
+        self._take(seq, recorded, is_goal)
 
     def project(self, seq: int, projected: ContextProjected) -> None:
         """Apply a projection: stop sending the messages that it leaves out."""

@@ -479,11 +479,12 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
         rows = view.page(session, present - 1, 1) if present else ()
     if not present:
         return 0
-    theirs = next(source.read(session, present - 1), None)
-    if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
-        longer = "is longer here" if theirs is None else f"diverges at record {present} or earlier"
+    imported = next(source.read(session, present - 1), None)
+    if imported is None or not rows or read_row(rows[0]).hash != imported.hash:
+        where = f"diverges at record {present} or earlier"
         raise InvalidRecordError(
-            f"session {session!r} {longer}: it is another session, or was continued here"
+            f"session {session!r} {'is longer here' if imported is None else where}: it is "
+            "another session, or was continued here"
         )
     return present
 

@@ -252,22 +252,22 @@ class Record(Wrapper, Middleware):
     # --- replaying recorded calls
 
     async def _play(self, request: Any) -> AsyncIterator[Event]:
-        began, heard = self._clock(), list[Event]()
+        began, events = self._clock(), list[Event]()
         take = self._shelf.find(request_key(request), canonical(request))
-        for at, said in take.play(
+        for at, item in take.play(
             self.path, decode_event if self.operation == "chat" else read_answer
         ):
             if self._replay_timing and (wait := began + at - self._clock()) > 0:
                 await self._sleep(wait)
-            if isinstance(said, ProviderError):
-                said.request_id = request.request_id
-                if heard:
-                    said.response = fold_events(heard)
-                raise said
-            if said is not None:
-                event = readdress(said, request.request_id)
+            if isinstance(item, ProviderError):
+                item.request_id = request.request_id
+                if events:
+                    item.response = fold_events(events)
+                raise item
+            if item is not None:
+                event = readdress(item, request.request_id)
                 if type(event) is MessageStart or type(event) is MessageComplete:
-                    heard.append(event)
+                    events.append(event)
                 yield event
 
     # --- recording calls

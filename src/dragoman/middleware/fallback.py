@@ -340,7 +340,7 @@ def _check_candidates(candidates: Any) -> tuple[Provider, ...]:
         raise ValueError("Fallback: candidates must be a list of providers, not one provider")
     given: tuple[Any, ...] = tuple(candidates)
     if not given:
-        raise ValueError("Fallback: candidates is empty")
+        raise ValueError("Fallback: candidates is empty; give at least one provider")
     seen: set[str] = set()
     for at, candidate in enumerate(given):
         place = f"Fallback: candidates[{at}]"

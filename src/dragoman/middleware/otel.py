@@ -194,27 +194,27 @@ def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
     """Return the attributes that only spans have, not metrics; unknown values are omitted."""
     config = event.config
-    said = {name: getattr(config, name) for name in _SETTINGS}
-    said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}
-    said["reasoning"] = config.reasoning if isinstance(config.reasoning, str) else None
-    said["stream"] = True if event.stream else None
+    facts = {name: getattr(config, name) for name in _SETTINGS}
+    facts |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}
+    facts["reasoning"] = config.reasoning if isinstance(config.reasoning, str) else None
+    facts["stream"] = True if event.stream else None
     if event.stream and event.first_event_ms is not None:
-        said["first_event"] = event.first_event_ms / 1000
+        facts["first_event"] = event.first_event_ms / 1000
     if isinstance(event, CallFailed):
-        said |= {"error": event.error_class, "status": event.status}
+        facts |= {"error": event.error_class, "status": event.status}
     else:
         finish = (event.finish_reason,) if event.operation == "chat" else None
-        said |= {"response_model": event.response_model, "finish_reasons": finish}
-        said |= {"response_id": event.response_id, "dimensions": event.dimensions}
-    said |= _content(event)
-    return {NAMES[name]: value for name, value in said.items() if value is not None}
+        facts |= {"response_model": event.response_model, "finish_reasons": finish}
+        facts |= {"response_id": event.response_id, "dimensions": event.dimensions}
+    facts |= _content(event)
+    return {NAMES[name]: value for name, value in facts.items() if value is not None}
 
 
 def _content(event: CallCompleted | CallFailed) -> dict[str, str]:
     if event.request is None:
         return {}
     messages = event.request.messages
-    said = {
+    parts = {
         "system": [
             {"type": "text", "content": each.content}
             for each in messages
@@ -223,10 +223,10 @@ def _content(event: CallCompleted | CallFailed) -> dict[str, str]:
         "input_messages": [_message(each) for each in messages if not isinstance(each, System)],
     }
     if isinstance(event, CallCompleted) and event.content is not None:
-        said["output_messages"] = [
+        parts["output_messages"] = [
             {**_message(Assistant(event.content)), "finish_reason": event.finish_reason}
         ]
-    return {name: msgspec.json.encode(value).decode() for name, value in said.items() if value}
+    return {name: msgspec.json.encode(value).decode() for name, value in parts.items() if value}
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Retry(Wrapper, Middleware):
     ) -> None:
         super().__init__(provider)
         if any(isinstance(layer, Retry) for layer in walk(provider)):
-            raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
+            raise ValueError("Retry: remove the inner Retry; the attempts of two would multiply")
         check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
         if deadline is not None:
             check_number("Retry", "deadline", deadline, least=0.001, most=MAX_SECONDS)

@@ -36,7 +36,7 @@ class KeyRotation(Wrapper, Middleware):
         self, providers: Sequence[Provider], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if not providers:
-            raise ValueError("KeyRotation: providers is empty")
+            raise ValueError("KeyRotation: providers is empty; give one for each key")
         if len({(each.name, each.model) for each in providers}) > 1:
             raise ValueError("KeyRotation: providers must be of one name and model")
         super().__init__(providers[0])

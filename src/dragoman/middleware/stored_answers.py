@@ -82,14 +82,14 @@ def write_error(error: ProviderError) -> dict[str, Any]:
     # The model's output and the caller's schema are stored unchanged, because callers need them;
     # all other fields are masked.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
-    said = hide(
+    record = hide(
         msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept})
     )
     return {
         "class": kind,
         "message": scrub(error.message),
         "quotable": error.quotable,
-        **said,
+        **record,
         **kept,
     }
 

@@ -112,7 +112,7 @@ class Model(ABC):
             self.check(request)
             if request.request_id in self._calls:
                 raise InvalidRequestError(
-                    f"request_id {quote(request.request_id)} is already in flight"
+                    f"request_id {quote(request.request_id)} is already in flight; wait for that call, or use another id"
                 )
         except ProviderError as error:
             error.provider, error.model = self.name or None, self.model or None

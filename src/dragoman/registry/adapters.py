@@ -201,19 +201,19 @@ class Adapter(Struct, frozen=True):
         """Return the adapter's arguments for ``connect_embedder`` or ``connect_reranker``."""
         vendor = self.vendor
         own: Side = getattr(self, operation)
-        theirs: Side | None = getattr(vendor, operation, None)
+        side: Side | None = getattr(vendor, operation, None)
         known = EMBED_CODECS if operation == "embed" else RERANK_CODECS
-        wire = own.wire or (theirs.wire if theirs is not None else self.wire)
+        wire = own.wire or (side.wire if side is not None else self.wire)
         if wire not in known:
             what = "embeds" if operation == "embed" else "ranks"
             raise InvalidModelError(
                 f"no model of {self.name} {what}: its wire, {wire}, does not support it"
             )
         at_home = vendor is not None and _same_origin(self.base_url, vendor.base_url)
-        elsewhere = theirs.base_url if theirs is not None and at_home else None
+        elsewhere = side.base_url if side is not None and at_home else None
         chat = self.settings()
         quirks = {
-            **(theirs.quirks if theirs is not None and theirs.wire == wire else {}),
+            **(side.quirks if side is not None and side.wire == wire else {}),
             **own.quirks,
         }
         keys = ("api_key", "timeouts", "name", "headers", "hint", "on_loss", "keep_raw")

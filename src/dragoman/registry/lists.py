@@ -84,8 +84,8 @@ def read_list(data: bytes) -> tuple[str, Listed]:
     kind = _find_format(content)
     form = read_sources()[kind]
     found: Listed = {}
-    for theirs, name, record in _READERS[kind](content):
-        vendor = form.vendors.get(theirs)
+    for vendor_name, name, record in _READERS[kind](content):
+        vendor = form.vendors.get(vendor_name)
         if vendor is not None and not _UNUSABLE.search(name):
             if not name.isprintable() or not 0 < len(name) <= 200:
                 raise ListError(f"not the name of a model: {name[:60]!r}")

@@ -63,7 +63,7 @@ class _Call:
     @property
     def complete(self) -> list[Message]:
         """The complete conversation at the time of the call."""
-        return [said.message for said in self._messages[: self._count]]
+        return [entry.message for entry in self._messages[: self._count]]
 
     @property
     def sent(self) -> list[Message]:

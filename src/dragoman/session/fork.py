@@ -25,7 +25,7 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     if not records or (at is not None and records[-1].seq != at):
         raise SessionError(f"session {session!r} has no record {at}")
     if next(iter(log.read(name)), None) is not None:
-        raise SessionError(f"there is a session {name!r} in this log already")
+        raise SessionError(f"there is a session {name!r} in this log already; choose another id")
     state = reduce_records(records)
     place = ForkedFrom(session, records[-1].seq, records[-1].hash)
     root = await log.append(name, _start(records, place), expected=0)

@@ -30,7 +30,7 @@ class Journal:
         self.session = session
         self.state = state
         self._watch = watch
-        self.told: set[tuple[str | None, ...]] = set()  # the losses that are in the program's log
+        self.reported: set[tuple[str | None, ...]] = set()  # losses in the program's log
         self._turn = asyncio.Lock()  # concurrent tools write one after the other
 
     async def write(

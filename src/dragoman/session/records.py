@@ -87,19 +87,19 @@ def is_repeatable(response: Response) -> bool:
     return bool(calls) and all(call.name and isinstance(call.arguments, dict) for call in calls)
 
 
-def end_lost_call(started: CallStarted, said: MessageRecorded | None, problem: str) -> CallEnd:
+def end_lost_call(started: CallStarted, reply: MessageRecorded | None, problem: str) -> CallEnd:
     """Return the end of a call whose end was not recorded, for example because of a crash.
 
-    ``said`` is the recorded reply. If it is complete, so is the call; otherwise the call has
+    ``reply`` is the recorded one. If it is complete, so is the call; otherwise the call has
     failed, and ``problem`` describes why.
     """
     facts: dict[str, Any] = {name: getattr(started, name) for name in _SHARED}
-    if said is None or said.finish_reason is None:
+    if reply is None or reply.finish_reason is None:
         return make_end(facts, None, problem)
-    facts |= {"provider": said.provider or "", "model": said.model or ""}
-    facts["latency_ms"] = round(said.latency_ms or 0.0, 3)
-    if said.usage is not None and said.usage != Usage():
-        facts |= count_usage(said.usage) | {name: getattr(said, name) for name in _COST}
-    message = cast("Assistant", said.message)
-    answer: Response = Response(message, said.finish_reason, said.usage or Usage())
+    facts |= {"provider": reply.provider or "", "model": reply.model or ""}
+    facts["latency_ms"] = round(reply.latency_ms or 0.0, 3)
+    if reply.usage is not None and reply.usage != Usage():
+        facts |= count_usage(reply.usage) | {name: getattr(reply, name) for name in _COST}
+    message = cast("Assistant", reply.message)
+    answer: Response = Response(message, reply.finish_reason, reply.usage or Usage())
     return make_end(facts, answer, None if answer.finish_reason in STOP_REASONS else problem)

@@ -424,7 +424,7 @@ class Session(Displayed, Generic[Parsed]):
             self._loaded = False
             await self._continue("another goal" if goal is not None else "to go on")
         if goal is None and not any(
-            isinstance(said.message, User) for said in self.state.messages
+            isinstance(entry.message, User) for entry in self.state.messages
         ):
             goal = self.state.goal  # the session ended before its first message was written
         if goal is not None:
@@ -435,7 +435,7 @@ class Session(Displayed, Generic[Parsed]):
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
-            raise SessionError("a new session needs a goal")
+            raise SessionError("a new session needs a goal; pass a text to run()")
         if next(iter(self.log.read(self.id)), None) is not None:
             raise SessionError(
                 f"there is a session {self.id!r} in this log already; use Session.resume"

@@ -110,14 +110,14 @@ class State:
         else:
             self._follow_intent(record, payload)
 
-    def _hear(self, said: logs.MessageRecorded) -> None:
-        if isinstance(said.message, Assistant):
-            if self.call is not None and said.request_id == self.call.started.request_id:
-                self.call.reply = said
-            routing = said.routing
+    def _hear(self, recorded: logs.MessageRecorded) -> None:
+        if isinstance(recorded.message, Assistant):
+            if self.call is not None and recorded.request_id == self.call.started.request_id:
+                self.call.reply = recorded
+            routing = recorded.routing
             asked = None if routing is None else _provider_of(routing.asked or routing.chosen)
-            for call_id, intent_id in said.tool_ids.items():
-                for name in {asked, said.provider} - {None}:
+            for call_id, intent_id in recorded.tool_ids.items():
+                for name in {asked, recorded.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
 
     def _follow_call(
@@ -171,12 +171,12 @@ class State:
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
         """Return the calls of the last reply that have no result yet, with their intents."""
         results: set[str] = set()
-        for said in reversed(self.messages):
-            if isinstance(said.message, ToolResult):
-                results.add(said.message.tool_call_id)
-            elif isinstance(said.message, Assistant):
-                calls = [call for call in said.message.tool_calls if call.id not in results]
-                return [(call, said.tool_ids.get(call.id)) for call in calls]
+        for recorded in reversed(self.messages):
+            if isinstance(recorded.message, ToolResult):
+                results.add(recorded.message.tool_call_id)
+            elif isinstance(recorded.message, Assistant):
+                calls = [call for call in recorded.message.tool_calls if call.id not in results]
+                return [(call, recorded.tool_ids.get(call.id)) for call in calls]
             else:
                 return []
         return []
@@ -186,12 +186,12 @@ class State:
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: logs.Sent, provider: str) -> Message:
-        said, message = entry.said, _flatten(entry.message)
-        if not said.tool_ids:
+        recorded, message = entry.said, _flatten(entry.message)
+        if not recorded.tool_ids:
             return message
         names = {
             call_id: self.ids.to_provider(provider, intent)
-            for call_id, intent in said.tool_ids.items()
+            for call_id, intent in recorded.tool_ids.items()
         }
         if isinstance(message, ToolResult):
             return replace(

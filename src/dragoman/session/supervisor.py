@@ -34,7 +34,7 @@ class Supervisor:
         """Run ``work`` and return its result; stop it after ``seconds``."""
         if self._task is not None:
             work.close()
-            raise SessionError("the session is running already")
+            raise SessionError("the session is running already; wait for run()")
         self.stop = None
         task = asyncio.create_task(work)
         self._task = task

@@ -233,8 +233,8 @@ class Turn:
             at, part = (int(found[1]), found[2]) if found else (-1, warning.path)
             message = entries[at].said.message_id if 0 <= at < len(entries) else None
             key = reply.provider, reply.model, message, part, warning.code
-            if key not in self.journal.told:
-                self.journal.told.add(key)
+            if key not in self.journal.reported:
+                self.journal.reported.add(key)
                 log.warning(
                     "%s/%s %s %s: %s", reply.provider, reply.model, self.journal.session,
                     message or stream.request_id, warning,

@@ -314,24 +314,24 @@ Say = Callable[[Assembler], None]
 
 def _pieces(answer: Answer) -> Iterator[Say]:
     """Yield the streamed pieces of an answer, each as a function that emits the piece."""
-    for key, said in enumerate(answer.said):
-        yield from _pieces_of(key, said, answer.piece)
+    for key, block in enumerate(answer.said):
+        yield from _pieces_of(key, block, answer.piece)
 
 
-def _pieces_of(key: int, said: Said, size: int | None) -> Iterator[Say]:
-    if isinstance(said, Call):
-        yield lambda out: out.tool_start(key, said.id, said.name)
-        for piece in _split(said.written, size or 12):
+def _pieces_of(key: int, block: Said, size: int | None) -> Iterator[Say]:
+    if isinstance(block, Call):
+        yield lambda out: out.tool_start(key, block.id, block.name)
+        for piece in _split(block.written, size or 12):
             yield lambda out, piece=piece: out.tool_input(key, piece)  # type: ignore[misc]
         yield lambda out: out.block_end(key)
         return
-    if isinstance(said, RedactedThinking | Opaque):
-        yield lambda out: out.whole(said)
+    if isinstance(block, RedactedThinking | Opaque):
+        yield lambda out: out.whole(block)
         return
-    is_text = isinstance(said, Text)
-    for piece in _split(said.text, size):
+    is_text = isinstance(block, Text)
+    for piece in _split(block.text, size):
         yield lambda out, piece=piece: out.text(piece) if is_text else out.thinking(piece)  # type: ignore[misc]
-    state = said.continuity
+    state = block.continuity
     if state is not None:
         yield lambda out: out.attach(Text if is_text else Thinking, state.signature, state.opaque)
     yield lambda out: out.block_end()
@@ -346,20 +346,22 @@ def _split(text: str, size: int | None) -> list[str]:
 def _count(request: Request, answer: Answer) -> Usage:
     """Return estimated token counts of a request and its reply, as a provider reports them."""
     asked = estimate_input_tokens(request.messages, request.tools)
-    said = [estimate_text(_text_of(each)).tokens for each in answer.said]
+    counts = [estimate_text(_text_of(each)).tokens for each in answer.said]
     thought = [
-        count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)
+        count
+        for count, each in zip(counts, answer.said, strict=True)
+        if isinstance(each, Thinking)
     ]
     return Usage(
         asked,
-        sum(said),
+        sum(counts),
         reasoning_tokens=sum(thought) if thought else None,
-        total_tokens=asked + sum(said),
+        total_tokens=asked + sum(counts),
     )
 
 
-def _text_of(said: Said) -> str:
-    return said.written if isinstance(said, Call) else getattr(said, "text", "")
+def _text_of(block: Said) -> str:
+    return block.written if isinstance(block, Call) else getattr(block, "text", "")
 
 
 # --- emitting scripted failures ----------------------------------------------------------------

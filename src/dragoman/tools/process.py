@@ -113,24 +113,24 @@ async def run_process(
         # We open the pipes ourselves: asyncio would wait until every background program has closed
         # its pipes too.
         pipes = [await stack.enter_async_context(open_pipe(each)) for each in kept]
-        ours, theirs = stack.enter_context(_control(supervised=supervised))
-        if theirs is not None:
-            argv = supervise(argv, theirs.fileno())
-            pass_fds = [*pass_fds, theirs.fileno()]
+        own_end, other_end = stack.enter_context(_control(supervised=supervised))
+        if other_end is not None:
+            argv = supervise(argv, other_end.fileno())
+            pass_fds = [*pass_fds, other_end.fileno()]
         process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes], pass_fds)
         for end in [
             *[pipe.close_write_end for pipe in pipes],
-            *([theirs.close] if theirs is not None else []),
+            *([other_end.close] if other_end is not None else []),
         ]:
             end()
         try:
-            code = await _wait(process, ours, argv)
+            code = await _wait(process, own_end, argv)
             await asyncio.wait([pipe.ended for pipe in pipes], timeout=_GRACE)
         finally:
-            if ours is None:
+            if own_end is None:
                 signal_group(process.pid, signal.SIGKILL)
             else:
-                ours.close()
+                own_end.close()
                 # SIGCONT resumes a supervisor that the command has stopped
                 signal_group(process.pid, signal.SIGCONT)
             await asyncio.shield(end_process(process))
@@ -170,10 +170,10 @@ def _control(
     if not (supervised and _CAN_SUPERVISE):
         yield None, None
         return
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
-        yield ours, theirs
+    own_end, other_end = socket.socketpair()
+    own_end.setblocking(False)
+    with own_end, other_end:
+        yield own_end, other_end
 
 
 async def _wait(

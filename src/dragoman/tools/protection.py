@@ -172,7 +172,9 @@ def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
             )
             return msgspec.json.decode(done.stdout, type=dict[str, Any])
         except subprocess.CalledProcessError as error:
-            said = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-            return f"the sandbox cannot be tried: {said[:200] or f'exit code {error.returncode}'}"
+            reason = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+            return (
+                f"the sandbox cannot be tried: {reason[:200] or f'exit code {error.returncode}'}"
+            )
         except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
             return f"the sandbox cannot be tried: {type(error).__name__}"

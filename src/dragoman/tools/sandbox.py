@@ -247,5 +247,5 @@ def _try(sandbox: Sandbox) -> str | None:
             done = subprocess.run(argv, check=False, **settings)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as error:
             return type(error).__name__
-    said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-    return (said or f"exit code {done.returncode}")[:200] if done.returncode else None
+    reason = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+    return (reason or f"exit code {done.returncode}")[:200] if done.returncode else None

@@ -186,7 +186,7 @@ class Reader:
         """Return the request and the reply of one call, or ``None`` if it is not in the log."""
         messages: list[Any] = []
         asked: dict[str, Any] = {}
-        heard: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for record in self._log.read(session):
             payload = record.payload
             if (
@@ -197,13 +197,13 @@ class Reader:
                 if isinstance(payload, CallStarted):
                     asked = {**record.data, **asked}
                 else:
-                    heard.append({"type": record.type, **record.data})
+                    events.append({"type": record.type, **record.data})
             if isinstance(payload, MessageRecorded) and payload.in_context:
                 messages.append(record.data["message"])
         if not asked:
             return None
         text = msgspec.json.format(
-            msgspec.json.encode({"asked": asked, "heard": heard}), indent=2
+            msgspec.json.encode({"asked": asked, "heard": events}), indent=2
         ).decode()
         return {"request_id": request_id, **_cut(text)}
 

@@ -58,7 +58,7 @@ def parse_url(url: str) -> Target:
     """Parse an http or https URL; raise ``ValueError`` for any other text."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the URL is not an http or https URL")
+        raise ValueError("the URL is not an http or https URL; begin it with https:// or http://")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     name = f"[{host}]" if ":" in host else host
     port = parts.port or (443 if parts.scheme == "https" else 80)

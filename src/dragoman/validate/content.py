@@ -25,7 +25,7 @@ def check_blocks(content: Any, path: str) -> None:
         if type(block) is m.Text:
             need_text(block.text, f"{where}.text")
             if not block.text:
-                raise InvalidRequestError(f"{where}.text is empty")
+                raise InvalidRequestError(f"{where}.text is empty; leave the block out")
             _check_continuity(block.continuity, where)
         elif type(block) is m.Image or type(block) is m.Document or type(block) is m.Audio:
             check_media(block, where)
@@ -93,7 +93,7 @@ def check_assistant_block(block: Any, path: str) -> None:
     elif type(block) is m.Audio or (type(block) is m.Image and block.continuity is not None):
         check_media(block, path)
     else:
-        raise InvalidRequestError(f"{path}: an assistant cannot say {type(block).__name__}")
+        raise InvalidRequestError(f"{path}: an assistant cannot send {type(block).__name__}")
     _check_continuity(block.continuity, path)
 
 

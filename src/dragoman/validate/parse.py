@@ -55,16 +55,16 @@ def build_request(
         response_schema = dict(response_schema)
     elif response_schema is not None:
         response_schema, response_type = response_schema_of(response_schema), response_schema
-    said, asked = parse_messages(messages), parse_config(config)
+    parsed, asked = parse_messages(messages), parse_config(config)
     tools, server_tools = _split_tools(tools)
     if settings:
         system, asked = _apply_settings(asked, settings)
-        said = said if system is None else (m.System(system), *said)
+        parsed = parsed if system is None else (m.System(system), *parsed)
     # A client of the gateway may send -1, which some servers read as "no limit".
     if isinstance(asked.max_tokens, int) and asked.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1")
     return m.Request(
-        said,
+        parsed,
         parse_tools(tools),
         asked,
         response_schema,
@@ -85,20 +85,20 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[m.ServerTool, ...]]:
     """Return the caller's tools, and the server-side tools that the provider runs."""
     if not isinstance(tools, list | tuple):
         return tools, ()
-    theirs: list[m.ServerTool] = []
+    server_tools: list[m.ServerTool] = []
     own: list[Any] = []
     for at, tool in enumerate(tools):
         if isinstance(tool, m.ServerTool):
-            theirs.append(tool)
+            server_tools.append(tool)
         elif isinstance(tool, Mapping) and tool.get("type") == "server_tool":
             record = Fields(tool, f"tools[{at}]")
             record.allow("type", "name", "options")
-            theirs.append(
+            server_tools.append(
                 m.ServerTool(record.need_text("name"), dict(record.get("options", dict, {})))
             )
         else:
             own.append(tool)
-    return (own, tuple(theirs)) if theirs else (tools, ())
+    return (own, tuple(server_tools)) if server_tools else (tools, ())
 
 
 def _apply_settings(
@@ -410,7 +410,7 @@ def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) 
         )
     if kind in elsewhere:
         return InvalidRequestError(
-            f"{record.where}: content of type {quote(kind)} cannot be said by {role}"
+            f"{record.where}: content of type {quote(kind)} does not belong in a message of {role}"
         )
     return UnsupportedContentError(
         f"{record.where}: content of type {quote(kind)} is not supported"

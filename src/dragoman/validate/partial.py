@@ -92,7 +92,7 @@ class PartialValue:
 
     def __init__(self, request: Request) -> None:
         if request.response_schema is None:
-            raise InvalidRequestError("partial() needs a response_schema")
+            raise InvalidRequestError("partial() needs response_schema= in stream()")
         self._schema = compile_schema(request.response_schema, "response_schema")
         self._kind = request.response_type
         self._json = PartialJson()

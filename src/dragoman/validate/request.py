@@ -48,12 +48,12 @@ def check_request(request: m.Request, *, history: bool = True) -> None:
 
 def _check_last(messages: Sequence[m.Message], *, continues: bool) -> None:
     if not messages:
-        raise InvalidRequestError("messages is empty")
+        raise InvalidRequestError("messages is empty; give a text or a User(...)")
     if type(messages[-1]) not in (User, ToolResult) and not (
         continues and type(messages[-1]) is Assistant
     ):
         raise InvalidRequestError(
-            "the last message must be the user's or a tool's: there is nothing to answer"
+            "the last message must be the user's or a tool's: add User(...), so that there is something to answer"
         )
 
 
@@ -63,14 +63,16 @@ def _check_messages(messages: Sequence[m.Message]) -> None:
     for at, message in enumerate(messages[leading:], leading):
         if type(message) is User:
             if not message.content:
-                raise InvalidRequestError(f"messages[{at}].content is empty")
+                raise InvalidRequestError(
+                    f"messages[{at}].content is empty; leave the message out"
+                )
             if type(message.content) is not str:
                 check_blocks(message.content, f"messages[{at}]")
         elif type(message) is Assistant:
             _check_assistant(message, at, open_calls)
         elif type(message) is System:
             raise InvalidRequestError(
-                f"messages[{at}]: a system message may only lead the conversation"
+                f"messages[{at}]: a system message may only lead the conversation; move it to the beginning"
             )
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
@@ -85,7 +87,7 @@ def _check_opening(messages: Sequence[m.Message]) -> int:
         leading += 1
     if type(message) is not User:
         raise InvalidRequestError(
-            f"messages[{leading}]: the conversation must begin with the user"
+            f"messages[{leading}]: the conversation must begin with the user; put a User message first"
         )
     return leading
 
@@ -119,9 +121,9 @@ def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) ->
     need_text(message.tool_call_id, f"{path}.tool_call_id")
     count = open_calls.get(message.tool_call_id)
     if count is None:
-        raise InvalidRequestError(f"{path}.tool_call_id matches no earlier tool call")
+        raise InvalidRequestError(f"{path}.tool_call_id matches no earlier tool call; use its id")
     if not count:
-        raise InvalidRequestError(f"{path}.tool_call_id: this call was answered before")
+        raise InvalidRequestError(f"{path}.tool_call_id: this call has a result already")
     open_calls[message.tool_call_id] = count - 1
     if type(message.is_error) is not bool:
         raise InvalidRequestError(
@@ -174,9 +176,11 @@ def _check_tools(tools: Sequence[m.Tool]) -> dict[str, Schema]:
             raise InvalidRequestError(f"tools[{at}] is not a Tool but {type(tool).__name__}")
         need_text(tool.name, f"tools[{at}].name")
         if not tool.name:
-            raise InvalidRequestError(f"tools[{at}].name is empty")
+            raise InvalidRequestError(f"tools[{at}].name is empty; name the tool")
         if tool.name in schemas:
-            raise InvalidRequestError(f"tools[{at}].name: {quote(tool.name)} is used twice")
+            raise InvalidRequestError(
+                f"tools[{at}].name: {quote(tool.name)} is used twice; rename one"
+            )
         need_text(tool.description, f"tools[{at}].description")
         if tool.strict is not None and type(tool.strict) is not bool:
             raise InvalidRequestError(
@@ -202,12 +206,12 @@ def _check_tool_choice(request: m.Request) -> None:
             f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}"
         )
     if not request.tools:
-        raise InvalidRequestError("tool_choice asks for a tool call, and tools is empty")
+        raise InvalidRequestError("tool_choice asks for a tool call; pass tools=[...]")
     if isinstance(choice, m.ForceTool) and choice.name not in [
         tool.name for tool in request.tools
     ]:
         raise InvalidRequestError(
-            f"tool_choice forces {quote(choice.name)}, which is not among tools"
+            f"tool_choice forces {quote(choice.name)}, which is not among tools; force one of them"
         )
 
 

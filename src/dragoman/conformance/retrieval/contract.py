@@ -228,9 +228,9 @@ async def _check_settings(kit: RetrievalKit, model: Any) -> None:
                 f"{len(answer.results)} results for top_k={wanted}",
             )
         else:
-            told = any(warning.path == "dimensions" for warning in answer.warnings)
+            is_warned = any(warning.path == "dimensions" for warning in answer.warnings)
             demand(
-                answer.dimensions == wanted or told,
+                answer.dimensions == wanted or is_warned,
                 f"dimensions={wanted} was ignored without a warning",
             )
     if isinstance(plain, Ranking):
@@ -240,10 +240,11 @@ async def _check_settings(kit: RetrievalKit, model: Any) -> None:
 async def _check_documents(model: Any, kit: RetrievalKit) -> None:
     with contextlib.suppress(InvalidRequestError, UnsupportedFeatureError):
         answer = await _ask(model, kit, return_documents=True)
-        told = any(warning.path == "return_documents" for warning in answer.warnings)
+        is_warned = any(warning.path == "return_documents" for warning in answer.warnings)
         for each in answer.results:
             demand(
-                each.document is not None or told, "return_documents was ignored without a warning"
+                each.document is not None or is_warned,
+                "return_documents was ignored without a warning",
             )
             demand(
                 each.document in (None, kit.texts[each.index]),
