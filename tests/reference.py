@@ -58,11 +58,11 @@ def write_commands() -> str:
     )
     shared = {record for record, times in counted.items() if times > _SHARED}
     text = _context(main, "dragoman", None).make_formatter()
-    with text.section("Options"):
-        text.write_dl(sorted(shared, key=lambda record: record[0].lstrip("-")))
+    text.write_dl(sorted(shared, key=lambda record: record[0].lstrip("-")))
     parts = [_COMMANDS_HEAD, f"```text\n{text.getvalue().lstrip()}```\n"]
     for name, (command, context) in found.items():
-        parts.append(f"\n## {name}\n\n```text\n{_help(command, context, shared)}```\n")
+        head = f"{name} {_arguments(command, context)}".rstrip()
+        parts.append(f"\n## {head}\n\n```text\n{_help(command, context, shared)}```\n")
     return "".join(parts)
 
 
@@ -70,8 +70,8 @@ _SHARED = 1  # an option that more commands have is explained at the top
 _COMMANDS_HEAD = """\
 # The command
 
-The same texts as `--help`, which every command has. The [guide to the command line](../howto/command-line.md) shows how
-the commands are used; the [exit codes](errors.md#exit-codes) are on the page of errors.
+`--help`, which every command has, prints these texts with examples and the limits of numbers. An option with `...` may be
+repeated. See also the [guide to the command line](../howto/command-line.md) and the [exit codes](errors.md#exit-codes).
 
 ## Options of several commands
 
@@ -98,9 +98,21 @@ def _options(command: click.Command, context: click.Context) -> list[tuple[str, 
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:
-    """Return one text for the option that prints a result as JSON, whose result has many names."""
-    is_json = record[0] == "--json" and re.fullmatch(r"Print [\w ]+ as JSON\.", record[1])
-    return ("--json", "Print the result as JSON.") if is_json else record
+    """Return an option without the limits of its number. The option that prints a result as JSON
+    gets one text, because its result has many names.
+    """
+    name, text = re.sub(r"INTEGER( RANGE)?|FLOAT", "N", record[0]), record[1]
+    if name == "--json" and re.fullmatch(r"Print [\w ]+ as JSON\.", text):
+        return "--json", "Print the result as JSON."
+    text = re.sub(r"(; |  \[)[\d.<=]*x[\d.<>=]+\]", lambda at: "]" * (at[1] == "; "), text)
+    if "; may be repeated" in text:
+        return f"{name}...", text.replace("; may be repeated", "")
+    return name, text
+
+
+def _arguments(command: click.Command, context: click.Context) -> str:
+    names = [part for part in command.collect_usage_pieces(context) if part != "[OPTIONS]"]
+    return f"`{' '.join(names).removesuffix(' [ARGS]...')}`" if names else ""
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -117,17 +129,21 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
 
 def _help(command: click.Command, context: click.Context, shared: set[tuple[str, str]]) -> str:
     text = context.make_formatter()
-    command.format_usage(context, text)
-    command.format_help_text(context, text)
+    with text.indentation():
+        for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+            if not paragraph.startswith("\b"):  # an example
+                text.write_paragraph()
+                text.write_text(paragraph)
     records = _options(command, context)
     if own := [record for record in records if record not in shared]:
-        with text.section("Options"):
+        text.write_paragraph()
+        with text.indentation():
             text.write_dl(own)
     if also := [record[0].split(" ")[0].rstrip(",") for record in records if record in shared]:
         text.write_paragraph()
         text.write_text(f"Also: {', '.join(also)}.")
     command.format_epilog(context, text)
-    return text.getvalue()
+    return text.getvalue().lstrip("\n")
 
 
 # --- reference page of errors ------------------------------------------------------------------
@@ -144,30 +160,25 @@ contains a key or a prompt.
 A call that is known to fail is rejected before anything is sent, with the `status` `None` and a `provider_code` of
 `not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support` or `no_system_prompt_support`.
 
-| class | category | error_class | kind | transient |
-|---|---|---|---|---|
-{rows}
-
 The text and the codes in the server's reply decide the class, and else the HTTP status: 401 and 403 `AuthenticationError`,
 402 `BillingError`, 408 `TimedOutError`, 429 `RateLimitError`, 529 `OverloadedError`, others from 500 `UnavailableError`, all
 others, such as 400, 413 and 422, `InvalidRequestError`. An error inside a reply of status 200 has no `status`, unless the
 server states one.
 
-| class | meaning | what to do |
-|---|---|---|
-{advice}
+In brackets: the parent class if it is not `ProviderError`, `category`, `error_class`, `kind`, and whether the error is
+transient.
+
+{rows}
 
 An invalid argument of a function raises `ValueError` with the name of the field; an invalid file raises `ConfigError`,
 a subclass of `ValueError`, with the file and the line.
 
 ## Exit codes
 
-| code | |
-|---|---|
-| 0 | success |
-| 1 | a bug, or a check with the answer "no" |
-| 2 | wrong usage, or a file that is invalid or cannot be read |
-{codes}
+- 0: success
+- 1: a bug, or a check with the answer "no"
+- 2: wrong usage, or a file that is invalid or cannot be read
+- an error, by its category: {codes}
 """
 
 
@@ -208,26 +219,28 @@ def write_gateway_fields() -> str:
     parts = [_FIELDS_HEAD.replace("NEVER", never).replace("SAFE", safe), _show_concepts()]
     for wire, rules in TABLES.items():
         read = [f"`{name}`" for name, rule in sorted(rules.items()) if rule.effect == "read"]
-        mapped = [f"`{name}`" for name, rule in sorted(rules.items()) if _places(rule)]
         parts.append(f"\n## {wire}\n\nRead: {', '.join(read)}.\n")
-        parts.append(f"[Mapped](#mapped-fields): {', '.join(mapped)}.\n" if mapped else "")
-        rows: dict[tuple[str, str, str], list[str]] = {}
+        rows: dict[str, dict[tuple[str, str], list[str]]] = {}
         for name, rule in sorted(rules.items()):
             defaults = ", ".join([f"`{json.dumps(value)}`" for value in rule.default])
             effect = _EFFECTS[rule.effect] + (", *always*" if rule.always else "")
             if rule.effect != "read" and not _places(rule):
                 about = rule.what + _show_betas(rule)
-                rows.setdefault((effect, defaults, about), []).append(f"`{name}`")
-        parts.append("\n| field | effect | default | |\n|---|---|---|---|\n")
-        parts += [f"| {', '.join(names)} | {' | '.join(row)} |\n" for row, names in rows.items()]
+                rows.setdefault(effect, {}).setdefault((defaults, about), []).append(f"`{name}`")
+        for effect, listed in rows.items():
+            parts.append(f"\n{effect[0].upper()}{effect[1:]}:\n\n")
+            parts += [
+                f"- {', '.join(names)}{f' (default {defaults})' if defaults else ''}: {about}\n"
+                for (defaults, about), names in listed.items()
+            ]
     return "".join([*parts, _HEADERS_HEAD, *_show_headers()])
 
 
 _CONCEPTS_HEAD = """
 ## Mapped fields
 
-| from a client | to a model |
-|---|---|
+From a client → to a model:
+
 """
 
 
@@ -253,37 +266,36 @@ def _show_concepts() -> str:
                 shown = f"{wire} `{name}`" + (f" (default {defaults})" if defaults else "")
                 rows.setdefault(places, []).append(shown)
     return _CONCEPTS_HEAD + "".join(
-        [f"| {', '.join(names)} | {places} |\n" for places, names in rows.items()]
+        [f"- {', '.join(names)} → {places}\n" for places, names in rows.items()]
     )
 
 
 _HEADERS_HEAD = """
 ## Headers
 
-This table shows what the gateway does with the headers that the SDKs of the vendors send. A header that the table does not
-list is ignored: it is neither used nor sent to the model's server.
+Of the headers that the vendors' SDKs send, the gateway reads or sends on these:
 
-| wire | header | effect | |
-|---|---|---|---|
 """
-_HEADER_EFFECTS = {
-    "read": "read",
-    "sent": "sent on, to a model of the same wire",
-    "ignored": "ignored",
-}
+_IGNORED_HEAD = """
+It ignores these, and all others; none is sent to the model's server:
+
+"""
 
 
 def _show_headers() -> list[str]:
-    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for wire, rules in {"every": ALL_WIRES, **HEADERS}.items():
+    used: dict[str, list[str]] = {}
+    ignored: dict[str, list[str]] = {}
+    for rules in (ALL_WIRES, *HEADERS.values()):
         for name, rule in rules.items():
-            row = rows.setdefault((_HEADER_EFFECTS[rule.effect], rule.why), {})
-            row.setdefault(f"`{name}`", []).append(wire)
-    return [
-        f"| {', '.join(sorted({each for wires in names.values() for each in wires}))} "
-        f"| {', '.join(names)} | {effect} | {why} |\n"
-        for (effect, why), names in rows.items()
+            names = (ignored if rule.effect == "ignored" else used).setdefault(rule.why, [])
+            shown = f"`{name}`" + (" (to a model of the same wire)" * (rule.effect == "sent"))
+            if shown not in names:
+                names.append(shown)
+    rows = [
+        [f"- {', '.join(names)}: {why}\n" for why, names in each.items()]
+        for each in (used, ignored)
     ]
+    return [*rows[0], _IGNORED_HEAD, *rows[1]]
 
 
 def _show_betas(rule: Rule) -> str:
@@ -297,31 +309,28 @@ def _place(place: Any) -> str:
 
 def write_errors() -> str:
     """Return the page with the tree of error classes, their codes and the exit codes."""
-    tree = list(_walk(ProviderError, 0))
     rows = [
-        f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | "
-        f"{kind.kind} | {'yes' if kind.transient else 'no'} |"
-        for kind, depth in tree
-        if depth
-    ]
-    advice = [
-        f"| `{kind.__name__}` | {_first_line(kind)} | {kind.advice} |"
-        for kind, depth in tree
-        if depth
+        f"- `{kind.__name__}` ({_show_codes(kind)}): {_first_line(kind)} {kind.advice}".rstrip()
+        for kind in _walk(ProviderError)
     ]
     codes = [
-        f"| {code} | `{name}` |"
-        for name, code in sorted(EXIT_CODES.items(), key=lambda item: item[1])
+        f"{code} `{name}`" for name, code in sorted(EXIT_CODES.items(), key=lambda item: item[1])
     ]
-    return _ERRORS.format(rows="\n".join(rows), advice="\n".join(advice), codes="\n".join(codes))
+    return _ERRORS.format(rows="\n".join(rows), codes=", ".join(codes))
 
 
-def _walk(kind: type[ProviderError], depth: int) -> list[tuple[type[ProviderError], int]]:
-    found = [(kind, depth)]
+def _show_codes(kind: type[ProviderError]) -> str:
+    parent = kind.__bases__[0]
+    shown = [f"`{parent.__name__}`"] if parent is not ProviderError else []
+    shown += [f"`{code}`" for code in (kind.category, kind.error_class, kind.kind)]
+    return ", ".join([*shown, "transient"] if kind.transient else shown)
+
+
+def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
     for each in kind.__subclasses__():
         if each.__module__ == "dragoman.errors":
-            found += _walk(each, depth + 1)
-    return found
+            yield each
+            yield from _walk(each)
 
 
 def _first_line(kind: type) -> str:
@@ -335,11 +344,11 @@ def write_modules() -> dict[str, str]:
     """Return one reference page per module; the site build adds the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
     listed = [
-        f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)}: {_names(name)} |"
+        f"- [`dragoman.{name}`](python/{name}.md): {_about(name)}: {_names(name)}"
         for name in MODULES
         if _file(name)
     ]
-    table = "\n".join(["| module | contents |", "|---|---|", *listed])
+    table = "\n".join(listed)
     pages["python.md"] = (
         "# Python API\n\nEvery public name, by module. Names in bold can also be imported from "
         f"`dragoman` itself; they are loaded when they are first used.\n\n{table}\n"
@@ -374,7 +383,7 @@ def _module(name: str) -> str:
     return (
         "---\nsearch:\n  exclude: true\n---\n\n"
         f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: "
-        f"[{', '.join(_exports(name))}]\n"
+        f"[{','.join(_exports(name))}]\n"
     )
 
 

@@ -70,7 +70,7 @@ def _key(vendor: Vendor) -> str:
 
 
 def write_facts(vendor_id: str) -> str:
-    """Return a table of what the catalogue contains about one vendor."""
+    """Return a list of what the catalogue contains about one vendor."""
     vendor = load_vendor(vendor_id)
     rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor))]
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))
@@ -87,11 +87,9 @@ def write_facts(vendor_id: str) -> str:
             f"{label} {sum(_knows(caps, field) for caps in chat)}"
             for field, label in _FEATURES.items()
         ]
-        rows.append((f"{len(chat)} chat models in the catalogue, of which", ", ".join(counts)))
-    rows.append(("vendor's documentation", f"<{vendor.docs}>"))
-    return "".join(
-        ["| fact | value |\n|---|---|\n", *[f"| {label} | {value} |\n" for label, value in rows]]
-    )
+        rows.append((f"{len(chat)} chat models", ", ".join(counts)))
+    rows.append(("documentation", f"<{vendor.docs}>"))
+    return "".join([f"- {label}: {value}\n" for label, value in rows])
 
 
 def _knows(capabilities: object, name: str) -> bool:

@@ -305,28 +305,29 @@ REPLIES: dict[str, dict[str, Any]] = {
 
 
 def write_table() -> str:
-    """Return the Markdown table with a row for each kind of block: which wires send it, what the
+    """Return a Markdown list with a line for each kind of block: which wires send it, what the
     other wires do with it, and whose replies contain it.
     """
-    lines = ["| block | sent | otherwise | in replies |", "|---|---|---|---|"]
+    lines = []
     for name in KINDS:
         found = {wire: send(wire, name) for wire in WIRES}
-        lines.append(f"| {name} | {_row(found)} | {_list([*REPLIES.get(name, {})])} |")
+        replies = f"; in replies of {_list([*REPLIES[name]])}" if REPLIES.get(name) else ""
+        lines.append(f"- {name}: {_row(found)}{replies}")
     for name in PORTABLE:
         tools = {wire: send_tool(wire, name) for wire in WIRES}
-        lines.append(f'| `ServerTool("{name}")` | {_row(tools)} | – |')
+        lines.append(f'- `ServerTool("{name}")`: {_row(tools)}')
     return "\n".join(lines) + "\n"
 
 
 def _row(found: dict[str, str]) -> str:
-    """Return two cells: the wires that send something, and what happens otherwise, by wire."""
+    """Return the wires that send something, and what happens otherwise, by wire."""
     sent = [wire for wire, outcome in found.items() if outcome.startswith("sent")]
     others: dict[str, list[str]] = {}
     for wire, outcome in found.items():
         if outcome != "sent":
             others.setdefault(outcome.removeprefix("sent; "), []).append(wire)
     notes = [f"{outcome} ({_list(wires)})" for outcome, wires in others.items()]
-    return f"{_list(sent)} | {'; '.join(notes)}"
+    return "; ".join([_list(sent), *notes])
 
 
 def _list(wires: list[str]) -> str:
@@ -339,7 +340,7 @@ def _list(wires: list[str]) -> str:
 
 
 def with_table(page: str) -> str:
-    """Replace the table of blocks in the text of a page; return the new text."""
+    """Replace the list of blocks in the text of a page; return the new text."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
 
