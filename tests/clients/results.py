@@ -25,8 +25,8 @@ _HEAD = f"""{TITLE}
 With their default settings. After the colon is the wire that the client speaks, or how it was set up. The models use five
 wires: {", ".join(_MODELS)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
 
-| client | models | works | cannot be requested |
-|---|---|---|---|
+Each line has the client, the wires of the models, and what works.
+
 """
 
 _WORDS = re.compile("([A-Z])")  # of features in camel case, which the JavaScript clients report
@@ -55,7 +55,7 @@ def record_outcomes(
 
 
 def write_section(results: Results) -> str:
-    """Return the section of the page: a row for each set of outcomes that sides of a client
+    """Return the section of the page: a line for each set of outcomes that sides of a client
     share.
     """
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -79,7 +79,9 @@ def write_section(results: Results) -> str:
     lines = []
     for (client, *cells), sides in rows.items():
         name = client if sides == ["default"] else f"{client}: {', '.join(sides)}"
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        models, works, other = cells
+        cannot = f"; cannot be requested: {other}" if other else ""
+        lines.append(f"- {name} ({models}): {works}{cannot}")
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -44,5 +44,5 @@ def test_outcomes_of_a_later_run_replace_those_of_an_earlier_one(tmp_path: Path)
     }
     section = write_section(results)
     shown = "lists (not with gemini, openai), abort (not with gemini)"
-    assert f"| a | openai, gemini | {shown} |  |" in section
-    assert "| b: chat, native | openai | lists | a joke |" in section
+    assert f"- a (openai, gemini): {shown}\n" in section
+    assert "- b: chat, native (openai): lists; cannot be requested: a joke\n" in section
