@@ -44,13 +44,13 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
     assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Done.", 2)
     records = list(log.read(session.id))
     page = (Path(dragoman.__file__).parents[2] / "docs/concepts/session.md").read_text()
-    rows = re.findall(
-        r"^\| (\d+) \| `([\w.]+)` \|\s*`?(\w*)`?\s*\|\s*(\d*)\s*\|", page, re.MULTILINE
-    )
+    rows = re.findall(r"^(\d+)\. `([\w.]+)`(?: \((\d+)\))?", page, re.MULTILINE)
     assert len(rows) == 19
     ids = {record.id: str(record.seq) for record in records}
-    drawn = [(str(r.seq), r.type, r.turn or "", ids.get(r.parent or "", "")) for r in records[:19]]
+    drawn = [(str(r.seq), r.type, ids.get(r.parent or "", "")) for r in records[:19]]
     assert drawn == rows
+    assert "records 4 to 18 have the turn `t1`" in page
+    assert [r.turn for r in records[:19]] == [None] * 3 + ["t1"] * 15 + ["t2"]
     assert types(records[19:]) == [
         "llm.call_started",
         "message.recorded",
