@@ -77,11 +77,10 @@ def write_section(results: Results) -> str:
         row = (client, models, ", ".join(works), ", ".join(other))
         rows.setdefault(row, []).append(side or "default")
     lines = []
-    for (client, *cells), sides in rows.items():
+    for (client, wires_of_models, working, lacking), sides in rows.items():
         name = client if sides == ["default"] else f"{client}: {', '.join(sides)}"
-        models, works, other = cells
-        cannot = f"; cannot be requested: {other}" if other else ""
-        lines.append(f"- {name} ({models}): {works}{cannot}")
+        cannot = f"; cannot be requested: {lacking}" if lacking else ""
+        lines.append(f"- {name} ({wires_of_models}): {working}{cannot}")
     return _HEAD + "\n".join(lines) + "\n"
 
 
