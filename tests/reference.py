@@ -383,7 +383,7 @@ def _module(name: str) -> str:
     return (
         "---\nsearch:\n  exclude: true\n---\n\n"
         f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: "
-        f"[{','.join(_exports(name))}]\n"
+        f"[{', '.join(_exports(name))}]\n"
     )
 
 

@@ -438,3 +438,10 @@ def test_explicit_advice_replaces_the_advice_of_the_class() -> None:
     assert str(error) == "Too many requests. Ask for a higher limit."
     assert d.RateLimitError.advice != error.advice
     assert str(d.RateLimitError("Wait a minute.", advice="")) == "Wait a minute."
+
+
+def test_missing_package_is_named_with_what_to_install() -> None:
+    expected = pytest.raises(ImportError, match="install the extra")
+    with expected as caught, errors.advise_import("install the extra"):
+        raise ModuleNotFoundError("no module")
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)

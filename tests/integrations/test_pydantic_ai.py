@@ -1,7 +1,6 @@
 """Test Pydantic AI agents with Dragoman's models, over real sockets to a scripted server."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,6 @@ from dragoman.integrations.pydantic_ai import DragomanLossWarning, DragomanModel
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
-from ..pages import ROOT
 from .obliging import USAGE, obliging
 
 pytestmark = pytest.mark.filterwarnings(
@@ -83,17 +81,6 @@ async def test_stream_without_content_is_an_error_of_pydantic_ai() -> None:
     with pytest.raises(UnexpectedModelBehavior):
         async with agent.run_stream("Hello?") as result:
             await result.get_output()
-
-
-def test_documentation_page_lists_only_existing_tests() -> None:
-    """The documentation page maps the cases of Pydantic AI's own tests to tests in this module."""
-    page = (ROOT / "docs" / "howto" / "frameworks.md").read_text()
-    table = page.partition("| tests of `DragomanModel` |")[2].partition("\n\n")[0]
-    rows = [line.split("|")[1:-1] for line in table.splitlines()[2:]]
-    listed = {name for row in rows for name in re.findall(r"`(test_\w+)`", row[2])}
-    assert len(rows) == 10
-    assert listed <= {name for name in globals() if name.startswith("test_")}
-    assert all("`test_" in row[2] for row in rows)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
