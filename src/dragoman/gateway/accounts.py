@@ -125,7 +125,18 @@ class Account:
                 metrics.time("first_event", call.first, self.model, provider)
             if call.reply.history:
                 metrics.switch(self.model, find_switches(call.reply))
-        self._record(records, seconds)
+        if self.is_recorded or self._service.usage is not None or self.caller.limited is not None:
+            self._record(records, seconds)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the records of the request are written anywhere, not only counted."""
+        service = self._service
+        return (
+            service.calls is not None
+            or service.tracing is not None
+            or access.isEnabledFor(logging.INFO)
+        )
 
     def describe(self) -> Inbound:
         """Return the part of a call record that describes the request and its HTTP reply."""
@@ -218,7 +229,6 @@ class ChatCall(Call):
         return [*self.request.messages, *([Assistant(said)] if said else [])]
 
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
-        inbound = account.describe()
         attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))
         attempt.reply, attempt.answer = self.reply, self.complete
         attempt.began, attempt.first, attempt.ended = 0.0, self.first, seconds
@@ -229,6 +239,9 @@ class ChatCall(Call):
             attempt.error = None
             if self.complete.finish_reason == "error":
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
+        if not account.is_recorded:
+            return [*self.reply.failed, *([] if attempt.is_ended else [attempt.end_briefly()])]
+        inbound = account.describe()
         failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
         return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
 

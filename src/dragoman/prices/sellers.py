@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from functools import cache
+from functools import cache, lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Struct
 from .billing import PricedAs
 
 
+@lru_cache(maxsize=256)
 def find_seller(base_url: str, model: str) -> PricedAs:
     """Return how a model at an address is priced: by the vendor that the host belongs to.
 
