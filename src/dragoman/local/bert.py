@@ -50,7 +50,7 @@ def write_gguf(archive: zipfile.ZipFile, member: str, target: IO[bytes]) -> None
             for source, each in json.loads(weights.read(length)).items()
             if (name := _rename(source)) is not None
         )
-        first, last = tensors[0][0], tensors[-1][1]
+        first, last = int(tensors[0][0]), int(tensors[-1][1])
         header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(facts))]
         for key, value in facts.items():
             kind, data = _pack(value)

@@ -13,7 +13,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..json import dig, list_of
 from ..readiness import get_json, read_success
 from .errors import ROWS
@@ -34,7 +34,6 @@ class CohereCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = CohereDecoder
-    structured_path = staticmethod(structured_path)
     write_request = CohereWriter.write
     error_rows = ROWS
     refusing = (400, 422)
@@ -46,6 +45,9 @@ class CohereCodec(Endpoint[Quirks]):
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")
         return quirks
+
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
+        return structured_path(request, quirks)
 
     def url_for(self, request: Request) -> str:
         return f"{self.root}/v2/chat"

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, cut
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..readiness import get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -73,7 +73,6 @@ class GeminiCodec(Endpoint[Quirks]):
     }
     quirks_type = Quirks
     decoder_type = GeminiDecoder
-    structured_path = staticmethod(structured_path)
     write_request = GeminiWriter.write
     error_rows = ROWS
     read_error = staticmethod(read_refusal)
@@ -88,6 +87,9 @@ class GeminiCodec(Endpoint[Quirks]):
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")
         self._version = "" if _VERSION.search(parts.path) else "/v1beta"
+
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
+        return structured_path(request, quirks)
 
     def is_about_field(self, said: str) -> bool:
         return _names_field(said) is not None

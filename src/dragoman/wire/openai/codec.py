@@ -13,7 +13,7 @@ from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedErr
 from ...events import Assembler, read_json
 from ...messages import Request
 from ..codec import JSON_HEADERS, HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal, may_relax
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..readiness import get_json, refuse_failure, serves_one_model
 from ..rules import CONCEPTS
@@ -38,7 +38,6 @@ class OpenAICodec(Endpoint[Quirks]):
         "verbosity": "verbosity",
     }
     quirks_type = Quirks
-    structured_path = staticmethod(structured_path)
     write_request = ChatWriter.write
     error_rows = ROWS
     refusals = (
@@ -61,6 +60,9 @@ class OpenAICodec(Endpoint[Quirks]):
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
+
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
+        return structured_path(request, quirks)
 
     def make_decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         return OpenAIDecoder(
