@@ -89,9 +89,7 @@ class AskOptions(Struct, kw_only=True):
         option("FILE|URL", "-a --attach --image"),
     ] = ()
     tool_schema: Annotated[ExistingFile, "Offer tools of a JSON file; calls do not run."] = None
-    schema: Annotated[
-        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
-    ] = None
+    schema: SchemaOption = None
     config: ConfigOptions
     retries: Annotated[int, "Retry a failed call up to this many times.", option(ge=0, le=100)] = 2
     extract: Annotated[

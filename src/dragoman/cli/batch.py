@@ -58,9 +58,7 @@ class BatchOptions(Struct, kw_only=True):
     tool_schema: Annotated[
         ExistingFile, "Offer the tools in a JSON file; calls are written to OUT, not executed."
     ] = None
-    schema: Annotated[
-        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
-    ] = None
+    schema: SchemaOption = None
     embed: Annotated[
         bool | None,
         "Embed the rows or send chats, by default as the model does.",

@@ -11,7 +11,11 @@ import click
 from .options import read_json
 from .parameters import option
 
-SchemaOption: TypeAlias = Annotated[str | None, option("FILE|FIELDS", type=click.Path())]
+SchemaOption: TypeAlias = Annotated[
+    str | None,
+    'Request JSON by a schema file, or by fields: "name, age int, tags [str]".',
+    option("FILE|FIELDS", type=click.Path()),
+]
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _FIELD = re.compile(r"([A-Za-z_][\w-]*)(?:\s+(\w+)|\s+\[\s*(\w+)\s*\])?")

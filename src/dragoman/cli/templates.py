@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ..config import ConfigError, parse_yaml
 from ..registry import config_path
+from ..registry.folders import write_private
 from ..template import Template
 from ..validate.fields import suggest
 from .console import legible, show_json, show_table
@@ -140,9 +141,7 @@ def save(
     *,
     model: ModelOption = None,
     system: SystemOption = None,
-    schema: Annotated[
-        SchemaOption, 'Request JSON by a schema file, or by fields: "name, age int, tags [str]".'
-    ] = None,
+    schema: SchemaOption = None,
     defaults: Annotated[
         tuple[tuple[str, str], ...],
         "Set the default value of a variable; may be repeated.",
@@ -214,5 +213,5 @@ def _write(path: Path, text: str) -> None:
     """Write a template; check it afterwards, so that a mistake does not lose the text."""
     with reject(OSError, about=f"{path} cannot be written: "):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        write_private(path, text.encode())
     _parse(text.encode(), path)

@@ -187,7 +187,7 @@ class Service(Struct, kw_only=True, eq=False):
     url_keys: bool | None
     # patterns of the betas that are sent on to models of the client's wire
     betas: Sequence[str]
-    check_host: bool  # whether to reject web pages and other machines, if there are no keys
+    check_host: bool  # whether a gateway without keys rejects web pages and other machines
 
     def _find_key(
         self, scope: Scope, headers: Mapping[str, str], front: ServerCodec

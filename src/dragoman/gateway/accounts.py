@@ -50,8 +50,9 @@ class Call(ABC):
 class Account:
     """What is known of a request until it ends: who asked for what, and what became of it.
 
-    The stages of a request note here what has to be recorded if a later stage fails. ``settle_early``
-    writes the cost of its call to the ledger, and ``close`` writes everything else, once.
+    The stages of a request note here what has to be recorded if a later stage fails.
+    ``settle_early`` writes the cost of its call to the ledger, and ``close`` writes everything
+    else, once.
     """
 
     span: Any = None  # the request's OpenTelemetry span
@@ -273,12 +274,8 @@ def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
     money = Decimal(0)
     for record in records:
         money = EXACT.add(money, record.cost_usd or Decimal(0))
-    return _add_tokens(records), money
-
-
-def _add_tokens(used: Sequence[Usage | CallEnd]) -> Usage:
-    asked = sum([each.input_tokens or 0 for each in used])
-    return Usage(asked, sum([each.output_tokens or 0 for each in used]))
+    asked = sum([record.input_tokens or 0 for record in records])
+    return Usage(asked, sum([record.output_tokens or 0 for record in records])), money
 
 
 def _count_tokens(usage: Usage) -> int:

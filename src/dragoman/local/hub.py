@@ -228,7 +228,7 @@ def _check_address(url: str, after: str = "") -> None:
             "credentials"
         )
     if parts.scheme == "http" and after.startswith("https:"):
-        raise WeightsError(f"{_host(after)} redirects from https to http; check it")
+        raise WeightsError(f"{_host(after)} redirects from https to http, which is refused")
 
 
 def _is_protected(url: str) -> bool:

@@ -140,7 +140,7 @@ class Attempt:
     def end_briefly(self) -> CallEnd:
         """Return a record of the end with the tokens, the cost and who served the call alone.
 
-        Building it takes half as long as ``end``: the headers of the reply are not read.
+        The reply's headers are not read and the settings of the request not copied.
         """
         provider, model = self.find_served()
         known: dict[str, Any] = {
