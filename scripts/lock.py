@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 COOL_DOWN = timedelta(days=7)
 COMPILE = [
@@ -21,8 +23,13 @@ PROJECT = ["pyproject.toml", "requirements/build.in"]
 # What a gateway in a container can use: its stores, the logins of clouds, and traces. The packages
 # of OpenTelemetry pin each other, so this lock is not constrained by that of the developers.
 IMAGE_EXTRAS = ("gateway", "postgres", "redis", "otel", "aws", "azure", "google", "truststore")
+# DSPy needs 40 packages, LiteLLM among them; `make clients` installs it apart from ours.
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+DEV_EXTRAS = [f"--extra={extra}" for extra in EXTRAS if extra != "dspy"]
 LOCKS = {
-    "requirements/dev.lock": [*PROJECT, "--all-extras", "--group", "dev"],
+    "requirements/dev.lock": [*PROJECT, *DEV_EXTRAS, "--group", "dev"],
     "requirements/chat.lock": [
         *PROJECT,
         "--extra",

@@ -5,8 +5,10 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from datetime import date
 from importlib.metadata import Distribution, distribution
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,12 @@ def test_every_lock_file_is_made_with_hashes_and_the_release_date_limit() -> Non
     for command in commands:
         assert command[command.index("--exclude-newer") + 1] == "2026-11-08"
         assert "--generate-hashes" in command
+
+
+def test_every_dependency_of_a_user_has_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    assert [each for each in asked if not re.search(r",<\d", each)] == []
 
 
 def test_every_locked_package_is_pinned_and_hashed() -> None:
