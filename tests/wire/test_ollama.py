@@ -197,11 +197,12 @@ def test_tools_that_may_not_be_called_are_omitted_and_noted() -> None:
 
 def test_readiness_is_checked() -> None:
     there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
-    ask((200, there), (200, there))
+    ask((200, there), (200, there), (400, {"error": "model is required"}))
     for replies, kind in (
         ([(200, nothing)], d.InvalidModelError),
         ([(200, {"models": 5})], d.InvalidModelError),
         ([(200, there), (200, nothing)], d.ModelNotLoadedError),
+        ([(200, there), (200, there), (401, {"error": "no"})], d.AuthenticationError),
         ([(500, {})], d.UnavailableError),
         ([(200, b"nonsense")], d.InvalidResponseError),
     ):

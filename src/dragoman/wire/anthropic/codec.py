@@ -138,8 +138,9 @@ class AnthropicCodec(Endpoint[Quirks]):
                     "the server has no model list, so it cannot confirm the model", status=404
                 )
             _find_model(self._read(reply), self.model)
-            return
-        self._read(reply)
+        else:
+            self._read(reply)
+        yield from self.check_key()
 
     # --- private methods of the anthropic codec
 

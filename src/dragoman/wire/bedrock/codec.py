@@ -75,3 +75,4 @@ class BedrockCodec(Endpoint[Quirks]):
                 f"the service does not have the model {self.model!r} here", status=404
             )
         read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
+        yield from self.check_key()

@@ -65,3 +65,4 @@ class CohereCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} is not served for chat", status=reply.status
             )
+        yield from self.check_key()

@@ -118,6 +118,7 @@ class GeminiCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} does not generate content", status=reply.status
             )
+        yield from self.check_key()
 
     def address(self, model: str, verb: str) -> str:
         """Return the URL of the model, followed by a verb such as ``:generateContent``."""

@@ -61,6 +61,7 @@ class OllamaCodec(Endpoint[Quirks]):
             raise ModelNotLoadedError(
                 "the server has the model and has not loaded it", status=loaded.status
             )
+        yield from self.check_key()
 
 
 def _lists(data: Any, model: str) -> bool:

@@ -12,7 +12,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError
 from ...events import Assembler, read_json
 from ...messages import Request
-from ..codec import JSON_HEADERS, HttpReply, HttpRequest
+from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..readiness import get_json, refuse_failure, serves_one_model
@@ -87,7 +87,7 @@ class OpenAICodec(Endpoint[Quirks]):
             yield from self._ask_loaded(kind)
         elif kind == "auto":
             yield from self._ask_health()
-            yield from self._ask_for_nothing()
+            yield from self.check_key()
 
     # --- checking the readiness of a server
 
@@ -128,17 +128,6 @@ class OpenAICodec(Endpoint[Quirks]):
         """Check the key at a separate endpoint: OpenRouter serves its model list without a key."""
         reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
         if reply.status != 404:
-            refuse_failure(self, reply)
-
-    def _ask_for_nothing(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check the key with a chat request without a model and messages.
-
-        Many servers list their models without a key. They refuse a wrong key before they read a
-        request, and this request costs nothing, because no server can answer it.
-        """
-        url = join_url(self.base_url, self.route, default=self.version)
-        reply = yield HttpRequest("POST", url, dict(JSON_HEADERS), b"{}")
-        if reply.status in (401, 403):
             refuse_failure(self, reply)
 
     def _ask_health(self) -> Generator[HttpRequest, HttpReply, None]:
