@@ -505,6 +505,7 @@ async def test_session_records_which_candidate_a_fallback_chose(log: SqliteLog) 
     records = list(log.read(session.id))
     [switched] = of(records, "routing.switched")
     assert (switched.from_, switched.to) == ("bad:m", "good:g")
+    assert [each.model for each in of(records, "llm.call_started")] == ["m|g", "g"]
     said = of(records, "message.recorded")[1]
     assert (said.provider, said.routing.mode, said.routing.passed_over) == (
         "good",

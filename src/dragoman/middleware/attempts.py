@@ -34,7 +34,7 @@ from ..events import Event, MessageComplete, Response, Usage
 from ..messages import Request, Thinking, ToolCall
 from ..provider import Model, Reply
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
-from .layer import ATTEMPT, RETRY_REASON, find_served
+from .layer import ATTEMPT, RETRY_REASON, find_served, walk_served
 
 log = logging.getLogger("dragoman")
 
@@ -116,12 +116,18 @@ class Attempt:
     # --- making the records
 
     def start(self, estimate: int | None = None) -> CallStarted:
-        """Return the record of the start; ``estimate`` is the number of input tokens."""
+        """Return the record of the start; ``estimate`` is the number of input tokens.
+
+        A group has not chosen a candidate yet, so the record has the models of all of them.
+        """
         request, model = self._request, self.model
+        asked = request.model or model.model
+        if asked == model.model:
+            asked = "|".join(dict.fromkeys(each.model for each in walk_served(model))) or asked
         return CallStarted(
             estimated_input_tokens=estimate,
             is_worker=request.metadata.get(IS_WORKER) == "true",
-            **self._describe(model.name, request.model or model.model),
+            **self._describe(model.name, asked),
         )
 
     def end(self, **facts: Any) -> CallEnd:

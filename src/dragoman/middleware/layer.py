@@ -175,15 +175,18 @@ def walk(provider: Model) -> Iterator[Model]:
             yield from walk(part)
 
 
+def walk_served(provider: Model) -> Iterator[Model]:
+    """Yield the providers without layers that may serve a call."""
+    return (each for each in walk(provider) if not isinstance(each, Layer))
+
+
 def find_served(provider: Model, name: str, model: str) -> Model:
     """Return the inner provider with this name and model.
 
     If there is none, return the first inner provider with this model. If there is none either,
     return ``provider``.
     """
-    inside = [
-        each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
-    ]
+    inside = [each for each in walk_served(provider) if each.model == model]
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
