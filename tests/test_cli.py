@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -240,4 +241,4 @@ def test_package_runs_as_a_module() -> None:
         env=os.environ,
         check=False,
     )
-    assert "0.1.0" in done.stdout
+    assert f"version {version('dragoman')}" in done.stdout

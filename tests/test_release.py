@@ -1,6 +1,7 @@
 """The distributions contain the files of the repository, and every build gives the same bytes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import dragoman
 
 from .pages import ROOT
 from .programs import require
@@ -112,3 +116,35 @@ def test_distributions_run_no_code_when_python_starts_or_when_they_are_built(
     assert "backend-path" not in project["build-system"]
     assert set(project["tool"]["hatch"]["build"]) == {"targets"}
     assert set(project["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
+
+
+def test_every_file_with_the_version_has_the_same_one() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((ROOT / "deploy/helm/dragoman/Chart.yaml").read_text())
+    named = {"__init__.py": {dragoman.__version__}, "Chart.yaml": {chart["appVersion"]}}
+    for name in ("deploy/compose.yaml", "deploy/README.md", "docs/recipes/docker.md"):
+        named[name] = set(re.findall(r"dragoman:([0-9.]+)", (ROOT / name).read_text()))
+    assert named == {name: {version} for name in named}
+    minor = version.rpartition(".")[0]
+    assert f"`dragoman>={minor},<" in (ROOT / "docs/reference/policy.md").read_text()
+
+
+def test_changelog_has_three_sections_for_each_release_and_links_the_complete_list() -> None:
+    _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert releases[0].startswith("Unreleased\n")
+    assert releases[1].startswith(f"{dragoman.__version__} (")
+    for release in releases:
+        sections = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert sections == ["Added", "Changed", "Fixed"][: len(sections)]
+        if not release.startswith("Unreleased"):
+            version = release.partition(" ")[0]
+            assert f"](changes/{version}.md)" in release
+            assert (ROOT / f"changes/{version}.md").is_file()
+
+
+def test_supported_versions_of_python_are_the_declared_ones() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = re.findall(r":: (3\.\d+)", " ".join(project["classifiers"]))
+    table = re.findall(r"^\| (3\.\d+) ", (ROOT / "docs/reference/policy.md").read_text(), re.M)
+    assert declared == table
+    assert project["requires-python"] == f">={declared[0]}"
