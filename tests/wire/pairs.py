@@ -339,13 +339,9 @@ def _gemini_usage(usage: d.Usage) -> d.Usage:
     output, thoughts = usage.output_tokens, usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
-    return replace(
-        usage,
-        output_tokens=output,
-        cache_creation_input_tokens=None,
-        total_tokens=total_tokens(usage),
-        estimated=False,
-    )
+    sent = replace(usage, total_tokens=total_tokens(usage), cache_creation_input_tokens=None)
+    usage = replace(sent, output_tokens=output, estimated=False)
+    return replace(usage, total_tokens=total_tokens(usage))
 
 
 WIRES["gemini"] = Wire(
