@@ -10,6 +10,9 @@ from typing import Any
 import click
 import pytest
 from bench import report
+from scripts.reference import MODULES, write_layers, write_pages
+from scripts.vendor_pages import EXAMPLES, write_tables
+from scripts.vendor_pages import PAGES as VENDOR_PAGES
 
 import dragoman
 from dragoman.cli import main
@@ -19,9 +22,6 @@ from dragoman.registry import load_vendor, vendor_names
 from . import specified
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
-from .reference import MODULES, write_layers, write_pages
-from .vendor_pages import EXAMPLES, write_tables
-from .vendor_pages import PAGES as VENDOR_PAGES
 from .wire.blocks import PAGE, with_table
 
 

@@ -5,8 +5,7 @@ differences.
 from typing import Any
 
 import pytest
-
-from .requests import PAGE, compare, normalise, reason_of, report, with_table
+from bench.requests import PAGE, compare, normalise, reason_of, report, with_table
 
 TOOL = {
     "type": "object",
@@ -141,5 +140,5 @@ def test_re_encoded_recorded_requests_differ_only_where_explained() -> None:
         assert share.same >= number, (wire, share.reported, share.refused)
         assert [place for place in share.differing if reason_of(place) is None] == [], wire
     assert PAGE.read_text() == with_table(PAGE.read_text(), found), (
-        "run: python -m tests.wire.requests --write"
+        "run: python -m bench.requests --write"
     )

@@ -1,9 +1,9 @@
 """Decode recorded requests, encode them again, and compare the result with what the client sent.
 
-``python -m tests.wire.requests`` prints for each wire the share of equal requests and the reasons
-for all others; ``--write`` writes the table into ``bench/README.md``, and
-``test_request_bytes.py`` checks it. Bodies are compared after normalisation. Each normaliser below
-documents its reason, so a remaining difference is one that the server could see.
+``python -m bench.requests`` prints for each wire the share of equal requests and the reasons for all
+others; ``--write`` writes the table into ``bench/README.md``, and
+``tests/wire/test_request_bytes.py`` checks it. Bodies are compared after normalisation. Each
+normaliser below documents its reason, so a remaining difference is one that the server could see.
 """
 
 import gzip
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
+from tests.wire.cases import RECORDED, ROOT, WIRES
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
@@ -24,8 +25,6 @@ from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.rules import Betas
-
-from .cases import RECORDED, ROOT, WIRES
 
 Body = dict[str, Any]
 

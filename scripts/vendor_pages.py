@@ -9,7 +9,7 @@ import re
 
 from dragoman.registry import Vendor, load_vendor, vendor_names
 
-from .pages import ROOT
+from .run_tests import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))]
 

@@ -1,4 +1,4 @@
-"""Create the pictures of the documentation from the real programs: ``python -m tests.pictures``.
+"""Create the pictures of the documentation from the real programs: ``python -m scripts.pictures``.
 
 The trace viewer is captured in Chromium with the log of ``tests/story.py``. The output of
 ``dragoman check`` comes from a run against a small model on llama.cpp's server, which takes some
@@ -17,14 +17,14 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
+from tests.programs import require
+from tests.story import LEFT_OPEN, tell
+from tests.trace.conftest import FLAGS, Served
 
 from dragoman.local import LocalServer, check_model, find_model
 from dragoman.log import SqliteLog
 
-from .pages import ROOT
-from .programs import require
-from .story import LEFT_OPEN, tell
-from .trace.conftest import FLAGS, Served
+from .run_tests import ROOT
 
 ASSETS = ROOT / "docs" / "assets"
 LINES = 33

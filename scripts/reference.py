@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tests.gateway.upstream import TABLES
+from tests.test_layers import FLOORS
 
 import dragoman
 from dragoman.cli import main
@@ -19,9 +21,6 @@ from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.headers import ALL_WIRES, HEADERS
 from dragoman.wire.rules import Rule
-
-from .gateway.upstream import TABLES
-from .test_layers import FLOORS
 
 PACKAGE = Path(dragoman.__file__).parent
 
