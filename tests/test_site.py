@@ -2,8 +2,6 @@
 searched in a browser.
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
 import importlib
@@ -19,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.reference import MODULES
 
 from .pages import ROOT
 from .programs import require
-from .reference import MODULES
 from .waiting import PATIENCE
 
 # Search text -> page that must be the first result, in the search box of a real browser.
