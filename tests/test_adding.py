@@ -5,8 +5,6 @@ to the vendor by name, runs the conformance kit on the wire, and sends requests 
 through the simulator and the gateway.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -2,8 +2,6 @@
 streams, images.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The documentation is correct: code blocks run, commands are documented, links resolve."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

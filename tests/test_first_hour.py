@@ -1,7 +1,5 @@
 """Type what people try in their first hour, mistakes included, and read the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

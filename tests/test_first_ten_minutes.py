@@ -4,8 +4,6 @@ The environment shares the dependencies that are installed for the tests. In ``m
 test-exhaustive``, pip installs the dependencies of the wheel and its extras, as for a new user.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Provide logs for the sessions under attack: SQLite files, and a real PostgreSQL server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

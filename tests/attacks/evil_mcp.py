@@ -1,7 +1,5 @@
 """An MCP server that misbehaves in the way that its first argument selects."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

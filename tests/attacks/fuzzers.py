@@ -2,8 +2,6 @@
 broken.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

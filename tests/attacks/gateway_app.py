@@ -1,7 +1,5 @@
 """Call the gateway's ASGI application in this process, without sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Detect work that blocks the event loop for too long."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Coroutine, Iterator

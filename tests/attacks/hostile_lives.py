@@ -12,8 +12,6 @@ lock file is deleted from time to time, as programs that clean temporary folders
 ``Tally`` as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import os

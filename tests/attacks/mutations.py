@@ -1,7 +1,5 @@
 """Mutate JSON values, YAML, event streams, lines and bytes, but keep most of their structure."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -4,8 +4,6 @@
 Each client keeps its connection open as long as the server allows, and then opens another one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

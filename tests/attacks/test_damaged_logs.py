@@ -3,8 +3,6 @@
 Exports that are damaged without new hashes are in ``test_fuzz.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The limits on the security page match those in the code, and the tests on it exist."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

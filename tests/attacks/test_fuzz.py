@@ -6,8 +6,6 @@ replies; ``DRAGOMAN_FUZZ=1000000`` sets another number. Inputs that once failed 
 ``corpus/`` and run each time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -2,8 +2,6 @@
 processes behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Text from clients and servers is truncated before it is scanned or quoted in errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

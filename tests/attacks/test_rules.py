@@ -1,7 +1,5 @@
 """Tools that search folders do not show files that a permission rule denies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands cannot escape the sandbox or their process group, nor read the memory of the agent."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import json

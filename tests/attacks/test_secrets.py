@@ -4,8 +4,6 @@ The canaries do not look like keys, so no pattern can find them. They can be rem
 known values.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

@@ -2,8 +2,6 @@
 time or memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """If another process resumes a running session, an invoice is still paid only once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 

@@ -5,8 +5,6 @@ kinds run together with a few connections each; ``DRAGOMAN_EXHAUSTIVE=1`` runs e
 connections. ``pytest -s`` shows the figures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

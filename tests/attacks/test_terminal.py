@@ -2,8 +2,6 @@
 models, servers or files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

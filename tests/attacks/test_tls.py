@@ -1,7 +1,5 @@
 """Attack the gateway over TLS, before and during the handshake."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

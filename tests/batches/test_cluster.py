@@ -4,8 +4,6 @@ driver is killed.
 Starting Ray takes many seconds, so only the part files are tested in the default run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

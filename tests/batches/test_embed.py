@@ -2,8 +2,6 @@
 recognised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

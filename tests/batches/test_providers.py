@@ -2,8 +2,6 @@
 socket.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal

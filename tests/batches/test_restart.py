@@ -5,8 +5,6 @@ A row is acknowledged if it is on disk: as a complete line of the output, or amo
 finished ahead of their turn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

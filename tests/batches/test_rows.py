@@ -1,7 +1,5 @@
 """Row formats, templates and row ids of batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

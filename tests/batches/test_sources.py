@@ -1,7 +1,5 @@
 """Batch input files: which formats are read, and which mistakes are reported with their line."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Drive a program at a pseudo-terminal: send keys and read what a person would see."""
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing
 import os

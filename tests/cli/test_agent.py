@@ -2,8 +2,6 @@
 terminal.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``dragoman ask`` against a real server: piped input, defaults, attachments and settings."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``dragoman batch`` against a real server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``dragoman chat`` at a real terminal, and with input from a pipe."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Shell completion with the tab key."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

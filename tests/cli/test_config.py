@@ -1,7 +1,5 @@
 """``dragoman config``: checks and prints the user's models.yaml."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``dragoman cost``: prices token counts, replies, events and logs."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from pathlib import Path

@@ -2,8 +2,6 @@
 is audited.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``dragoman local``: its output and exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.error

@@ -1,7 +1,5 @@
 """``dragoman models``: known capabilities of each model and their sources."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Options made of annotated parameters and of the fields of structs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

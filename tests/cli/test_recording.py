@@ -2,8 +2,6 @@
 never blocks a reply.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

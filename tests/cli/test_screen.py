@@ -1,7 +1,5 @@
 """Rendering of replies at a terminal, for any model output."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -5,8 +5,6 @@ The tests of the clients write ``results.json``; ``python -m tests.clients.resul
 section of the page from this file.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

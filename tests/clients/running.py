@@ -1,7 +1,5 @@
 """Run third-party programs against a gateway on real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A scripted model that does what the prompt requests, for the feature lists of clients."""
 
-from __future__ import annotations
-
 import json
 
 from dragoman.messages import Request, ToolResult

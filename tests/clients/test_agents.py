@@ -1,7 +1,5 @@
 """Coding agents with default settings edit a file in a small repository through the gateway."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path

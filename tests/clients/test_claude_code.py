@@ -1,7 +1,5 @@
 """Claude Code works through the gateway in front of a server that enforces betas."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

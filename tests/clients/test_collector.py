@@ -4,8 +4,6 @@ The traced agent is started as the documentation page shows, with ``opentelemetr
 the same settings.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ The clients of the other wires are in ``tests/integrations/test_langchain_client
 needs a separate environment.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

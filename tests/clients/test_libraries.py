@@ -1,7 +1,5 @@
 """Test a list of features with each client library through the gateway, over every wire."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 updates the displayed reply.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The page shows the recorded outcome of every library and program."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Vercel AI SDK, which validates replies with zod, uses the gateway over every wire."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

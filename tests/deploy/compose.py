@@ -1,7 +1,5 @@
 """Read the files of ``deploy`` as Docker Compose and Helm do: variables filled in, mounts listed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping

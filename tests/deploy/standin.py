@@ -8,8 +8,6 @@ programs are those of the system, except for the gateway: its environment is bui
 of the Dockerfile. ``FOLDER`` has a copy of ``deploy``, and keeps the volumes and the logs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

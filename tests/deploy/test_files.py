@@ -3,8 +3,6 @@
 The README's commands count as well: a file or a secret that they make exists.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

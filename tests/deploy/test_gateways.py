@@ -2,8 +2,6 @@
 TLS.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

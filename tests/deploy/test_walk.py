@@ -4,8 +4,6 @@ PostgreSQL, Redis, Caddy and Prometheus are those of Debian, in other versions t
 names; Grafana is in no package index, so Prometheus is asked the queries of its dashboard.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

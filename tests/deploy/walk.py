@@ -6,8 +6,6 @@ runs in a network of its own, in which the names and ports of all services are f
 it saw as JSON; ``test_walk.py`` judges it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

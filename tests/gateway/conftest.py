@@ -1,7 +1,5 @@
 """Provide real databases that gateways share: PostgreSQL with an empty schema per test, and Redis."""
 
-from __future__ import annotations
-
 import itertools
 from urllib.parse import quote
 

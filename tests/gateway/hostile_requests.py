@@ -6,8 +6,6 @@ After a rejection, and after the word ``closed``, the connection must be closed;
 still be usable. A request for ``/smuggled`` must never reach the application.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

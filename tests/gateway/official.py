@@ -7,8 +7,6 @@ values of enumerations), the component schemas of the OpenAPI documents of OpenA
 for every wire (integers; for Gemini unknown fields too).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

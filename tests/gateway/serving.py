@@ -1,7 +1,5 @@
 """Serve a gateway on a real socket, for tests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

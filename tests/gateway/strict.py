@@ -4,8 +4,6 @@ The tables below are taken from the vendor's SDK (fields that only its beta type
 the header that Claude Code sends, not from the tables of the gateway.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

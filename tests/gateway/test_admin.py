@@ -2,8 +2,6 @@
 of all processes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re

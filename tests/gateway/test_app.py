@@ -1,7 +1,5 @@
 """Test which requests the gateway accepts, which it rejects early, and how its replies end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ The proxy keeps its connections to the gateway's server open, so that the reques
 share them: a request that the two servers end at different bytes would reach another client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Test that the gateway passes a client's betas on, and no field whose beta it does not pass on."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Test that unmodified vendor clients work with a gateway on a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Test that the gateway counts tokens with the model's server, or marks the count as an estimate."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

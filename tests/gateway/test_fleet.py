@@ -1,7 +1,5 @@
 """Test limits with several gateway processes, PostgreSQL, Redis and many concurrent clients."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Test that no input causes status 500, a blocked event loop or a traceback in a reply."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

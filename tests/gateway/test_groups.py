@@ -1,7 +1,5 @@
 """Test a group of upstreams behind the gateway: one fails under load, and clients see no error."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Test that the gateway treats the headers of each wire's SDKs as the table of headers lists them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

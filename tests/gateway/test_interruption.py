@@ -1,7 +1,5 @@
 """Test that a client that disconnects ends its request, on the gateway's own server and others."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Test gateway keys in SQLite and PostgreSQL databases; every change has an audit record."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator

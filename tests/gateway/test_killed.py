@@ -3,8 +3,6 @@
 The process that is killed is a fork of one that has imported everything; this file is its program.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -4,8 +4,6 @@ locked or the disk is full.
 
 # ruff: noqa: SLF001 - the ledger's own tables are counted, and its own connection gets a page limit
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -4,8 +4,6 @@ in the docs.
 ``python -m tests.gateway.test_matrix`` writes the page from a run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

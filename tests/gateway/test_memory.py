@@ -4,8 +4,6 @@ The collector counts objects, not bytes: large bodies in a few reference cycles 
 memory long before it runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test ``/metrics``: cost, latency, tokens and budgets, who may read them, and their bounds."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from pathlib import Path

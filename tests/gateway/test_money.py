@@ -1,7 +1,5 @@
 """Test that ledger, access log, event log and observer of a gateway report the same cost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

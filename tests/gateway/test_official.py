@@ -1,7 +1,5 @@
 """Test that the reply checker finds each kind of fault."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A request to the gateway passes through the functions in the order that the design page lists."""
 
-from __future__ import annotations
-
 import re
 import sys
 from decimal import Decimal

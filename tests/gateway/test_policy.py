@@ -2,8 +2,6 @@
 wire.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

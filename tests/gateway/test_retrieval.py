@@ -1,7 +1,5 @@
 """Test embeddings and reranking through a gateway: vendor clients, keys, limits and records."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Test every route that real clients use, and the responses for routes that are not served."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, timedelta
 from typing import Any

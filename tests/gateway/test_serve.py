@@ -1,7 +1,5 @@
 """Test ``dragoman serve`` as a real process, and the options with which it does not start."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """Test tools, instructions, schemas and stop sequences that wires write in different ways."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -2,8 +2,6 @@
 during failures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

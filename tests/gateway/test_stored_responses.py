@@ -1,7 +1,5 @@
 """Test stored responses: references, conversations, background mode, ownership and expiry."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

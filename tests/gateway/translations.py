@@ -7,8 +7,6 @@ outcome without a wire is the outcome for every other wire than the client's: a 
 client's wire receives the fields unchanged.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from dragoman.wire.losses import merge

@@ -2,8 +2,6 @@
 receives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

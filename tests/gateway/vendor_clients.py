@@ -1,7 +1,5 @@
 """The vendors' own clients, with one interface: each feature is used in the same steps."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

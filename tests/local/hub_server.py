@@ -1,7 +1,5 @@
 """Serve a model hub and its storage on two loopback ports, with the faults of real downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Iterator

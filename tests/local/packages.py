@@ -1,7 +1,5 @@
 """Create packages in a folder that pip uses as its index: wheels, and a hostile source package."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """The weights of a BERT model in a package become a GGUF file with the same values."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -2,8 +2,6 @@
 sent to the hub only.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Test names, files and defaults of local models, without a server."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -2,8 +2,6 @@
 are checked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Test ``dragoman chat`` at a real terminal with a real server and a model with random weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

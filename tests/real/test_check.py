@@ -1,7 +1,5 @@
 """Test ``dragoman check`` against a real llama.cpp server and a model with random weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

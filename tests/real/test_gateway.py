@@ -1,7 +1,5 @@
 """Test vendor clients with a gateway in front of a real server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 tools nor images.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

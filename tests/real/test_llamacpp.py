@@ -1,7 +1,5 @@
 """Test a real llama.cpp server, with a random-weight model and the embedded model."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

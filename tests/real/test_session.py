@@ -1,7 +1,5 @@
 """Test a session with a real server: a forced tool call, and a final text."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Literal

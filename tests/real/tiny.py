@@ -2,8 +2,6 @@
 nonsense.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """Test faults in the bytes between the server side and the client side of a wire, in one process."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -2,8 +2,6 @@
 stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

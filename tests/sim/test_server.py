@@ -1,7 +1,5 @@
 """Test the simulator on a real socket: every wire and every fault, with the same scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Test scripts in YAML: every field can be set, and errors name the file and line of a mistake."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

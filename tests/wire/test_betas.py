@@ -1,7 +1,5 @@
 """Test which betas a wire sends on, and which parts of a request need one of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
