@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -147,11 +147,11 @@ def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**_environment(), **quiet},
+        env={**environment(), **quiet},
     )
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
 
@@ -166,12 +166,23 @@ def _free_port() -> int:
 def serving(
     name: str, base: str, python: str | None = None
 ) -> Iterator[tuple[str, psutil.Process]]:
-    port = _free_port()
-    if python is not None:
-        child = start_proxy(python, base, port)
-    else:
+    def start(port: int) -> subprocess.Popen[bytes]:
+        if python is not None:
+            return start_proxy(python, base, port)
         command = [sys.executable, "-m", "bench.gateway", "--child", name, base, str(port)]
-        child = subprocess.Popen(command, cwd=ROOT, env=_environment())
+        return subprocess.Popen(command, cwd=ROOT, env=environment())
+
+    with started(start) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def started(
+    start: Callable[[int], subprocess.Popen[bytes]],
+) -> Iterator[tuple[str, psutil.Process]]:
+    """Start a server at a free port; stop it at the end."""
+    port = _free_port()
+    child = start(port)
     try:
         _wait_for(port, child)
         yield f"http://127.0.0.1:{port}", psutil.Process(child.pid)
@@ -397,7 +408,7 @@ def hold_many(streams: int) -> dict[str, Any]:
         ]
         direct = json.loads(
             subprocess.run(
-                command, cwd=ROOT, env=_environment(), capture_output=True, check=True
+                command, cwd=ROOT, env=environment(), capture_output=True, check=True
             ).stdout
         )
         with serving("gateway", upstream) as (url, process):

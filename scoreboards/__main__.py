@@ -18,7 +18,7 @@ from pathlib import Path
 from .board import Board
 from .install import HOME, ROOT, NotInstalledError
 
-BOARDS = ("open_responses", "mcp", "bfcl", "aimock")
+BOARDS = ("open_responses", "mcp", "bfcl", "aimock", "load")
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
 # Scoreboards

@@ -19,9 +19,14 @@ NODE_PACKAGES = {
     "@copilotkit/aimock": "1.43.0",
     "@ai-sdk/open-responses": "1.0.39",
     "ai": "6.0.326",
+    "@portkey-ai/gateway": "1.15.2",
     "node": "22",
 }
-PYTHON_PACKAGES = {"openresponses-types": "2.4.0", "bfcl-eval": "2026.3.23"}
+PYTHON_PACKAGES = {
+    "openresponses-types": "2.4.0",
+    "bfcl-eval": "2026.3.23",
+    "aiperf": "0.13.0",
+}
 
 
 class NotInstalledError(Exception):
