@@ -279,6 +279,22 @@ async def test_metrics_count_the_tokens_of_every_attempt(log: MemoryLog | None) 
     assert 'dragoman_tokens_total{model="fast",kind="output"} 12' in text
 
 
+async def test_loss_in_the_middle_of_a_stream_is_recorded() -> None:
+    chunks = [
+        {"choices": [{"index": at, "delta": {"content": "a"}, "finish_reason": end}]}
+        for at, end in ((0, None), (1, None), (0, "stop"))
+    ]
+    frames = [b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks]
+    transport = FixtureTransport((200, {}, [*frames, b"data: [DONE]\n\n"]))
+    model, log = connect("m", base_url="http://x.test/v1", transport=transport), MemoryLog()
+    async with serving(create_app({"fast": model}, keys=KEYS, log=log)) as url:
+        asked = {**BODY, "stream": True}
+        status, headers, _ = await post(f"{url}/v1/chat/completions", asked, bearer(ANN))
+    assert (status, "x-dragoman-warnings" in headers) == (200, False)
+    [end] = [each.payload for each in log.find("llm.call_completed")]
+    assert end.inbound.warnings == ("choices_dropped choices[1]",)  # type: ignore[attr-defined]
+
+
 # --- gateway records in the log ----------------------------------------------------------------
 
 

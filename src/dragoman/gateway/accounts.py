@@ -42,6 +42,8 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 class Call(ABC):
     """The call of a model for a request, as far as it has come."""
 
+    warnings: tuple[LossWarning, ...] = ()
+
     @abstractmethod
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
         """Return one record for each attempt of the call."""
@@ -114,7 +116,7 @@ class Account:
         call, seconds = self.call, time.perf_counter() - self.began
         metrics = self._service.metrics
         metrics.count(self.wire, self.model, self.status)
-        metrics.warn(self.wire, self.warnings)
+        metrics.warn(self.wire, self.losses)
         records = self._make_records(seconds)
         provider = records[-1].provider if records else ""
         metrics.time("request", seconds, self.model, provider)
@@ -139,6 +141,11 @@ class Account:
             or access.isEnabledFor(logging.INFO)
         )
 
+    @property
+    def losses(self) -> tuple[LossWarning, ...]:
+        """What the translation and the call have lost so far; a stream may lose more later."""
+        return self.warnings if self.call is None else self.warnings + self.call.warnings
+
     def describe(self) -> Inbound:
         """Return the part of a call record that describes the request and its HTTP reply."""
         return Inbound(
@@ -148,7 +155,7 @@ class Account:
             status=self.status,
             bytes=self.length,
             warnings=tuple(
-                [f"{warning.code} {warning.path}" for warning in self.warnings[:_MAX_WARNINGS]]
+                [f"{warning.code} {warning.path}" for warning in self.losses[:_MAX_WARNINGS]]
             ),
             error=None if self.error is None or self.is_passed_on else self.error.category,
         )
@@ -223,6 +230,10 @@ class ChatCall(Call):
         self.provider = provider
         self.request = request
         self.reply: Reply = provider.open(request)
+
+    @property
+    def warnings(self) -> tuple[LossWarning, ...]:  # type: ignore[override]
+        return self.reply.warnings
 
     def list_messages(self) -> list[Message]:
         """Return the messages of the request and of the reply."""

@@ -76,7 +76,6 @@ class Writer:
             call.complete = last
         if call.first is None:
             call.first = time.perf_counter() - account.began
-            account.warnings += call.reply.warnings
         data = b"".join(map(encoder.feed, events))
         if data:
             if call.complete is not None:
@@ -114,8 +113,8 @@ class Writer:
             own[self._front.request_id_header] = account.id
         if account.caller.limited is not None:
             own |= self._service.ledger.describe_limits(account.caller.limited)
-        if account.warnings:
-            own["x-dragoman-warnings"] = _shown(account.warnings)
+        if losses := account.losses:
+            own["x-dragoman-warnings"] = _shown(losses)
         if self.route is not None:
             own["x-dragoman-served-by"] = _plain(f"{self.route.provider}:{self.route.model}")
             if tried := [f"{each.from_} {each.reason}" for each in find_switches(self.route)]:
