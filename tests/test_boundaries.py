@@ -52,6 +52,7 @@ PROGRAMS = {
 BY_NAME = {
     "__init__.py": "the names of the package are loaded when they are first used",
     "cli/__init__.py": "a command is loaded when it is called",
+    "cli/agent.py": "the protocol of editors needs an extra",
     "cli/serve.py": "the gateway needs an extra",
     "gateway/__init__.py": "the application needs an extra",
     "integrations/bridge.py": "each bridge needs its framework",

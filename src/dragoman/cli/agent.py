@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Annotated, Any, ClassVar
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import tools as toolbox
-from ..errors import UnsupportedFeatureError
+from ..errors import UnsupportedFeatureError, advise_import
 from ..local import WeightsError, find_model, list_models
 from ..log import EventLog
 from ..messages import RuntimeConfig
-from ..permission import Policy, Rule
+from ..permission import Approver, Policy, Rule
 from ..provider import SCHEMES, Provider
 from ..replay import make_printable
 from ..session import (
@@ -185,6 +187,9 @@ class AgentOptions(Struct, kw_only=True):
     takeover: Annotated[bool, "Resume a session that another process still runs."] = False
     once: Annotated[bool, "End after the first answer; do not ask for another goal."] = False
     as_json: Annotated[Json, "Print every record as one line of JSON."] = False
+    acp: Annotated[
+        bool, "Serve an editor by the Agent Client Protocol, on standard input and output."
+    ] = False
 
 
 @click.command("agent", cls=_Agent)
@@ -198,8 +203,9 @@ def command(goal: str | None, options: AgentOptions) -> None:
     pattern for its command or its path: "write", "bash:pytest *", "edit_file:src/**". Every step
     is recorded in the log before it runs; see dragoman log and dragoman replay. At a
     terminal, the command asks for the next goal after an answer; an empty line or Ctrl-D ends the
-    session. dragoman agent doctor shows which sandbox confines commands on this machine. Exit
-    codes: 0 the model answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
+    session. dragoman agent doctor shows which sandbox confines commands on this machine. With
+    --acp, an editor sends the goals, and the argument names the model. Exit codes: 0 the model
+    answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
     toolbox.hide_memory()  # keep commands from reading the API keys of this process in /proc
     policy = _read_policy(options)
@@ -221,17 +227,12 @@ def command(goal: str | None, options: AgentOptions) -> None:
         "context": _CONTEXTS[options.context],
         "on_record": view.show_record,
         "on_event": view.show_event,
-        "metadata": {
-            "workspace": str(options.workspace.resolve()),
-            "sandbox": toolbox.find_sandbox().label,
-        },
     }
     with open_log_at(options.where, readonly=False) as log:
-        if options.await_approval:
-            approver = RemoteApprover(log, approver)
-        if options.hook:  # the program decides first
-            approver = hook(shlex.split(options.hook), then=approver)
-        settings["approve"] = approver
+        if options.acp:
+            asyncio.run(_serve((provider, policy, log), settings, options))
+            return
+        settings["approve"] = _extend(approver, log, options)
         if options.resume is not None:
             options.resume = find_session(log, options.resume, "agent")
         if options.fork is not None:
@@ -241,6 +242,43 @@ def command(goal: str | None, options: AgentOptions) -> None:
         outcome = asyncio.run(work).outcome
         code = 0 if outcome == "completed" else EXIT_CODES.get(f"session_{outcome}")
         raise SystemExit(EXIT_CODES["cancelled"] if code is None else code)
+
+
+def _extend(approver: Approver | None, log: EventLog, options: AgentOptions) -> Approver | None:
+    """Return an approver that also asks those that the options name."""
+    if options.await_approval:
+        approver = RemoteApprover(log, approver)
+    if options.hook:  # the program decides first
+        approver = hook(shlex.split(options.hook), then=approver)
+    return approver
+
+
+async def _serve(
+    parts: tuple[Provider, Policy, EventLog], settings: dict[str, Any], options: AgentOptions
+) -> None:
+    """Serve the sessions of an editor until it closes the connection."""
+    advice = "--acp needs the package of the protocol: pip install 'dragoman[acp]'"
+    with reject(ImportError), advise_import(advice):
+        acp = importlib.import_module(".acp", __package__)
+    provider, policy, log = parts
+    view = AgentView(as_json=True)  # its notes go to standard error
+    if (sandbox := toolbox.find_sandbox()).program is None:
+        view.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
+
+    async def open_session(
+        editor: Any, workspace: Path, servers: Sequence[dict[str, Any]], resume: str | None
+    ) -> Session[Any]:
+        chosen = replace(options, workspace=workspace, resume=resume)
+        approver = _extend(editor.approve, log, options)
+        watch = {"on_record": editor.show_record, "on_event": editor.show_event}
+        tools = await _open_tools(editor.stack, chosen, view, None, servers)
+        given = settings | watch | {"approve": approver}
+        return await _open_session(provider, tools, policy, log, given, chosen)
+
+    async with provider:
+        with reject(ValueError, about="--acp: "):  # standard input or output is a file
+            streams = await acp.open_stdio()
+        await acp.EditorAgent(open_session, provider, log).serve(*streams)
 
 
 def _open_model(options: AgentOptions) -> Provider:
@@ -289,14 +327,6 @@ async def _run(
     try:
         async with provider, AsyncExitStack() as stack:
             tools = await _open_tools(stack, options, view, lines)
-            for rule in policy.find_idle(
-                [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
-            ):
-                # The session accepts a rule about tools that it does not have. A rule for this
-                # command is then a mistake, because the tools that name paths are always there.
-                raise click.UsageError(
-                    f"the rule {rule.label!r} never matches: no tool that it is about names paths"
-                )
             session = await _open_session(provider, tools, policy, log, settings, options)
             for more in options.goals:
                 session.follow_up(more)
@@ -324,6 +354,17 @@ async def _open_session(
     settings: dict[str, Any],
     options: AgentOptions,
 ) -> Session[Any]:
+    facts = [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
+    for rule in policy.find_idle(facts):
+        # The session accepts a rule about tools that it does not have. A rule for this command
+        # is then a mistake, because the tools that name paths are always there.
+        raise click.UsageError(
+            f"the rule {rule.label!r} never matches: no tool that it is about names paths"
+        )
+    settings["metadata"] = {
+        "workspace": str(options.workspace.resolve()),
+        "sandbox": toolbox.find_sandbox().label,
+    }
     parts = provider, tools, policy, log
     if options.fork is not None:
         return await Session.fork(*parts, options.fork, at=options.at, **settings)
@@ -343,7 +384,11 @@ async def _ask_next(lines: InputLines) -> str:
 
 
 async def _open_tools(
-    stack: AsyncExitStack, options: AgentOptions, view: AgentView, lines: InputLines
+    stack: AsyncExitStack,
+    options: AgentOptions,
+    view: AgentView,
+    lines: InputLines | None,
+    servers: Sequence[dict[str, Any]] = (),
 ) -> list[toolbox.ExecutableTool]:
     tools = toolbox.workspace_tools(
         options.workspace, network=options.network, readable=options.readable
@@ -351,7 +396,7 @@ async def _open_tools(
     with reject(ValueError, about="--plugin: "):
         tools += toolbox.plugin_tools(options.plugins)
     asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
-    return tools + await open_servers(stack, options.mcp, view, asked)
+    return tools + await open_servers(stack, options.mcp, view, asked, servers)
 
 
 # --- reading the options -----------------------------------------------------------------------
@@ -359,7 +404,17 @@ async def _open_tools(
 
 def _check_options(goal: str | None, options: AgentOptions) -> None:
     resumed, forked = options.resume is not None, options.fork is not None
-    if goal is None and not resumed and not forked:
+    if options.acp:
+        decided = options.workspace != Path(), options.goals, options.once, options.as_json
+        if resumed or forked or any(decided):
+            raise click.UsageError(
+                "--acp: the editor decides about the sessions; leave out --workspace, --resume, "
+                "--fork, --then, --once and --json"
+            )
+        if goal is not None and options.model is not None:
+            raise click.UsageError(f"--acp {goal} --model {options.model}: name one model")
+        options.model = options.model or goal
+    elif goal is None and not resumed and not forked:
         raise click.UsageError("give a GOAL, or --resume a session")
     if options.takeover and not resumed:
         raise click.UsageError("--takeover continues a session; add --resume SESSION")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import click
@@ -45,11 +46,16 @@ class McpOptions(Struct):
 
 
 async def open_servers(
-    stack: AsyncExitStack, options: McpOptions, view: AgentView, lines: InputLines | None
+    stack: AsyncExitStack,
+    options: McpOptions,
+    view: AgentView,
+    lines: InputLines | None,
+    given: Sequence[dict[str, Any]] = (),
 ) -> list[ExecutableTool]:
     """Open the MCP servers that the options name, and return their tools.
 
-    ``lines`` reads the user's decisions about changed tools.
+    ``lines`` reads the user's decisions about changed tools. ``given`` has the settings of more
+    servers, for ``McpServer``.
     """
     targets = [
         line if line.startswith(("http://", "https://")) else shlex.split(line)
@@ -60,11 +66,12 @@ async def open_servers(
     )
     pins = ToolPins(platformdirs.user_data_path("dragoman") / _PINS)
     tools: list[ExecutableTool] = []
-    for target in targets:
-        given = headers.get(find_origin(target), {}) if isinstance(target, str) else None
+    for settings in [*[{"target": target} for target in targets], *given]:
+        if isinstance(url := settings["target"], str):
+            settings = {"headers": headers.get(find_origin(url)), **settings}
         accept = _make_accept(lines, always=options.mcp_accept)
-        with reject(ValueError, about="--mcp: "):
-            server = McpServer(target, headers=given, pins=pins, accept=accept)
+        with reject(ValueError, about="--mcp: " if url in targets else "MCP server: "):
+            server = McpServer(**settings, pins=pins, accept=accept)
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:

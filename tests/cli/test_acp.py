@@ -1,0 +1,404 @@
+"""``dragoman agent --acp``, driven by the client of the protocol's own package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import acp
+import pytest
+from acp import helpers, schema
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.cli.acp import EditorAgent, EditorSession
+from dragoman.cli.agent_view import AgentView
+from dragoman.cli.mcp import McpOptions, open_servers
+from dragoman.errors import AuthenticationError
+from dragoman.log import EventLog, MemoryLog, SqliteLog
+from dragoman.messages import Request, ToolResult
+from dragoman.permission import Policy, Rule
+from dragoman.session import Session
+from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
+from dragoman.tools import workspace_tools
+
+from ..listed import Listed, reply
+from ..session.playing import call, check_evidence, of, propose, text
+from ..waiting import patience, until
+
+SECRET = "sk-canary-0123456789abcdef"
+READING = Policy([Rule("allow", side_effect=["none", "read"])])
+EDIT = propose(call("edit_file", path="a.txt", old="one", new="two"), words="I edit it.")
+FORMS = schema.ClientCapabilities(
+    elicitation=schema.ElicitationCapabilities(form=schema.ElicitationFormCapabilities())
+)
+
+
+class Editor:
+    """A client that keeps every update, and answers questions with the next of ``answers``."""
+
+    def __init__(self, *answers: str, form: dict[str, Any] | None = None) -> None:
+        self.answers = list(answers)
+        self.form = form
+        self.updates: list[tuple[str, Any]] = []
+        self.questions: list[tuple[Any, list[Any]]] = []
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append((session_id, update))
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> schema.RequestPermissionResponse:
+        self.questions.append((tool_call, options))
+        if not self.answers:
+            return schema.RequestPermissionResponse(
+                outcome=schema.DeniedOutcome(outcome="cancelled")
+            )
+        chosen = schema.AllowedOutcome(outcome="selected", option_id=self.answers.pop(0))
+        return schema.RequestPermissionResponse(outcome=chosen)
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
+        if self.form is None:
+            return schema.DeclineElicitationResponse(action="decline")
+        return schema.AcceptElicitationResponse(action="accept", content=self.form)
+
+    def list(self, kind: str) -> list[Any]:
+        """Return the updates whose kind begins with a word."""
+        return [each for _, each in self.updates if each.session_update.startswith(kind)]
+
+    def text(self, kind: str = "agent_message_chunk", session_id: str | None = None) -> str:
+        return "".join(
+            each.content.text
+            for name, each in self.updates
+            if each.session_update == kind and session_id in (None, name)
+        )
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    editor: Editor, provider: Any, log: EventLog | None = None
+) -> AsyncIterator[Any]:
+    """Serve sessions with a provider, and yield the connection of the editor to them."""
+    log = log or MemoryLog()
+
+    async def open_session(
+        session: EditorSession, workspace: Path, servers: Any, resume: str | None
+    ) -> Session[Any]:
+        tools = workspace_tools(workspace)
+        view = AgentView(as_json=True)
+        tools += await open_servers(session.stack, McpOptions(), view, None, servers)
+        watching: Any = {
+            "approve": session.approve,
+            "on_event": session.show_event,
+            "on_record": session.show_record,
+        }
+        parts: Any = provider, tools, READING, log
+        if resume is None:
+            return Session(*parts, **watching)
+        return await Session.resume(*parts, session_id=resume, **watching)
+
+    ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+    (reader, writer), (own_reader, own_writer) = ends
+    agent = EditorAgent(open_session, provider, log)
+    work = asyncio.create_task(agent.serve(reader, writer))
+    connection = acp.connect_to_agent(editor, own_writer, own_reader, use_unstable_protocol=True)  # type: ignore[arg-type]
+    try:
+        async with patience("the editor's requests"):
+            await connection.initialize(protocol_version=1, client_capabilities=FORMS)
+            yield connection
+    finally:
+        await connection.close()
+        for each in (own_writer, writer):
+            each.close()
+        await work
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "a.txt").write_text("one\n")
+    return place
+
+
+def last(request: Request) -> str:
+    """Return the text of the last message of a request."""
+    message: Any = request.messages[-1]
+    return str(message.text)
+
+
+async def begin(connection: Any, folder: Path, **settings: Any) -> str:
+    opened = await connection.new_session(cwd=str(folder), mcp_servers=[], **settings)
+    return str(opened.session_id)
+
+
+def ask(connection: Any, session_id: str, words: str = "Make it two.") -> Any:
+    return connection.prompt(session_id=session_id, prompt=[helpers.text_block(words)])
+
+
+async def test_prompt_sends_text_thinking_a_diff_and_usage(folder: Path) -> None:
+    thinking = propose(
+        lambda out: out.thinking("Hm."),
+        text("I edit it."),
+        call("edit_file", path="a.txt", old="one", new="two"),
+    )
+    look = propose(call("read_file", path="a.txt"))
+    provider = Listed(thinking, look, "It is two.", capabilities={"max_context_tokens": 1000})
+    editor, log = Editor("once"), MemoryLog()
+    async with serving(editor, provider, log) as connection:
+        session_id = await begin(connection, folder)
+        link = helpers.resource_link_block("a.txt", (folder / "a.txt").as_uri())
+        prompt = [helpers.text_block("Make it two: "), link]
+        ended = await connection.prompt(session_id=session_id, prompt=prompt)
+    assert (ended.stop_reason, (folder / "a.txt").read_text()) == ("end_turn", "two\n")
+    assert last(provider.requests[0]) == "Make it two: [a.txt](a.txt)"
+    assert editor.text("agent_thought_chunk") == "Hm."
+    assert editor.text() == "I edit it.It is two."
+    edit, _, edited, done, look_up, *_, read = editor.list("tool")
+    assert [each.session_update for each in (edit, look_up)] == ["tool_call"] * 2
+    assert (edit.status, edited.status, done.status) == ("pending", "in_progress", "completed")
+    diff = edit.content[0]
+    assert (diff.path, diff.old_text, diff.new_text) == (str(folder / "a.txt"), "one", "two")
+    assert (done.content, read.content[0].content.text) == (None, "```\n     1\ttwo\n```")
+    usage = editor.list("usage")
+    assert [(each.used, each.size) for each in usage] == [(15, 1000)] * 3
+    check_evidence(list(log.read(session_id)))
+
+
+ANSWERS: dict[str, tuple[list[str], dict[str, Any] | None, str, int]] = {
+    # the answers, the form, the text of the file after two edits, the number of questions
+    "allowed once": (["once", "reject"], None, "two", 2),
+    "allowed for the session": (["session"], None, "three", 1),
+    "allowed for the path": (["path"], None, "three", 1),
+    "rejected": (["reject", "reject"], None, "one", 2),
+    "cancelled": ([], None, "one", 2),
+    "an answer that was not offered": (["prefix", "other"], None, "one", 2),
+    "edited": (["edit", "reject"], {"new": "four"}, "four", 2),
+    "edited with an invalid input": (["edit", "reject"], {"new": 4}, "one", 2),
+    "edited without a change": (["edit", "reject"], None, "one", 2),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_permission_questions_have_the_answers_of_the_terminal(
+    name: str, folder: Path
+) -> None:
+    answers, form, after, asked = ANSWERS[name]
+    again = propose(call("edit_file", path="a.txt", old="two", new="three"))
+    editor, log = Editor(*answers, form=form), MemoryLog()
+    async with serving(editor, Listed(EDIT, again, "Done."), log) as connection:
+        session_id = await begin(connection, folder)
+        assert (await ask(connection, session_id)).stop_reason == "end_turn"
+    assert (folder / "a.txt").read_text() == f"{after}\n"
+    assert len(editor.questions) == asked
+    proposed, options = editor.questions[0]
+    assert (proposed.kind, proposed.locations[0].path) == ("edit", str(folder / "a.txt"))
+    assert [each.option_id for each in options] == ["once", "session", "path", "edit", "reject"]
+    records = list(log.read(session_id))
+    check_evidence(records)
+    if name == "edited":
+        assert of(records, "permission.granted")[0].input["new"] == "four"
+    if name == "rejected":
+        assert [end.by for end in of(records, "permission.denied")] == ["user", "user"]
+        ends = [each for _, each in editor.updates if getattr(each, "status", "") == "failed"]
+        assert [each.content[0].content.text for each in ends] == ["denied edit_file, by user"] * 2
+
+
+async def test_commands_can_be_allowed_by_their_first_word(folder: Path) -> None:
+    calls = [propose(call("bash", command=words)) for words in ("cat a.txt", "cat b.txt")]
+    editor = Editor("prefix")
+    async with serving(editor, Listed(*calls, "Done.")) as connection:
+        await ask(connection, await begin(connection, folder))
+    [(_, options)] = editor.questions
+    assert "Always allow commands with 'cat'" in [each.name for each in options]
+
+
+def pausing(words: str, pause: asyncio.Event) -> Callable[[Request], list[Any]]:
+    """Return a reply that waits for an event after its first piece of text."""
+
+    def answer(request: Request) -> list[Any]:
+        start, piece, *rest = reply(words)(request)
+        return [start, piece, pause, *rest]
+
+    return answer
+
+
+@pytest.mark.parametrize("moment", ["in the stream", "at once"])
+async def test_cancel_stops_the_stream_and_is_recorded(moment: str, folder: Path) -> None:
+    provider = Listed(pausing("one two", asyncio.Event()), "Here again.")
+    editor, log = Editor(), MemoryLog()
+    async with serving(editor, provider, log) as connection:
+        session_id = await begin(connection, folder)
+        asking = asyncio.create_task(ask(connection, session_id))
+        if moment == "in the stream":
+            await until(editor.text, "the first text")
+            with pytest.raises(acp.RequestError, match="still runs a prompt"):
+                await ask(connection, session_id)
+        else:
+            await asyncio.sleep(0)  # let the task send the prompt
+        await connection.cancel(session_id=session_id)
+        assert (await asking).stop_reason == "cancelled"
+        assert provider.running == 0
+        ended = of(list(log.read(session_id)), "session.finished")
+        assert [end.outcome for end in ended] == ["cancelled"] * len(ended)
+        provider.answers = ["Here again."]
+        assert (await ask(connection, session_id)).stop_reason == "end_turn"
+        assert editor.text().endswith("Here again.")
+
+
+async def test_two_sessions_run_at_once(folder: Path) -> None:
+    pauses = {"first": asyncio.Event(), "second": asyncio.Event()}
+
+    def answer(request: Request) -> list[Any]:
+        name = last(request)
+        return pausing(f"{name} {name}", pauses[name])(request)
+
+    provider, editor = Listed(answer, repeat=True), Editor()
+    async with serving(editor, provider) as connection:
+        names = {name: await begin(connection, folder) for name in pauses}
+        asked = {
+            name: asyncio.create_task(ask(connection, session_id, name))
+            for name, session_id in names.items()
+        }
+        await until(lambda: provider.running == 2, "both calls")
+        for name in reversed(list(pauses)):
+            pauses[name].set()
+            assert (await asked[name]).stop_reason == "end_turn"
+            assert editor.text(session_id=names[name]) == f"{name} {name}"
+
+
+async def test_session_is_loaded_and_continued_in_a_new_process(
+    folder: Path, tmp_path: Path
+) -> None:
+    before = Editor("once")
+    with SqliteLog(tmp_path / "log.db") as log:
+        async with serving(before, Listed(EDIT, "It is two."), log) as connection:
+            session_id = await begin(connection, folder)
+            await ask(connection, session_id)
+
+    def answer(request: Request) -> Answer:
+        if isinstance(request.messages[-1], ToolResult):
+            return Answer(f"{len(request.messages)} messages")
+        edit = {"path": "a.txt", "old": "two", "new": "three"}
+        return Answer(tool_calls=[Call("edit_file", edit)])
+
+    editor = Editor("once")
+    with SimServer(ScriptedProvider(ScriptRule(answer)), models=("m",)) as server:
+        words = ["-m", "dragoman", "agent", "--acp", "m", "--base-url", server.base_urls["openai"]]
+        place = ["--log", str(tmp_path / "log.db"), "--budget", "steps=4"]
+        async with (
+            patience("the process"),
+            acp.spawn_agent_process(editor, sys.executable, *words, *place) as (agent, process),  # type: ignore[arg-type]
+        ):
+            await agent.initialize(protocol_version=1)
+            with pytest.raises(acp.RequestError, match="no session 'other' in this log"):
+                await agent.load_session(cwd=str(folder), session_id="other", mcp_servers=[])
+            await agent.load_session(cwd=str(folder), session_id=session_id, mcp_servers=[])
+            assert editor.text("user_message_chunk") == "Make it two."
+            assert editor.text() == "I edit it.It is two."
+            assert editor.list("tool") == before.list("tool")
+            assert (await ask(agent, session_id, "Now three.")).stop_reason == "end_turn"
+            assert editor.text().endswith("7 messages")
+            assert (folder / "a.txt").read_text() == "three\n"
+            stopped = await ask(agent, session_id, "Go on.")
+            assert stopped.stop_reason == "max_turn_requests"
+            assert editor.text().endswith("[Stopped: the budget of 4 turns is used up]")
+            agent_ended = process
+        assert agent_ended.returncode == 0
+
+
+SSE = schema.SseMcpServer(type="sse", name="s", url="http://127.0.0.1:9/", headers=[])
+HEADER = [schema.HttpHeader(name="Authorization", value=f"Bearer {SECRET}")]
+PLAIN = schema.HttpMcpServer(type="http", name="s", url="http://example.com/", headers=HEADER)
+ERRORS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "a relative folder": ("session/new", {"cwd": "a", "mcpServers": []}, -32602, "cwd: is not the path"),
+    "no folder": ("session/new", {"cwd": "/none", "mcpServers": []}, -32602, "cwd: is not the path"),
+    "more folders": ("session/new", {"mcpServers": [], "additionalDirectories": ["/"]}, -32602, "one folder"),
+    "a server by SSE": ("session/new", {"mcpServers": [SSE]}, -32602, "uses 'sse', not stdio or http"),
+    "a server without TLS": ("session/new", {"mcpServers": [PLAIN]}, -32602, "would be sent unencrypted"),
+    "a malformed request": ("session/prompt", {"sessionId": {"key": SECRET}, "prompt": 1}, -32602,
+                            "sessionId: Input should be a valid string"),
+    "an unknown session": ("session/prompt", {"sessionId": "x", "prompt": []}, -32602, "load it first"),
+    "an unknown method": ("session/other", {}, -32601, "Method not found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_errors_are_clear_and_contain_no_secret(name: str, folder: Path) -> None:
+    method, params, code, message = ERRORS[name]
+    if method == "session/new":
+        params = {"cwd": str(folder)} | params
+        servers = [each.model_dump(by_alias=True) for each in params["mcpServers"]]
+        params["mcpServers"] = servers
+    async with serving(Editor(), Listed("Hi")) as connection:
+        raw: Any = connection._conn  # noqa: SLF001 - to send what the client would not send
+        with pytest.raises(acp.RequestError, match=message) as caught:
+            await raw.send_request(method, params)
+    assert caught.value.code == code
+    assert SECRET not in f"{caught.value} {caught.value.data}"
+
+
+async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Path) -> None:
+    wrong = AuthenticationError(f"Incorrect key: {SECRET}", provider="listed", status=401)
+    audio = helpers.audio_block("AAAA", "audio/wav")
+    async with serving(Editor(), Listed(wrong, "Hi.")) as connection:
+        session_id = await begin(connection, folder)
+        with pytest.raises(acp.RequestError, match="'audio' of this type is not sent"):
+            await connection.prompt(session_id=session_id, prompt=[audio])
+        with pytest.raises(acp.RequestError, match="Incorrect key") as caught:
+            await ask(connection, session_id)
+        assert caught.value.code == -32603
+        assert "provider_authentication" in str(caught.value.data)
+        assert SECRET not in f"{caught.value} {caught.value.data}"
+        assert (await ask(connection, session_id)).stop_reason == "end_turn"
+        await connection.close_session(session_id=session_id)
+        with pytest.raises(acp.RequestError, match="load it first"):
+            await ask(connection, session_id)
+
+
+async def test_mcp_servers_of_the_editor_are_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(__file__).parents[1] / "tools" / "mcp_server.py"
+    server = schema.McpServerStdio(
+        name="my tools", command=sys.executable, args=[str(program)], env=[]
+    )
+    provider, editor = Listed(propose(call("my_tools_add", a=2, b=3)), "Five."), Editor("once")
+    async with serving(editor, provider) as connection:
+        opened = await connection.new_session(cwd=str(folder), mcp_servers=[server])
+        await ask(connection, opened.session_id)
+        assert last(provider.requests[1]) == "5"
+        broken = schema.McpServerStdio(name="s", command="/nowhere/server", args=[], env=[])
+        with pytest.raises(acp.RequestError, match="/nowhere/server"):
+            await connection.new_session(cwd=str(folder), mcp_servers=[broken])
+        monkeypatch.setitem(sys.modules, "mcp", None)
+        with pytest.raises(acp.RequestError, match=r"pip install 'dragoman\[mcp\]'"):
+            await connection.new_session(cwd=str(folder), mcp_servers=[server])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--workspace", "/"], "--acp: the editor decides about the sessions"),
+        (["--then", "x"], "--acp: the editor decides about the sessions"),
+        (["--json"], "--acp: the editor decides about the sessions"),
+        (["m", "--model", "n"], "--acp m --model n: name one model"),
+    ],
+)
+def test_options_that_the_editor_decides_are_refused(words: list[str], complaint: str) -> None:
+    result = CliRunner().invoke(main, ["agent", "--acp", *words])
+    assert result.exit_code == 2
+    assert complaint in result.output
+
+
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dragoman.cli.acp", None)
+    words = ["--base-url", "http://127.0.0.1:9/v1", "--log", str(tmp_path / "log.db")]
+    result = CliRunner().invoke(main, ["agent", "--acp", "m", *words])
+    assert result.exit_code == 2
+    assert "pip install 'dragoman[acp]'" in result.output
