@@ -2,7 +2,8 @@
 
     python -m scoreboards.mcp_client URL
 
-The arguments of a call are made from the tool's schema.
+The arguments of a call are made from the tool's schema. The login page of the suite redirects at
+once, so that no browser is needed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ import json
 import os
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
-from dragoman.tools import McpServer, Toolbox, ToolFailure
+import httpx2
 
+from dragoman.tools import McpOAuth, McpServer, Toolbox, ToolFailure
+
+SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+# the document that the suite expects as the id of a client; it is not fetched
+METADATA = "https://conformance-test.local/client-metadata.json"
 PATIENCE = 100.0  # seconds; the suite itself limits the time of a client
 VALUES: dict[str, Any] = {
     "string": "test",
@@ -39,17 +47,44 @@ def make_arguments(schema: dict[str, Any]) -> dict[str, Any]:
 
 def find_arguments() -> dict[str, list[dict[str, Any]]]:
     """Return the arguments of the calls that the scenario asks for, by the name of the tool."""
-    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     calls: dict[str, list[dict[str, Any]]] = {}
-    for call in context.get("toolCalls", ()):
+    for call in CONTEXT.get("toolCalls", ()):
         calls.setdefault(call["name"], []).append(call.get("arguments", {}))
     return calls
+
+
+async def authorize(url: str) -> str:
+    """Return the address that the suite's login page redirects to."""
+    async with httpx2.AsyncClient() as client:
+        return str((await client.get(url)).headers["location"])
+
+
+def find_issuer(url: str) -> str:
+    """Return the authorization server of a scenario that does not name it to the client."""
+    parts = urlsplit(url)
+    place = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
+    return str(httpx2.get(place).json()["authorization_servers"][0])
+
+
+def make_oauth(url: str, context: dict[str, Any]) -> Any:
+    """Return how to log in, from what the suite tells the client about the scenario."""
+    client = {"client_id": context.get("client_id"), "tokens": {}}
+    if "private_key_pem" in context or "client_secret" in context:
+        client["client_secret"] = context.get("client_secret")
+        client["private_key"] = context.get("private_key_pem")
+        client["issuer"] = context.get("issuer") or find_issuer(url)
+    if SCENARIO.startswith("auth/client-credentials"):
+        return McpOAuth(grant="client_credentials", **client)
+    if SCENARIO == "auth/basic-cimd":
+        client["client_metadata_url"] = METADATA
+    return McpOAuth(authorize=authorize, **client)
 
 
 async def main(url: str) -> None:
     """Open the server and call each of its tools."""
     wanted = find_arguments()
-    async with McpServer(url, start_timeout=PATIENCE, timeout=PATIENCE) as server:
+    oauth = make_oauth(url, CONTEXT) if SCENARIO.startswith("auth/") else None
+    async with McpServer(url, start_timeout=PATIENCE, timeout=PATIENCE, oauth=oauth) as server:
         tools = Toolbox(server.tools)
         for tool in server.tools:
             usual = [make_arguments(tool.description.parameters)]

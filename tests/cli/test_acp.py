@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from dragoman.cli import main
 from dragoman.cli.acp import EditorAgent, EditorSession
 from dragoman.cli.agent_view import AgentView
-from dragoman.cli.mcp import McpOptions, open_servers
+from dragoman.cli.mcp_servers import McpOptions, open_servers
 from dragoman.errors import AuthenticationError
 from dragoman.log import EventLog, MemoryLog, SqliteLog
 from dragoman.messages import Request, ToolResult

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.cli.mcp import read_headers
+from dragoman.cli.mcp_servers import read_headers
 from dragoman.log import SqliteLog
 
 from ..server import Connection, Server

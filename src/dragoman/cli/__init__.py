@@ -26,6 +26,7 @@ _COMMANDS = {
     "keys": "Store API keys, and manage the keys of a gateway.",
     "local": "Download, list, remove and serve models that run on this machine.",
     "log": "Inspect the event log: list, search, show, verify, export, prune and price sessions.",
+    "mcp": "Log in to MCP servers, or serve the log, plans, costs and models over MCP.",
     "models": "List models with their capabilities and prices.",
     "plan": "Show which parts of a conversation another model would receive.",
     "ready": "Check that a model is reachable and loaded, without a billed call.",

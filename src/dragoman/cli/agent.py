@@ -45,7 +45,7 @@ from .completion import ModelName
 from .console import legible, show_json
 from .errors import EXIT_CODES, reject, report_errors, report_mistakes
 from .log_place import LogPlace, open_log_at
-from .mcp import McpOptions, open_servers
+from .mcp_servers import McpOptions, open_servers
 from .options import ModelOptions, default_model, open_model
 from .parameters import ExistingFile, Folder, Json, add_options, option
 from .sessions import find_session

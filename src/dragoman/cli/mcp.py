@@ -1,142 +1,91 @@
-"""The MCP servers of ``dragoman agent``: options, HTTP headers, and approval of changed tools."""
+"""Implement the command ``dragoman mcp``."""
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+import asyncio
+import sys
+from functools import partial
+from typing import Annotated
 
 import click
-import platformdirs
-from msgspec import Struct
+from msgspec.structs import replace
 
-from ..replay import make_printable
-from ..tools import AcceptChange, ExecutableTool, McpServer, ToolChange, ToolPins
-from .agent_view import AgentView
-from .approval import InputLines
-from .errors import reject
-from .parameters import option
+from ..registry.keys import is_keyring_usable
+from ..tools import KeyringTokens, McpOAuth, McpServer, ToolFailure, log_in_by_browser
+from .console import legible
+from .errors import EXIT_CODES, reject, report_mistakes
+from .mcp_servers import find_server
+from .parameters import add_options
 
-_PINS = "mcp-tools.json"
-
-
-class McpOptions(Struct):
-    """The options that configure MCP servers."""
-
-    servers: Annotated[
-        tuple[str, ...], "Offer the tools of an MCP server or URL.", option("COMMAND", "--mcp")
-    ] = ()
-    bearers: Annotated[
-        tuple[str, ...],
-        "Send an environment variable as bearer token to an MCP server; ORIGIN, such as "
-        "https://mcp.example.com, chooses one of several.",
-        option("[ORIGIN=]VARIABLE", "--mcp-bearer"),
-    ] = ()
-    headers: Annotated[
-        tuple[str, ...],
-        "Send an environment variable in the header NAME to an MCP server.",
-        option("[ORIGIN=]NAME:VARIABLE", "--mcp-header"),
-    ] = ()
-    mcp_accept: Annotated[bool, "Accept new and changed tools of MCP servers without asking."] = (
-        False
-    )
+_PATIENCE = 600.0  # seconds that a person has to log in
 
 
-async def open_servers(
-    stack: AsyncExitStack,
-    options: McpOptions,
-    view: AgentView,
-    lines: InputLines | None,
-    given: Sequence[dict[str, Any]] = (),
-) -> list[ExecutableTool]:
-    """Open the MCP servers that the options name, and return their tools.
+@click.group("mcp")
+def command() -> None:
+    """Log in to MCP servers that need OAuth.
 
-    ``lines`` reads the user's decisions about changed tools. ``given`` has the settings of more
-    servers, for ``McpServer``.
+    SERVER is the URL of a server, or its name in mcp.yaml. The agent uses the login: dragoman
+    agent --mcp SERVER.
     """
-    targets = [
-        line if line.startswith(("http://", "https://")) else shlex.split(line)
-        for line in options.servers
-    ]
-    headers = read_headers(
-        [each for each in targets if isinstance(each, str)], options.bearers, options.headers
-    )
-    pins = ToolPins(platformdirs.user_data_path("dragoman") / _PINS)
-    tools: list[ExecutableTool] = []
-    for settings in [*[{"target": target} for target in targets], *given]:
-        if isinstance(url := settings["target"], str):
-            settings = {"headers": headers.get(find_origin(url)), **settings}
-        accept = _make_accept(lines, always=options.mcp_accept)
-        with reject(ValueError, about="--mcp: " if url in targets else "MCP server: "):
-            server = McpServer(**settings, pins=pins, accept=accept)
-        await stack.enter_async_context(server)
-        tools += server.tools
-        for reason in server.refused:
-            view.note(
-                f"{reason}; --mcp-accept accepts it" if reason.endswith("pinned") else reason
-            )
-    return tools
 
 
-def find_origin(url: str) -> str:
-    """Return the scheme, host and port of a URL."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+@command.command("login")
+@click.argument("server")
+@add_options
+def log_in(
+    server: str,
+    *,
+    browser: Annotated[bool, "Open the login page in a browser."] = True,
+) -> None:
+    """Log in to SERVER in a browser, and store the login in the system's keyring.
 
-
-def read_headers(
-    urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]
-) -> dict[str, dict[str, str]]:
-    """Return the HTTP headers for each origin, with values read from environment variables."""
-    origins = list(dict.fromkeys(map(find_origin, urls)))
-    found: dict[str, dict[str, str]] = {}
-    flags = dict.fromkeys(bearers, "--mcp-bearer") | dict.fromkeys(headers, "--mcp-header")
-    for text, flag in flags.items():
-        origin, rest = origins[0] if origins else "", text
-        if text.startswith(("http://", "https://")):
-            origin, _, rest = text.partition("=")
-            origin = find_origin(origin)
-        elif len(origins) != 1:
-            raise click.UsageError(
-                f"{flag} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
-            )
-        if origin not in origins:
-            raise click.UsageError(f"{flag}: no --mcp URL has the origin {origin}")
-        name, _, variable = (
-            rest.rpartition(":") if flag == "--mcp-header" else ("Authorization", "", rest)
-        )
-        if not name or not variable:
-            raise click.UsageError(f"{flag} {text}: must be [ORIGIN=]NAME:VARIABLE")
-        value = os.environ.get(variable)
-        if not value:
-            raise click.UsageError(f"{flag}: the environment variable {variable} is not set")
-        found.setdefault(origin, {})[name] = f"Bearer {value}" if flag == "--mcp-bearer" else value
-    return found
-
-
-def _make_accept(lines: InputLines | None, *, always: bool) -> AcceptChange | None:
-    """Return the callback that decides about a changed tool.
-
-    The callback accepts every change or asks the user. Without a terminal to ask at, return
-    ``None``.
+    The URL of the login page is printed too, for a machine without a browser. The page must be
+    able to reach this machine at the redirect URI.
     """
-    if always:
-        return lambda change: True
-    if lines is None:
-        return None
-
-    async def ask(change: ToolChange) -> bool:
-        what = "has another definition than when you first used it" if change.pinned else "is new"
-        click.echo(
-            f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:",
-            err=True,
+    url, oauth = _find_url(server)
+    if oauth.grant == "client_credentials":
+        raise click.UsageError(f"{server} uses client_credentials, which need no login")
+    if not is_keyring_usable():
+        raise click.UsageError(
+            "there is no keyring to store the login in; pip install 'dragoman[keys]'"
         )
-        click.echo(f"  {make_printable(change.tool.description)}", err=True)
-        click.echo("offer it to the model? [y]es, [n]o: ", nl=False, err=True)
-        line = await lines.read()
-        return (line or "").strip().casefold() in ("y", "yes")
+    show = partial(click.echo, err=True)
+    authorize = partial(
+        log_in_by_browser, show=lambda page: show(f"log in at {page}"), browser=browser
+    )
+    tokens = KeyringTokens()
+    with report_mistakes():
+        tokens.pop(url)
+    with reject(ValueError):
+        opened = McpServer(url, oauth=replace(oauth, authorize=authorize), start_timeout=_PATIENCE)
+    try:
+        asyncio.run(_open(opened))
+    except ToolFailure as error:
+        click.echo(legible(f"error: {error}", err=True), err=True)
+        raise SystemExit(EXIT_CODES["session_failed"]) from None
+    stored = "logged in" if tokens.get(url) else "the server needs no login"
+    click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")
 
-    return ask
+
+async def _open(server: McpServer) -> None:
+    async with server:
+        pass
+
+
+@command.command("logout")
+@click.argument("server")
+def log_out(server: str) -> None:
+    """Delete the stored login of SERVER."""
+    url, _ = _find_url(server)
+    with report_mistakes():
+        removed = KeyringTokens().pop(url)
+    click.echo(f"{server}: {'logged out' if removed else 'was not logged in'}", err=not removed)
+    if not removed:
+        sys.exit(1)
+
+
+def _find_url(server: str) -> tuple[str, McpOAuth]:
+    target, oauth = find_server(server)
+    if not isinstance(target, str):
+        raise click.UsageError(f"{server}: must be a URL, or the name of a URL in mcp.yaml")
+    return target, oauth or McpOAuth()

@@ -142,6 +142,11 @@ def _write(path: Path, entries: dict[str, _StoredKey]) -> None:
 # --- the keyring of the operating system -------------------------------------------------------
 
 
+def is_keyring_usable() -> bool:
+    """Return whether the system has a keyring to store keys in."""
+    return _open_keyring() is not None
+
+
 def _open_keyring() -> Any:
     """Return the system's keyring; ``None`` if the extra or a usable backend is missing."""
     try:

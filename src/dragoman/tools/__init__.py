@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
+from .mcp_login import log_in_by_browser
+from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore
 from .pins import AcceptChange, ToolChange, ToolPins
 from .plugins import gather_tools, plugin_tools
 from .process import ProcessTool, clean_environment
@@ -44,6 +46,8 @@ __all__ = [
     "ExecutableTool",
     "FailureKind",
     "FunctionTool",
+    "KeyringTokens",
+    "McpOAuth",
     "McpServer",
     "McpTool",
     "Observation",
@@ -53,6 +57,7 @@ __all__ = [
     "RecordedRun",
     "RecordedTool",
     "Sandbox",
+    "TokenStore",
     "ToolChange",
     "ToolFailure",
     "ToolPins",
@@ -64,6 +69,7 @@ __all__ = [
     "hide_memory",
     "limit_output",
     "list_protections",
+    "log_in_by_browser",
     "plugin_tools",
     "run_in_thread",
     "tool",

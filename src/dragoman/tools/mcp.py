@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
-import ipaddress
 import logging
 import os
 import re
@@ -25,7 +24,8 @@ import msgspec
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
-from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
+from .mcp_http import MAX_ITEMS, MAX_REPLY, is_loopback, open_http
+from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
 from .mcp_stdio import ProgramStream, answer_requests, open_program
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe
@@ -68,8 +68,9 @@ class McpServer:
     are left out; ``refused`` has the reasons.
 
     ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, are sent only to the origin of
-    the URL, and their values are hidden in errors and in what tools return. With ``pins``, a tool
-    whose definition is not the pinned one is offered only if ``accept`` agrees.
+    the URL, and their values are hidden in errors and in what tools return. ``oauth`` is an
+    ``McpOAuth``, or an ``httpx2.Auth`` of the MCP library. With ``pins``, a tool whose definition
+    is not the pinned one is offered only if ``accept`` agrees.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class McpServer:
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
         start_timeout: float = 30.0,
         headers: Mapping[str, str] | None = None,
+        oauth: McpOAuth | Any = None,
         pins: ToolPins | None = None,
         accept: AcceptChange | None = None,
     ) -> None:
@@ -94,7 +96,10 @@ class McpServer:
         self._target = target
         self._headers = dict(headers or {})
         _check_headers(self._headers, target)
-        self._secrets = tuple([_SCHEME.sub("", value) for value in self._headers.values()])
+        self._oauth = oauth
+        if oauth is not None:
+            _check_oauth(self._headers, target)
+        self._secrets = [_SCHEME.sub("", value) for value in self._headers.values()]
         self._pins = pins
         self._accept = accept
         self._prefix = prefix
@@ -242,7 +247,9 @@ class McpServer:
                 "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
             ) from None
         if isinstance(self._target, str):
-            transport = await open_http(stack, self._target, self._headers, self._start_timeout)
+            transport = await open_http(
+                stack, self._target, self._headers, self._start_timeout, self._make_guard()
+            )
         else:
             argv = [os.fspath(part) for part in self._target]
             self._program = await stack.enter_async_context(
@@ -250,6 +257,12 @@ class McpServer:
             )
             transport = contextlib.nullcontext((self._program, self._program))
         return await stack.enter_async_context(Client(answer_requests(transport)))
+
+    def _make_guard(self) -> Guard | None:
+        auth, target, secrets = self._oauth, str(self._target), self._secrets
+        if isinstance(auth, McpOAuth):
+            auth = make_auth(auth, target, secrets)
+        return Guard(auth, target, secrets) if auth is not None else None
 
     async def _check_pins(self) -> None:
         """Remove new or changed tools that the caller does not accept; pin the others."""
@@ -345,7 +358,7 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
     if not isinstance(target, str):
         raise ValueError("headers: a program has none; give it what it needs in env")
     parts = urlsplit(target)
-    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise ValueError("headers: would be sent unencrypted; use an https:// URL")
     for name, value in headers.items():
         # The error does not quote the header's value, because it is a secret.
@@ -360,12 +373,15 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
             )
 
 
-def _is_loopback(host: str) -> bool:
-    # ``wire`` has a function of the same name, which is not used because tools do not import
-    # wires.
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host.lower() == "localhost"
+def _check_oauth(headers: Mapping[str, str], target: str | Sequence[str]) -> None:
+    if not isinstance(target, str):
+        raise ValueError("oauth: a program has no login; give it what it needs in env")
+    if "authorization" in map(str.lower, headers):
+        raise ValueError("oauth: the header Authorization is set already; leave one of them out")
+    try:
+        check_place(target, target)
+    except ValueError as error:
+        raise ValueError(f"oauth: {error}") from None
 
 
 def _hide(value: Any, secrets: Sequence[str]) -> Any:

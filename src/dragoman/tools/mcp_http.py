@@ -7,6 +7,7 @@ decompresses it and builds about fifty bytes of objects from each byte of it.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Mapping
 from http.client import responses
 from typing import Annotated, Any, TypeAlias
@@ -39,9 +40,16 @@ class _McpError(Struct):
 
 
 async def open_http(
-    stack: contextlib.AsyncExitStack, url: str, headers: Mapping[str, str], patience: float
+    stack: contextlib.AsyncExitStack,
+    url: str,
+    headers: Mapping[str, str],
+    patience: float,
+    guard: Any = None,
 ) -> Any:
-    """Return a transport that sends the headers to the server's own origin only."""
+    """Return a transport that sends the headers to the server's own origin only.
+
+    ``guard`` is the ``Guard`` of a server with OAuth.
+    """
     import httpx2  # httpx2 is a dependency of the MCP library
     from mcp.client.streamable_http import streamable_http_client
 
@@ -57,6 +65,10 @@ async def open_http(
         async def aclose(self) -> None:
             await self._body.aclose()  # type: ignore[union-attr]
 
+    class Guarded(httpx2.Auth):
+        def async_auth_flow(self, request: httpx2.Request) -> Any:
+            return guard.run(request)
+
     origin = _find_origin(url)
 
     async def add_headers(request: httpx2.Request) -> None:
@@ -65,25 +77,40 @@ async def open_http(
 
     async def bound(response: httpx2.Response) -> None:
         response.stream = Bounded(response)
-        # The library reads the error of a JSON-RPC body, but no other: every status would be
-        # "Server returned an error response". It takes 404 for an unknown method or session.
-        if response.status_code >= 400 and response.status_code != 404:
-            body = b""
-            if response.headers.get("content-type", "").lower().startswith("application/json"):
-                with contextlib.suppress(httpx2.StreamError):
-                    body = b"".join([part async for part in response.stream])
-            await response.stream.aclose()
-            if not _is_error(body):
-                body = _describe(response.status_code)
-                response.headers["content-type"] = "application/json"
+        if guard is not None and "oauth" in response.request.extensions:
+            try:
+                body = b"".join([part async for part in response.stream])
+            except httpx2.StreamError as error:
+                guard.problem, body = str(error), b""
+            response.stream = httpx2.ByteStream(body)
+        elif response.status_code >= 400 and response.status_code != 404:
+            body = await _read_error(response, guard.problem if guard else None)
+            response.headers["content-type"] = "application/json"
             response.stream = httpx2.ByteStream(body)
 
     http = httpx2.AsyncClient(
         headers={"Accept-Encoding": "identity"},
         timeout=httpx2.Timeout(patience, read=_READ_TIMEOUT),
+        auth=Guarded() if guard is not None else None,
         event_hooks={"request": [add_headers], "response": [bound]},
     )
     return streamable_http_client(url, http_client=await stack.enter_async_context(http))
+
+
+async def _read_error(response: Any, problem: str | None) -> bytes:
+    """Return the JSON-RPC error that a failed request is answered with, or one for its status.
+
+    The library reads the error of a JSON-RPC body, but no other: every status would be "Server
+    returned an error response". It takes 404 for an unknown method or session.
+    """
+    import httpx2
+
+    body = b""
+    if response.headers.get("content-type", "").lower().startswith("application/json"):
+        with contextlib.suppress(httpx2.StreamError):
+            body = b"".join([part async for part in response.stream])
+    await response.stream.aclose()
+    return body if _is_error(body) else _describe(response.status_code, problem)
 
 
 def _is_error(body: bytes) -> bool:
@@ -93,9 +120,11 @@ def _is_error(body: bytes) -> bool:
         return False
 
 
-def _describe(status: int) -> bytes:
+def _describe(status: int, problem: str | None) -> bytes:
     """Return a JSON-RPC error for an HTTP status; the library puts the id of the request in it."""
-    hint = "; pass the server's key in headers=" if status in (401, 403) else ""
+    hint = f"; {problem}" if problem else ""
+    if status in (401, 403) and not problem:
+        hint = "; pass the server's key in headers=, or log in with oauth= or dragoman mcp login"
     phrase = responses.get(status, "")
     error = {"code": -32603, "message": f"the server answered HTTP {status} {phrase}{hint}"}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "error": error})
@@ -125,6 +154,15 @@ async def _bound(
         pass  # the library reports what is not JSON
     if kept:
         yield bytes(kept)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
+    # ``wire`` has a function of the same name, which is not used because tools do not import
+    # wires.
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
 
 
 def _find_origin(url: str) -> tuple[str, str, int | None]:

@@ -1,0 +1,299 @@
+"""OAuth for MCP servers at a URL: how to log in, and where tokens are stored.
+
+The MCP library follows the protocol: discovery, registration, PKCE, scopes and refreshing. This
+module decides which addresses its requests may have, and keeps a failed login to one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import Any, Literal, Protocol, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from ..config import ConfigError
+from ..registry.keys import is_keyring_usable, read_key, remove_key, store_key
+from .mcp_http import is_loopback
+
+log = logging.getLogger("dragoman")
+
+Authorize: TypeAlias = Callable[[str], Awaitable[str]]
+_NO_LOGIN = "no login is stored; log in with dragoman mcp login, or pass McpOAuth(authorize=...)"
+_MAX_PROBLEM = 500  # characters of a failure that an authorization server may have written
+_TIMEOUT = {"connect": 30.0, "read": 30.0, "write": 30.0, "pool": 30.0}
+
+
+class TokenStore(Protocol):
+    """Where tokens are stored, by the URL of the server. A ``dict`` is a store in memory."""
+
+    def get(self, server: str, /) -> str | None: ...
+    def __setitem__(self, server: str, saved: str, /) -> None: ...
+    def pop(self, server: str, default: None, /) -> str | None: ...
+
+
+class KeyringTokens:
+    """Store tokens in the system's keyring, as ``dragoman keys`` does; without one, in memory."""
+
+    _memory: dict[str, str] = {}  # noqa: RUF012 - shared by all servers of this process
+
+    def get(self, server: str, /) -> str | None:
+        return self._memory.get(server) or read_key(name_tokens(server))
+
+    def __setitem__(self, server: str, saved: str, /) -> None:
+        try:
+            if is_keyring_usable():
+                store_key(name_tokens(server), saved)
+                self._memory.pop(server, None)
+                return
+        except ConfigError as error:
+            log.warning("%s; the login is kept in memory", error)
+        self._memory[server] = saved
+
+    def pop(self, server: str, default: None = None, /) -> str | None:
+        found = self.get(server)
+        self._memory.pop(server, None)
+        remove_key(name_tokens(server))
+        return found or default
+
+
+def name_tokens(server: str) -> str:
+    """Return the name by which ``dragoman keys list`` shows the login of a server."""
+    host = re.sub("[^A-Z0-9]+", "_", (urlsplit(server).hostname or "").upper())
+    return f"MCP_{host[:60]}_{hashlib.sha256(server.encode()).hexdigest()[:12].upper()}"
+
+
+class McpOAuth(Struct, frozen=True, kw_only=True):
+    """How to log in to an MCP server with OAuth.
+
+    By default the client registers itself with the authorization server and uses the stored
+    tokens. ``authorize`` receives the URL of the page to log in at, and returns the URL that the
+    browser was sent to afterwards; without it, only stored tokens are used. ``log_in_by_browser``
+    is such a function.
+
+    Pass ``client_id`` for a client that is registered already, or ``client_metadata_url`` for one
+    that a document describes. A ``client_secret`` or ``private_key`` (PEM) is sent or used only
+    for the authorization server ``issuer``. The grant ``client_credentials`` needs no login.
+    """
+
+    authorize: Authorize | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
+    issuer: str | None = None
+    private_key: str | None = None
+    algorithm: str = "ES256"
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    auth_method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    redirect_uri: str = "http://127.0.0.1:8976/callback"
+    tokens: TokenStore | None = None
+
+    def __post_init__(self) -> None:
+        has_secret = bool(self.client_secret or self.private_key)
+        if has_secret and not (self.client_id and self.issuer):
+            raise ValueError("oauth: a client_secret or private_key needs client_id and issuer")
+        if self.grant == "client_credentials" and not has_secret:
+            raise ValueError("oauth: client_credentials needs a client_secret or a private_key")
+        if self.private_key and self.grant != "client_credentials":
+            raise ValueError("oauth: a private_key needs grant='client_credentials'")
+
+    def __repr__(self) -> str:
+        return f"McpOAuth({self.grant}, client_id={self.client_id!r}, issuer={self.issuer!r})"
+
+
+class _Saved(Struct, omit_defaults=True):
+    """What is stored for a server. A token is refreshed later at the endpoint in ``metadata``."""
+
+    tokens: dict[str, Any] | None = None
+    expires_at: float | None = None
+    client: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    resource: dict[str, Any] | None = None
+
+
+class _Storage:
+    """The storage that the MCP library calls; it also restores the state of the library."""
+
+    def __init__(self, oauth: McpOAuth, server: str, secrets: list[str]) -> None:
+        self._oauth, self._server, self._secrets = oauth, server, secrets
+        self._store: TokenStore = KeyringTokens() if oauth.tokens is None else oauth.tokens
+        self._saved = _Saved()
+        self.context: Any = None
+
+    async def get_tokens(self) -> Any:
+        from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
+
+        text = await asyncio.to_thread(self._store.get, self._server)
+        with contextlib.suppress(ValueError):
+            self._saved = msgspec.json.decode(base64.b64decode(text or ""), type=_Saved)
+        saved, context = self._saved, self.context
+        context.token_expiry_time = saved.expires_at
+        if saved.metadata is not None:
+            context.oauth_metadata = OAuthMetadata.model_validate(saved.metadata)
+        if saved.resource is not None:
+            found = ProtectedResourceMetadata.model_validate(saved.resource)
+            context.protected_resource_metadata = found
+        if saved.tokens is None:
+            return None
+        self._hide(saved.tokens)
+        return OAuthToken.model_validate(saved.tokens)
+
+    async def set_tokens(self, tokens: Any) -> None:
+        saved, context = self._saved, self.context
+        saved.tokens = tokens.model_dump(mode="json", exclude_none=True)
+        self._hide(saved.tokens)
+        saved.expires_at = context.token_expiry_time
+        saved.metadata = _dump(context.oauth_metadata)
+        saved.resource = _dump(context.protected_resource_metadata)
+        text = base64.b64encode(msgspec.json.encode(saved)).decode()
+        await asyncio.to_thread(self._store.__setitem__, self._server, text)
+
+    async def get_client_info(self) -> Any:
+        from mcp.shared.auth import OAuthClientInformationFull
+
+        oauth, client = self._oauth, self._saved.client
+        if oauth.client_id is not None:
+            client = {"client_id": oauth.client_id, "client_secret": oauth.client_secret}
+            client |= {"issuer": oauth.issuer, "redirect_uris": [oauth.redirect_uri]}
+            method = oauth.auth_method if oauth.client_secret else "none"
+            client |= {"token_endpoint_auth_method": method}
+        if client is None:
+            return None
+        self._hide(client)
+        return OAuthClientInformationFull.model_validate(client)
+
+    async def set_client_info(self, client: Any) -> None:
+        self._saved.client = _dump(client)
+        self._hide(self._saved.client or {})
+
+    def _hide(self, values: dict[str, Any]) -> None:
+        names = ("access_token", "refresh_token", "client_secret")
+        self._secrets += [values[name] for name in names if values.get(name)]
+
+
+def _dump(model: Any) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
+
+
+def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
+    """Return the library's authentication for a server; secrets that it uses are collected."""
+    from mcp.client.auth import OAuthClientProvider, OAuthFlowError, oauth2
+    from mcp.client.auth.extensions import client_credentials
+    from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
+
+    # The library logs the traceback of each failure, which may quote a token. It is raised too.
+    oauth2.logger.addFilter(_has_no_traceback)
+    if oauth.client_secret:
+        secrets.append(oauth.client_secret)
+    storage = _Storage(oauth, server, secrets)
+    if oauth.grant == "client_credentials":
+        facts: Any = {"server_url": server, "storage": storage, "issuer": oauth.issuer}
+        facts["client_id"] = oauth.client_id
+        provider: Any
+        if oauth.private_key:
+            signed = client_credentials.SignedJWTParameters(
+                issuer=oauth.client_id or "",
+                subject=oauth.client_id or "",
+                signing_key=oauth.private_key,
+                signing_algorithm=oauth.algorithm,
+            )
+            facts["assertion_provider"] = signed.create_assertion_provider()
+            provider = client_credentials.PrivateKeyJWTOAuthProvider(**facts)
+        else:
+            facts |= {"client_secret": oauth.client_secret}
+            facts |= {"token_endpoint_auth_method": oauth.auth_method}
+            provider = client_credentials.ClientCredentialsOAuthProvider(**facts)
+        storage.context = provider.context
+        return provider
+    asked: list[str] = []
+
+    async def show(url: str) -> None:
+        check_place(url, server)
+        asked[:] = [url]
+
+    async def answer() -> AuthorizationCodeResult:
+        if oauth.authorize is None:
+            raise OAuthFlowError(_NO_LOGIN)
+        given = parse_qs(urlsplit(await oauth.authorize(asked[0])).query)
+        first = {name: values[0] for name, values in given.items()}
+        if "error" in first:
+            why = first.get("error_description", "")
+            raise OAuthFlowError(f"the login was refused: {first['error']} {why}".rstrip())
+        facts = {name: first.get(name) for name in ("state", "iss")}
+        return AuthorizationCodeResult(code=first.get("code", ""), **facts)
+
+    metadata = {"client_name": "Dragoman", "redirect_uris": [oauth.redirect_uri]}
+    provider = OAuthClientProvider(
+        server,
+        OAuthClientMetadata.model_validate(metadata),
+        storage,
+        show,
+        answer,
+        client_metadata_url=oauth.client_metadata_url,
+    )
+    storage.context = provider.context
+    return provider
+
+
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    return record.exc_info is None
+
+
+def check_place(url: str, server: str) -> None:
+    """Raise ``ValueError`` if a server leads to an address that tokens must not be sent to."""
+    parts = urlsplit(url)
+    is_local = is_loopback(parts.hostname or "") and is_loopback(urlsplit(server).hostname or "")
+    if not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
+        raise ValueError(f"{parts.scheme}://{parts.hostname} is not an https:// address")
+
+
+class Guard:
+    """Drive the authentication of a server: check its requests, and keep failures to one call.
+
+    An exception in the library's flow would end the connection. ``problem`` is the last failure.
+    """
+
+    def __init__(self, auth: Any, server: str, secrets: list[str]) -> None:
+        self._auth, self._server, self._secrets = auth, server, secrets
+        self.problem: str | None = None
+
+    async def run(self, request: Any) -> AsyncGenerator[Any, Any]:
+        """Yield the requests to send; see ``httpx2.Auth.async_auth_flow``."""
+        flow = self._auth.async_auth_flow(request)
+        try:
+            outgoing, sent = await anext(flow), None
+            while True:
+                if outgoing is not request:
+                    # Do not ask again after a failure, nor to close or listen.
+                    if self.problem is not None or request.method != "POST":
+                        break
+                    check_place(str(outgoing.url), self._server)
+                    outgoing.headers["Accept-Encoding"] = "identity"
+                    outgoing.extensions = {"timeout": _TIMEOUT, "oauth": True}
+                self._hide(outgoing.headers.get_list("authorization"))
+                response, sent = (yield outgoing), outgoing
+                outgoing = await flow.asend(response)
+            if sent is request:
+                return
+        except StopAsyncIteration:
+            return
+        except Exception as error:
+            self.problem = f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
+        finally:
+            await flow.aclose()
+        # The server refuses this request again, and its answer becomes the error of the call.
+        request.headers.pop("authorization", None)
+        yield request
+
+    def _hide(self, values: Iterable[str]) -> None:
+        for value in values:
+            secret = value.partition(" ")[2] or value
+            if secret not in self._secrets:
+                self._secrets.append(secret)

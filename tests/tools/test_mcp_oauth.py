@@ -1,0 +1,300 @@
+"""Test logins at an MCP server with OAuth, against a server that checks each step."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import keyring.core
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.cli.agent_view import AgentView
+from dragoman.cli.mcp_servers import McpOptions, open_servers
+from dragoman.registry import stored_keys
+from dragoman.tools import (
+    KeyringTokens,
+    McpOAuth,
+    McpServer,
+    Toolbox,
+    ToolFailure,
+    log_in_by_browser,
+)
+from dragoman.tools.mcp_oauth import name_tokens
+
+from ..ports import find_free_port
+from ..waiting import PATIENCE
+from .test_mcp_http import USUAL
+
+pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+
+ACCESS, REFRESH, SECRET = "access-91c2e07f", "refresh-5ab3107c", "client-secret-0c55d1"
+
+
+class Place:
+    """An MCP server and its authorization server; a login needs no person."""
+
+    def __init__(self, **metadata: Any) -> None:
+        self.metadata = metadata
+        self.forms: list[dict[str, str]] = []
+        self.logins = 0
+        self.asked: dict[str, str] = {}
+        self.given: dict[str, str] = {}
+        self.url = ""
+
+    async def authorize(self, url: str) -> str:
+        """Return the redirect of the login page."""
+        self.logins += 1
+        self.asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        answer = {"code": "the-code", "state": self.asked["state"], **self.given}
+        return self.asked["redirect_uri"] + "?" + "&".join(f"{k}={v}" for k, v in answer.items())
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serve metadata, registration, tokens and MCP."""
+        origin = f"http://{request.host}"
+        issuer = f"{origin}/as"
+        if request.path == "/.well-known/oauth-protected-resource/mcp":
+            found = {"resource": f"{origin}/mcp", "authorization_servers": [issuer]}
+            return web.json_response(found | self.metadata)
+        if request.path == "/.well-known/oauth-authorization-server/as":
+            parts = ("authorize", "token", "register")
+            names = ["authorization_endpoint", "token_endpoint", "registration_endpoint"]
+            ends = {name: f"{issuer}/{part}" for name, part in zip(names, parts, strict=True)}
+            more = {"authorization_response_iss_parameter_supported": "iss" in self.given}
+            return web.json_response({"issuer": issuer, **ends, **more})
+        if request.path == "/as/register":
+            body = {**await request.json(), "client_id": "registered"}
+            return web.json_response(body, status=201)
+        if request.path == "/as/token":
+            self.forms.append({name: str(value) for name, value in (await request.post()).items()})
+            token = {"access_token": f"{ACCESS}-{len(self.forms)}", "refresh_token": REFRESH}
+            # a new token is expired when it is next used, a refreshed one is not
+            life = 3600 if "refresh_token" in self.forms[-1] else -1
+            return web.json_response(token | {"token_type": "Bearer", "expires_in": life})
+        return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path != "/mcp" or not request.can_read_body:
+            return web.Response(status=404 if request.path != "/mcp" else 405)
+        bearer = request.headers.get("authorization", "")
+        if bearer != f"Bearer {ACCESS}-{len(self.forms)}":
+            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        said = {"jsonrpc": "2.0", "id": asked["id"]}
+        result = USUAL.get(asked["method"])
+        if asked["method"] == "tools/call":
+            result = {"content": [{"type": "text", "text": f"you sent {bearer}"}]}
+        if result is None:
+            return web.json_response(said | {"error": {"code": -32601, "message": "no"}})
+        return web.json_response(said | {"result": result})
+
+
+@contextlib.asynccontextmanager
+async def serve(**metadata: Any) -> AsyncIterator[Place]:
+    place = Place(**metadata)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", place.handle)
+    async with TestServer(app) as server:
+        place.url = str(server.make_url("/mcp"))
+        yield place
+
+
+async def call(place: Place, **settings: Any) -> str:
+    oauth = McpOAuth(**settings)
+    async with McpServer(place.url, oauth=oauth, start_timeout=PATIENCE) as server:
+        return str((await Toolbox(server.tools).execute("look", {})).content)
+
+
+async def test_login_is_bound_stored_and_refreshed(caplog: pytest.LogCaptureFixture) -> None:
+    store: dict[str, str] = {}
+    async with serve() as place:
+        with caplog.at_level(logging.DEBUG):
+            said = await call(place, authorize=place.authorize, tokens=store)
+        assert said == "you sent Bearer [hidden]"
+        first, *refreshed = place.forms
+        digest = hashlib.sha256(first["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        assert place.asked["code_challenge"] == challenge
+        assert place.asked["code_challenge_method"] == "S256"
+        assert place.asked["resource"] == first["resource"] == place.url
+        assert (first["grant_type"], first["client_id"]) == ("authorization_code", "registered")
+        assert [each["refresh_token"] for each in refreshed] == [REFRESH]
+        # another process has only the store, which includes the address to refresh at
+        saved = json.loads(base64.b64decode(store.pop(place.url)))
+        assert store == {}
+        saved["expires_at"] = 1.0
+        store[place.url] = base64.b64encode(json.dumps(saved).encode()).decode()
+        assert await call(place, tokens=store) == "you sent Bearer [hidden]"
+        assert [each["grant_type"] for each in place.forms[2:]] == ["refresh_token"]
+        assert place.logins == 1
+        place.forms.append({})  # the server forgets the token
+        with pytest.raises(ToolFailure, match="dragoman mcp login"):
+            await call(place, tokens=store)
+    assert not any(secret in caplog.text for secret in (ACCESS, REFRESH))
+
+
+PROBLEMS: list[tuple[dict[str, str], dict[str, Any], str]] = [
+    ({"iss": "http://other.test"}, {}, "iss"),
+    ({"state": "another"}, {}, "State parameter mismatch"),
+    ({"error": "access_denied"}, {}, "the login was refused: access_denied"),
+    ({}, {"authorization_servers": ["http://192.0.2.1/as"]}, "not an https:// address"),
+    ({}, {"resource": "https://other.test/mcp"}, "does not match expected"),
+    ({}, {"padding": "x" * 5_000_000}, "more than 4,194,304 bytes"),
+]
+
+
+@pytest.mark.parametrize(("given", "metadata", "reason"), PROBLEMS)
+async def test_failed_login_ends_without_a_token(
+    given: dict[str, str], metadata: dict[str, Any], reason: str
+) -> None:
+    async with serve(**metadata) as place:
+        place.given = given
+        with pytest.raises(ToolFailure, match=reason):
+            await call(place, authorize=place.authorize, tokens={})
+        assert place.forms == []
+        assert place.logins <= 1
+
+
+async def test_client_credentials_are_sent_to_their_issuer_only() -> None:
+    facts: dict[str, Any] = {"client_id": "me", "client_secret": SECRET, "tokens": {}}
+    async with serve() as place:
+        issuer = place.url.replace("/mcp", "/as")
+        grant: Any = {"grant": "client_credentials", "auth_method": "client_secret_post"}
+        assert "[hidden]" in await call(place, issuer=issuer, **facts, **grant)
+        assert {each["client_secret"] for each in place.forms} == {SECRET}
+        facts["tokens"], count = {}, len(place.forms)
+        with pytest.raises(ToolFailure, match=r"https://other\.test") as caught:
+            await call(place, issuer="https://other.test", **facts, **grant)
+        assert len(place.forms) == count
+    assert SECRET not in f"{caught.value} {McpOAuth(issuer=issuer, **facts)!r}"
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "problem"),
+    [
+        (["server"], {}, "a program has no login"),
+        ("http://mcp.example.com", {}, "not an https:// address"),
+        ("https://mcp.example.com", {"client_secret": "s"}, "needs client_id and issuer"),
+        ("https://mcp.example.com", {"grant": "client_credentials"}, "needs a client_secret"),
+    ],
+)
+def test_wrong_settings_are_refused(target: Any, settings: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        McpServer(target, oauth=McpOAuth(**settings))
+    with pytest.raises(ValueError, match="the header Authorization is set already"):
+        McpServer("https://a.test", oauth=McpOAuth(), headers={"authorization": "Bearer x"})
+
+
+async def test_browser_is_sent_back_to_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    redirect = f"http://127.0.0.1:{find_free_port()}/callback"
+    loop, answers = asyncio.get_running_loop(), list[int]()
+
+    async def browse() -> None:
+        async with aiohttp.ClientSession() as client:
+            for path in ("/favicon.ico", "/callback?code=c&state=s"):
+                async with client.get(redirect.replace("/callback", path)) as answer:
+                    answers.append(answer.status)
+
+    def open_page(url: str) -> bool:
+        asyncio.run_coroutine_threadsafe(browse(), loop)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    landed = await log_in_by_browser(f"https://login.test/?redirect_uri={redirect}")
+    assert landed == f"{redirect}?code=c&state=s"
+    assert answers[0] == 404
+    with pytest.raises(ValueError, match="must be http://127"):
+        await log_in_by_browser("https://login.test/?redirect_uri=https://a.test/")
+
+
+@pytest.mark.parametrize(
+    "backend", ["tests.file_keyring.FileKeyring", "keyring.backends.fail.Keyring"]
+)
+def test_tokens_are_in_the_keyring_or_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
+) -> None:
+    server, kept = "https://mcp.example.com/mcp", tmp_path / "keyring.json"
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("FILE_KEYRING", str(kept))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", backend)
+    keyring.core.init_backend()
+    KeyringTokens()[server] = "dG9rZW4="
+    assert KeyringTokens().get(server) == "dG9rZW4="
+    assert list(stored_keys()) == ([name_tokens(server)] if "tests" in backend else [])
+    assert [path for path in tmp_path.iterdir() if "dG9rZW4=" in path.read_text()] == (
+        [kept] if "tests" in backend else []
+    )
+    assert KeyringTokens().pop(server) == "dG9rZW4="
+    assert KeyringTokens().get(server) is None
+    assert stored_keys() == {}
+
+
+async def test_command_logs_in_for_the_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("FILE_KEYRING", str(tmp_path / "keyring.json"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "tests.file_keyring.FileKeyring")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("DRAGOMAN_MCP", str(tmp_path / "mcp.yaml"))
+    keyring.core.init_backend()
+
+    async def run(*words: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, main, ["mcp", *words])
+
+    def open_page(page: str) -> bool:
+        urllib.request.urlopen(asyncio.run(place.authorize(page))).close()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    async with serve() as place:
+        redirect = f"http://127.0.0.1:{find_free_port()}/callback"
+        server = {"url": place.url, "oauth": {"redirect_uri": redirect}}
+        (tmp_path / "mcp.yaml").write_text(json.dumps({"servers": {"tracker": server}}))
+        done = await run("login", "tracker")
+        assert (done.exit_code, done.stdout) == (0, f"{place.url}: logged in; it has 1 tools\n")
+        assert "log in at http://127.0.0.1" in done.stderr
+        for name in ("tracker", place.url):
+            options, view = McpOptions(servers=(name,), mcp_accept=True), AgentView(as_json=True)
+            async with contextlib.AsyncExitStack() as stack:
+                tools = await open_servers(stack, options, view, None)
+            assert [tool.name for tool in tools] == ["look"]
+        assert place.logins == 1
+        assert ((await run("logout", "tracker")).exit_code, stored_keys()) == (0, {})
+        assert (await run("logout", "tracker")).exit_code == 1
+        with pytest.raises(ToolFailure, match=r"oauth= or dragoman mcp login"):
+            await McpServer(place.url).open()
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({}, "must have either a url, or a command"),
+        ({"url": "https://a.test", "oauth": {"secret": "s"}}, "secret: unknown key"),
+        ({"url": "https://a.test", "oauth": {"client_secret_env": "NONE"}}, "NONE is not set"),
+        ({"url": "https://a.test", "oauth": {"grant": "client_credentials"}}, "needs a client_"),
+        ({"command": ["server"]}, "must be a URL"),
+    ],
+)
+def test_mistakes_in_the_file_of_servers_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    monkeypatch.setenv("DRAGOMAN_MCP", str(path))
+    path.write_text(json.dumps({"servers": {"tracker": entry}}))
+    done = CliRunner().invoke(main, ["mcp", "login", "tracker"])
+    assert done.exit_code == 2
+    assert problem in done.stderr
