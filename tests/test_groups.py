@@ -21,6 +21,7 @@ from dragoman.cli import main
 from dragoman.middleware import walk
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, read_file
+from tests.rows import read_table
 
 from .server import Connection, serve
 from .waiting import settle, until
@@ -335,33 +336,7 @@ async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> No
 
 # --- mistakes in the configuration file --------------------------------------------------------
 
-MISTAKES = [
-    ("groups:\n  g: {candidate: [a:m]}", 3, "g.candidate: unknown key; did you mean candidates?"),
-    ("groups:\n  g: {strategy: wieghted}", 3, "g.strategy: must be one of fallback,"),
-    ("groups:\n  g:\n    candidates: []", 4, "g.candidates: needs a list of models"),
-    ("groups:\n  g: {candidates: [a:m], half_life_seconds: 0}", 3, "must be a positive"),
-    ("groups:\n  g: {candidates: [a:m], aliases: [g]}", 3, "the alias 'g' belongs to the group g"),
-    ("models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}", 5, "belongs to a:m"),
-    ("availability: {failures: 0}", 2, "availability.failures: must be a whole number from 1"),
-    ("availability: {failure: 3}", 2, "availability.failure: unknown key; did you mean failures?"),
-    ("redis: localhost:6379", 2, "redis: must be a redis://"),
-    *[
-        (
-            f"groups:\n  g:\n    candidates:\n    - a:x\n    - {candidate}",
-            6,
-            f"candidates[1]{problem}",
-        )
-        for candidate, problem in [
-            ("b:m", ": no model is named 'b:m'"),
-            ("a:x", ": a:x is there twice"),
-            ("{weight: 2}", ": needs model"),
-            ("{model: a:m, wait: 2}", ".wait: unknown key"),
-            ("{model: a:m, weight: 0}", ".weight: must be a positive"),
-            ("{model: a:m, max_retries: 101}", ".max_retries: must be between 0"),
-            ("3", ": must be the name of a model"),
-        ]
-    ],
-]
+MISTAKES = read_table("group_mistakes")
 ADAPTERS = [
     (
         "rate_limit: {max_concurency: 5}",

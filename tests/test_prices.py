@@ -35,6 +35,7 @@ from dragoman.prices import (
     reprice,
 )
 from dragoman.registry import load_vendor, vendor_names
+from tests.rows import read_table
 
 from .listed import Listed
 
@@ -663,41 +664,7 @@ def test_different_overriding_rows_give_different_table_versions() -> None:
     assert PriceTable((BARE,)).version != PriceTable((PLAIN,)).version != ""
 
 
-BAD_FIELDS = [
-    ({"input": "-1"}, ": input: must be a finite number of at least 0, not -1"),
-    ({"output": -0.5}, ": output: must be a finite number of at least 0, not -0.5"),
-    ({"cache_read": "NaN"}, ": cache_read: must be a finite number of at least 0, not NaN"),
-    ({"cache_write": "Infinity"},
-     ": cache_write: must be a finite number of at least 0, not Infinity"),
-    ({"input": "cheap"}, ".input: Invalid decimal string"),
-    ({"input": True}, ".input: Expected `decimal | null`, got `bool`"),
-    ({"input": [1]}, ".input: Expected `decimal | null`, got `array`"),
-    ({"input": None}, ": input: is missing"),
-    ({"output": None}, ": output: is missing"),
-    ({"input": "1e12"}, ": input: 1E+12 is outside the range of a price per million tokens"),
-    ({"input": "1e-30"}, ": input: 1E-30 is outside the range of a price per million tokens"),
-    ({"input": 0, "output": 0}, ": input: input and output are both 0; say `free: true`"),
-    ({"free": True}, ": free: the row has a rate above 0"),
-    ({"unpriced": "unknown"}, ": unpriced: the row also has input"),
-    ({"provider": "a:b"}, ": provider: must be a name without a colon, not 'a:b'"),
-    ({"provider": ""}, ": provider: must be a name without a colon, not ''"),
-    ({"provider": 3}, ".provider: Expected `str`, got `int`"),
-    ({"match": {}},
-     ".match: match: at least one of equals, starts_with, contains, regex is needed"),
-    ({"match": {"regex": ["("]}}, ".match: match.regex: '(' is not a regular expression"),
-    ({"match": {"equal": ["x"]}}, ".match: Object contains unknown field `equal`"),
-    ({"cached": "1"}, ": Object contains unknown field `cached`"),
-    ({"tiers": [{"above": 5, "input": "-2"}]}, ".tiers[0]: tiers.input: must be a finite number"),
-    ({"tiers": [{"above": -5}]},
-     ".tiers[0]: tiers.above: must be a whole number of at least 0, not -5"),
-    ({"tiers": [{"above": 5}, {"above": 5}]},
-     ": tiers: must rise strictly in `above`, not [5, 5]"),
-    ({"valid_from": "soon"}, ".valid_from: Invalid RFC3339 encoded date"),
-    ({"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
-     ": valid_until: 2026-02-01 is not after valid_from 2026-02-01"),
-    ({"hours": ["01:00:00", "01:00:00"]}, ": hours: must be two different times of day"),
-    ({"hours": ["01:00:00Z", "02:00:00Z"]}, ": hours: must be two different times of day"),
-]  # fmt: skip
+BAD_FIELDS = read_table("wrong_prices")
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])

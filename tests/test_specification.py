@@ -12,6 +12,7 @@ from dragoman.provider import HttpProvider
 from dragoman.registry.vendors import load_vendor
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
+from tests.rows import read_table
 
 from .server import DONE
 
@@ -150,31 +151,7 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
 
 # --- tool arguments that are null --------------------------------------------------------------
 
-NULLS: dict[str, Any] = {
-    "openai": {
-        "choices": [choice({"tool_calls": [{"id": "c",
-                                            "function": {"name": "f", "arguments": "null"}}]})],
-    },
-    "responses": {"status": "completed", "output": [{"type": "function_call", "call_id": "c",
-                                                     "name": "f", "arguments": "null",
-                                                     "status": "completed"}]},
-    "anthropic": {"type": "message", "role": "assistant",
-                  "content": [{"type": "tool_use", "id": "c", "name": "f", "input": None}],
-                  "stop_reason": "tool_use"},
-    "gemini": {
-        "candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]},
-                        "finishReason": "STOP"}],
-    },
-    "bedrock": {"output": {"message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f",
-                                                                "input": None}}]}},
-                "stopReason": "tool_use"},
-    "cohere": {"message": {"tool_calls": [{"id": "c",
-                                           "function": {"name": "f", "arguments": None}}]},
-               "finish_reason": "TOOL_CALL"},
-    "ollama": {"message": {"role": "assistant", "content": "",
-                           "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
-               "done": True, "done_reason": "stop"},
-}  # fmt: skip
+NULLS: dict[str, Any] = dict(read_table("nulls"))
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))

@@ -42,81 +42,11 @@ from dragoman.tokens import (
 )
 from dragoman.tokens import media as media_tokens
 from dragoman.tokens import text as text_tokens
+from tests.rows import read_table
 
 # --- comparing estimates with exact counts -----------------------------------------------------
 
-TEXTS = {
-    "english": (
-        "The harbour was quiet when we arrived, and nobody seemed to be in a hurry. Two fishermen "
-        "were mending their nets on the quay; a third, much older, watched the tide and said that"
-        " the wind would turn before evening. We asked him where we could find a room for the "
-        "night, and he pointed at a white house on the hill."
-    ),
-    "instructions": (
-        "You are a careful assistant for the support desk of an online bookshop. Answer in the "
-        "customer's language, in at most three sentences. Never promise a refund: offer to open a"
-        " ticket instead. If the order number is missing, ask for it before you call any tool."
-    ),
-    "python": (
-        'def read_rows(path, *, delimiter=\',\'):\n    """Yield one dict per row."""\n    with '
-        "open(path, newline='') as handle:\n        for number, row in "
-        "enumerate(csv.DictReader(handle, delimiter=delimiter), 1):\n            if not "
-        "any(row.values()):\n                continue\n            yield {'line': number, "
-        "**row}\n"
-    ),
-    "json": (
-        '{"order":{"id":48213,"status":"shipped","customer":{"name":"Ada '
-        'Byron","email":"ada@example.org"},"items":[{"sku":"BK-1042","title":"Notes on the '
-        'Engine","quantity":2,"price":18.5},{"sku":"BK-2210","title":"Sketches","quantity":1,"price":7.25}],"paid":true,"coupon":null}}'
-    ),
-    "log": (
-        "2026-11-15T02:41:07.118Z INFO  [scheduler] job=rebuild-index attempt=1 "
-        "queued\n2026-11-15T02:41:09.502Z WARN  [worker-3] job=rebuild-index retry in 250ms: "
-        "connection reset by peer\n2026-11-15T02:41:10.007Z INFO  [worker-3] job=rebuild-index "
-        "done rows=18231 took=497ms\n"
-    ),
-    "csv": (
-        "date,station,temperature,humidity,pressure\n2026-03-01,North,4.2,81,1012.6\n2026-03-01,South,6"
-        ".9,74,1011.8\n2026-03-02,North,3.7,88,1009.1\n2026-03-02,South,5.5,79,1008.4\n2026-03-03,North,7.1,65,1015"
-        ".0\n"
-    ),
-    "german": (
-        "Der Zug nach Leipzig hat heute wegen einer Störung am Stellwerk etwa vierzig Minuten "
-        "Verspätung. Reisende werden gebeten, auf die Durchsagen am Bahnsteig zu achten. "
-        "Anschlusszüge können leider nicht in allen Fällen warten; am Schalter erhalten Sie "
-        "Auskunft über die nächsten Verbindungen."
-    ),
-    "french": (
-        "Le marché s'installe chaque samedi sur la place de l'église. On y trouve des légumes de "
-        "saison, du fromage de chèvre et, quand il fait beau, quelques livres d'occasion étalés "
-        "sur une nappe à carreaux. Vers midi, tout le monde se retrouve à la terrasse du café."
-    ),
-    "russian": (
-        "Вчера вечером мы долго говорили о том, как изменился город за последние двадцать лет. На "
-        "месте старого завода построили библиотеку, вдоль реки посадили деревья, а трамвай теперь"
-        " ходит до самого вокзала."
-    ),
-    "chinese": (
-        "今天早上天气很好，我们决定去公园散步。路上遇到了几位老朋友，大家一起喝茶聊天，谈到了孩子的学习"
-        "和最近的工作。下午回家以后，我开始准备明天的会议资料，希望能够顺利完成。"
-    ),
-    "japanese": (
-        "昨日は友達と一緒に新しいレストランへ行きました。料理はとてもおいしくて、値段もそれほど高くあり"
-        "ませんでした。帰りに駅前の本屋に寄って、前から読みたかった小説を買いました。"
-    ),
-    "korean": (
-        "어제는 비가 많이 와서 하루 종일 집에서 책을 읽었습니다. 저녁에는 동생과 함께 김치찌개를 끓여 "
-        "먹고 오래된 영화를 한 편 보았습니다. 내일은 날씨가 맑다고 하니 산책을 나갈 생각입니다."
-    ),
-    "arabic": (
-        "ذهبت العائلة إلى السوق في الصباح الباكر لشراء الخضروات والفواكه الطازجة. كان الطقس جميلاً"
-        " والناس كثيرين، فجلسنا بعد ذلك في مقهى صغير وشربنا الشاي ثم عدنا إلى البيت."
-    ),
-    "identifiers": (
-        "3f2504e0-4f89-41d3-9a0c-0305e82c3301\nc9bf9e57-1685-4c89-bafb-ff5af830be8a\na87ff679a2f3e71d91"
-        "81a67b7542122c\nZ2Vib3JnZW4gaW4gZWluZW0ga2xlaW5lbiBEb3JmIGFtIE1lZXI=\n"
-    ),
-}
+TEXTS = dict(read_table("token_texts"))
 
 # The exact token counts of these texts in the vocabulary of each tokenizer family, without message
 # overhead.

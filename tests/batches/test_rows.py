@@ -8,6 +8,7 @@ from dragoman.batches.rows import BadRow, Defaults, Row, RowParser, find_bad_row
 from dragoman.batches.sources import open_source
 from dragoman.messages import RuntimeConfig, System, Tool, User
 from dragoman.template import Template
+from tests.rows import read_table
 
 
 def parse(*records: Any, **defaults: Any) -> list[Row | BadRow]:
@@ -73,28 +74,7 @@ def test_rows_may_contain_messages_tools_and_settings() -> None:
     assert request.metadata == {"a": "b"}
 
 
-BAD: list[tuple[Any, str]] = [
-    ({}, "must have either a prompt or messages"),
-    ({"prompt": "a", "messages": []}, "not both"),
-    ({"prompt": 5}, "prompt must be a string"),
-    ({"promt": "a"}, "'promt' is not a field of a row"),
-    ({"prompt": "a", "temperature": "hot"}, "temperature"),
-    ({"prompt": "a", "config": 5}, "config must be an object"),
-    ({"prompt": "a", "id": []}, "id must be a string"),
-    ({"prompt": "a", "metadata": {"a": 1}}, "metadata must be an object of strings"),
-    ({"messages": 5}, "messages must be text or a list"),
-    ({"messages": [{"role": "robot", "content": ""}]}, "role"),
-    ({"prompt": "a", "system": 5}, "system must be a string"),
-    ({"prompt": "a", "tools": [{"no": "name"}]}, "tools"),
-    ({**OPENAI, "custom_id": 5}, "custom_id must be a string"),
-    ({**OPENAI, "custom_id": ""}, "custom_id must be a string"),
-    ({**OPENAI, "method": "GET"}, "method must be POST"),
-    ({**OPENAI, "url": "/v1/completions"}, "url must be one of"),
-    ({**OPENAI, "url": "/v1/embeddings"}, "but this is a batch of chats"),
-    ({**OPENAI, "body": 5}, "body must be an object"),
-    ({**OPENAI, "body": {"messages": 5}}, "messages"),
-    ({"custom_id": "c", "params": None}, "params must be an object"),
-]
+BAD: list[tuple[Any, str]] = read_table("wrong_rows")
 
 
 @pytest.mark.parametrize(("record", "reason"), BAD)

@@ -20,6 +20,7 @@ from dragoman.messages import ServerTool
 from dragoman.sim import ScriptedProvider
 from dragoman.wire import SERVER_CODECS
 from tests.listed import Listed
+from tests.rows import read_table
 
 from .serving import serving
 from .translations import ROWS, SEARCHING, TOOLS, Rejected, Row, expand, limited
@@ -96,34 +97,7 @@ def test_every_warning_code_occurs_in_the_table() -> None:
 
 
 # Values that request what a vendor does without the field.
-DEFAULTS: list[tuple[str, dict[str, Any]]] = [
-    ("openai", {
-        "n": 1, "temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0,
-        "logprobs": False, "logit_bias": {}, "modalities": ["text"], "store": False,
-        "service_tier": "auto", "verbosity": "medium", "tools": [TOOLS["openai"]],
-        "parallel_tool_calls": True, "tool_choice": "auto", "response_format.type": "text",
-        "stop": None, "seed": None, "metadata": None, "user": None, "stream": False,
-        "stream_options": None,
-    }),
-    ("responses", {
-        "store": True, "background": False, "truncation": "disabled", "service_tier": "auto",
-        "parallel_tool_calls": True, "tools": [TOOLS["responses"]], "tool_choice": "auto",
-        "text.format.type": "text", "text.verbosity": "medium", "previous_response_id": None,
-        "conversation": None, "prompt": None, "max_tool_calls": None, "top_logprobs": 0,
-        "metadata": {},
-    }),
-    ("responses", {"include": ["reasoning.encrypted_content"], "store": False}),
-    ("anthropic", {"speed": "standard", "service_tier": "auto", "tools": [TOOLS["anthropic"]],
-                   "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
-                   "stop_sequences": [], "metadata": {}}),
-    ("gemini", {
-        "generationConfig.candidateCount": 1, "generationConfig.responseModalities": ["TEXT"],
-        "generationConfig.responseMimeType": "text/plain",
-        "generationConfig.responseLogprobs": False, "safetySettings": [], "tools": [],
-        "labels": {},
-    }),
-    ("ollama", {"options": {}, "format": "", "tools": []}),
-]  # fmt: skip
+DEFAULTS: list[tuple[str, dict[str, Any]]] = read_table("default_fields")
 
 
 async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -> None:

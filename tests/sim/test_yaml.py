@@ -18,6 +18,7 @@ from dragoman.sim import (
     ScriptRule,
     read_script,
 )
+from tests.rows import read_table
 
 WHOLE = """
 seed: 7
@@ -101,37 +102,7 @@ async def test_scripted_provider_is_created_from_a_yaml_file(tmp_path: Path) -> 
     assert (model.model, (await model.complete("x", tools=[Tool("get")])).text) == ("m", "hello")
 
 
-WRONG = [
-    ("", 1, "a script needs rules"),
-    ("rules: []", 1, "rules: a script needs at least one rule"),
-    ("rules:\n  - reply: a\nsede: 1", 3, "sede: unknown key; did you mean seed?"),
-    ("seed: x\nrules:\n  - reply: a", 1, "seed: must be an integer, not a string"),
-    ("rules:\n  - a", 2, "rules[0]: must be a mapping, not a string"),
-    ("rules:\n  - name: a", 2, "rules[0]: a rule needs a reply or a fault"),
-    ("rules:\n  - reply: a\n  - reply:\n      txt: b", 4,
-     "rules[1].reply.txt: unknown key; did you mean text?"),
-    ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4,
-     "rules[0].match.pattern: is not a regular expression"),
-    ("rules:\n  - reply: a\n    match: {where: b}", 3, "rules[0].match.where: unknown key"),
-    ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a whole number of at least 1"),
-    ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
-    ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be an error status"),
-    ("rules:\n  - fault:\n      error: Oops", 3, "rules[0].fault.error: must name a class"),
-    ("rules:\n  - fault: {stall: long}", 2,
-     "rules[0].fault.stall: must be a number of seconds or forever"),
-    ("rules:\n  - fault: {}", 2, "rules[0].fault: a fault needs at least one field"),
-    ("rules:\n  - reply:\n      tool_calls:\n        - {id: a}", 4,
-     "a call needs the name of a tool"),
-    ("rules:\n  - reply: {text: a, json: 1}", 2, "rules[0].reply.json: replaces text"),
-    ("rules:\n  - reply: {usage: {input_tokens: -1}}", 2,
-     "rules[0].reply.usage.input_tokens: must not be negative"),
-    ("rules:\n  - reply: {content: [{kind: a}]}", 2, "content[0].kind: unknown key"),
-    ("rules:\n  - reply: {content: [{}]}", 2,
-     "content[0]: needs text, thinking, or the name of a tool"),
-    ("rules:\n  - reply: {text: a, content: [{text: b}]}", 2, "rules[0].reply.content: excludes"),
-    ("capabilities:\n  supports_x: true\nrules:\n  - reply: a", 2,
-     "capabilities: unknown name 'supports_x'"),
-]  # fmt: skip
+WRONG = read_table("wrong_scripts")
 
 
 @pytest.mark.parametrize(("text", "line", "complaint"), WRONG)

@@ -16,6 +16,7 @@ import dragoman as d
 from dragoman.tools import tool
 from dragoman.validate import build_request, parse_config, parse_tool_choice, parse_tools
 from tests import strategies as some
+from tests.rows import read_table
 
 # --- parsing messages --------------------------------------------------------------------------
 
@@ -194,74 +195,9 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
     ({"type": "thinking", "text": "t"},
      ": content of type 'thinking' does not belong in a message of a user or a tool"),
 ]  # fmt: skip
-REFUSED_BLOCKS: list[tuple[Any, str]] = [
-    ({"text": "t"}, ".type is required"),
-    ({"type": "video"}, ": content of type 'video' is not supported"),
-    ({"type": "image"}, ": content of type 'image' does not belong in a message of the assistant"),
-    ({"type": "text", "text": "t", "x": 1}, ".x is not a known field"),
-    ({"type": "refusal", "refusal": "t", "x": 1}, ".x is not a known field"),
-    ({"type": "refusal"}, ".refusal is required"),
-    ({"type": "thinking"}, ".thinking is required"),
-    ({"type": "thinking", "text": "t", "x": 1}, ".x is not a known field"),
-    ({"type": "redacted_thinking"}, ".data is required"),
-    ({"type": "redacted_thinking", "x": 1}, ".x is not a known field"),
-    ({"type": "opaque", "x": 1}, ".x is not a known field"),
-    ({"type": "text", "text": "t", "signature": 5}, ".signature must be a string"),
-    (
-        {"type": "text", "text": "t", "continuity": "s"},
-        ".continuity must be an object, not a string",
-    ),
-    ({"type": "text", "text": "t", "continuity": {"x": 1}}, ".continuity.x is not a known field"),
-    (
-        {"type": "text", "text": "t", "continuity": {"signature": 5}},
-        ".continuity: Expected `str | null`, got `int` - at `$.signature`",
-    ),
-]
-REFUSED_CALLS: list[tuple[Any, str]] = [
-    (5, " must be an object, not an integer"),
-    ({"name": "f", "arguments": {}}, ".id is required"),
-    ({"id": "1", "arguments": {}}, ".name is required"),
-    ({"id": "1", "name": "f", "x": 1}, ".x is not a known field"),
-    ({"id": "1", "function": {}, "x": 1}, ".x is not a known field"),
-    ({"id": "1", "function": 5}, ".function must be an object, not an integer"),
-    ({"id": "1", "function": {"name": "f", "x": 1}}, ".function.x is not a known field"),
-    ({"id": "1", "function": {}}, ".function.name is required"),
-    ({"id": "1", "name": "f", "arguments": "{"}, ".arguments is not JSON"),
-    (
-        {"id": "1", "function": {"name": "f", "arguments": "[]"}},
-        ".function.arguments must be an object",
-    ),
-    ({"id": "1", "name": "f", "arguments": 5}, ".arguments must be an object"),
-]
-REFUSED_MESSAGES: list[tuple[Any, str]] = [
-    ({}, ".role must be system, user, assistant or tool, not None"),
-    ({"role": "function"}, ".role must be system, user, assistant or tool, not 'function'"),
-    ({"role": ["user"]}, ".role must be system, user, assistant or tool, not ['user']"),
-    ({"role": "system", "content": 5}, ".content must be a string, not an integer"),
-    ({"role": "system"}, ".content is required"),
-    ({"role": "system", "content": "s", "name": "n"}, ".name is not a known field"),
-    ({"role": "system", "content": [{"type": "text", "text": "s"}]},
-     ".content must be a string, not a list: a system message has no blocks"),
-    ({"role": "user"}, ".content is required"),
-    ({"role": "user", "content": 5}, ".content must be a list"),
-    ({"role": "user", "content": {"type": "text"}}, ".content must be a list"),
-    ({"role": "user", "content": "u", "name": "n"}, ".name is not a known field"),
-    ({"role": "user", "content": "u", "count": 0}, ".count is not a known field"),
-    ({"role": "user", "content": "u", "tags": {}}, ".tags is not a known field"),
-    (assistant(content=5), ".content must be a list"),
-    (assistant(content="t", function_call={"name": "f"}), ".function_call is not a known field"),
-    (assistant(content="t", audio={"id": "x"}), ".audio is not a known field"),
-    (assistant(content="t", refusal=5), ".refusal must be a string"),
-    (assistant(content="t", reasoning=5), ".reasoning must be a string"),
-    (assistant(tool_calls={}), ".tool_calls must be a list"),
-    (assistant(tool_calls="f"), ".tool_calls must be a list"),
-    ({"role": "tool", "content": "r"}, ".tool_call_id is required"),
-    ({"role": "tool", "tool_call_id": "1"}, ".content is required"),
-    ({"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"},
-     ".name is not a known field"),
-    ({"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"},
-     ".is_error must be true or false"),
-]  # fmt: skip
+REFUSED_BLOCKS: list[tuple[Any, str]] = read_table("rejected_blocks")
+REFUSED_CALLS: list[tuple[Any, str]] = read_table("rejected_calls")
+REFUSED_MESSAGES: list[tuple[Any, str]] = read_table("rejected_messages")
 REFUSED: list[tuple[Any, str]] = [
     (None, "messages must be text or a list of messages, not NoneType"),
     (5, "messages must be text or a list of messages, not int"),
@@ -349,10 +285,6 @@ def test_tools_of_every_supported_format_are_parsed(given: Any, tools: list[d.To
     assert parse_tools(given) == tuple(tools)
 
 
-def search(q: str) -> str:
-    raise AssertionError("never called")
-
-
 TOOLS_REFUSED: list[tuple[Any, str]] = [
     (5, "tools must be a list of tools, not int"),
     (d.Tool("t"), "tools must be a list of tools, not Tool"),
@@ -410,28 +342,7 @@ def test_settings_of_a_call_are_parsed(given: Any, config: d.RuntimeConfig) -> N
     assert parse_config(given) == config
 
 
-CONFIGS_REFUSED: list[tuple[Any, str]] = [
-    (5, "config must be a RuntimeConfig or a mapping, not int"),
-    ([], "config must be a RuntimeConfig or a mapping, not list"),
-    (
-        {"top_k": 5},
-        "config.top_k is not a setting; did you mean top_p? Other ones go into config.extras",
-    ),
-    (
-        {"max_output_tokens": 5},
-        "config.max_output_tokens is not a setting; did you mean max_tokens? Other ones go into "
-        "config.extras",
-    ),
-    ({"zzz": 5}, "config.zzz is not a setting; provider-specific ones go into config.extras"),
-    ({"temperature": "hot"}, "config: Expected `float | null`, got `str` - at `$.temperature`"),
-    ({"max_tokens": 1.5}, "config: Expected `int | null`, got `float` - at `$.max_tokens`"),
-    ({"reasoning": "extreme"}, "config: Invalid enum value 'extreme' - at `$.reasoning`"),
-    (
-        {"stop_sequences": "a"},
-        "config: Expected `array | null`, got `str` - at `$.stop_sequences`",
-    ),
-    ({"extras": 5}, "config: Expected `object`, got `int` - at `$.extras`"),
-]
+CONFIGS_REFUSED: list[tuple[Any, str]] = read_table("rejected_configs")
 
 
 @pytest.mark.parametrize(("given", "message"), CONFIGS_REFUSED)
@@ -464,25 +375,7 @@ def test_tool_choice_is_parsed(given: Any, choice: Any) -> None:
     assert parse_tool_choice(given) == choice
 
 
-CHOICES_REFUSED: list[tuple[Any, str]] = [
-    ("any", "tool_choice must be auto, required, none or a forced tool, not 'any'"),
-    (5, "tool_choice must be an object, not an integer"),
-    ({}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
-    ({"type": "auto"}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
-    ({"type": 5}, 'tool_choice must be {"type": "tool", "name": ...} to force a tool'),
-    ({"type": "tool"}, "tool_choice.name is required"),
-    ({"type": "tool", "name": "t", "x": 1}, "tool_choice.x is not a known field"),
-    ({"type": "function"}, "tool_choice.function is required"),
-    ({"type": "function", "function": {}}, "tool_choice.function.name is required"),
-    (
-        {"type": "function", "function": {"name": "t"}, "x": 1},
-        "tool_choice.x is not a known field",
-    ),
-    (
-        {"type": "function", "function": {"name": "t", "x": 1}},
-        "tool_choice.function.x is not a known field",
-    ),
-]
+CHOICES_REFUSED: list[tuple[Any, str]] = read_table("rejected_tool_choices")
 
 
 @pytest.mark.parametrize(("given", "message"), CHOICES_REFUSED)

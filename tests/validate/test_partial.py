@@ -12,6 +12,7 @@ from dragoman.events import TextDelta
 from dragoman.messages import Request, User
 from dragoman.validate import PartialValue, build_request
 from dragoman.validate.partial import PartialJson
+from tests.rows import read_table
 
 ANY_OBJECT = {"type": "object"}
 
@@ -25,35 +26,7 @@ def values(schema: Any, *fragments: str) -> list[Any]:
     return [item for fragment in fragments for item in value.feed(delta(fragment))]
 
 
-CASES = [
-    ("", []),
-    (" ", []),
-    ("{", [{}]),
-    ('{"na', [{}]),
-    ('{"name"', [{}]),
-    ('{"name":', [{}]),
-    ('{"name": "Rh', [{"name": "Rh"}]),
-    ('{"name": "Rh\\', [{"name": "Rh"}]),
-    ('{"name": "Rh\\u00', [{"name": "Rh"}]),
-    ('{"name": "Rh\\ud83d', [{"name": "Rh"}]),
-    ('{"name": "Rh\\ud83d\\ude00', [{"name": "Rh😀"}]),
-    ('{"name": "R\\"h', [{"name": 'R"h'}]),
-    ('{"km": 12', [{}]),
-    ('{"km": 12,', [{"km": 12}]),
-    ('{"ok": tru', [{}]),
-    ('{"ok": true ', [{"ok": True}]),
-    ('{"in": ["CH", "D', [{"in": ["CH", "D"]}]),
-    ('{"in": [1, 2', [{"in": [1]}]),
-    ('{"in": [{"a": {}}, {"b', [{"in": [{"a": {}}, {}]}]),
-    ('{"in": []}', []),  # a complete value is returned by the reply and not as a partial value
-    ('{"a": 1} and more', []),
-    ("Here it is: {", []),
-    ('"text"', []),
-    ("[1, ", []),
-    ("}", []),
-    ('{"a" "b": ', [{}]),
-    ('{"a": nul, ', []),
-]
+CASES = read_table("partial_json")
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)

@@ -14,8 +14,7 @@ from dragoman.events import Assembler
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, Codec
 from dragoman.wire.request import PORTABLE
-
-from .replies import candidate, chat, cohere, converse, line, message, output
+from tests.rows import read_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
@@ -167,141 +166,11 @@ def receive(wire: str, reply: Any) -> list[Any]:
     return list(d.fold(events).message.content)
 
 
-_URL = "https://example.test/a"
-_SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-_SUMMARY = [{"type": "summary_text", "text": WORD}]
 # For each kind of block and each wire: a reply that contains the block. If a wire has no entry,
 # its replies never contain this kind.
-REPLIES: dict[str, dict[str, Any]] = {
-    "text of the model": {
-        "openai": chat(content=WORD),
-        "anthropic": message({"type": "text", "text": WORD}),
-        "gemini": candidate({"text": WORD}),
-        "responses": output(
-            {"type": "message", "content": [{"type": "output_text", "text": WORD}]}
-        ),
-        "ollama": line(content=WORD),
-        "cohere": cohere({"type": "text", "text": WORD}),
-        "bedrock": converse({"text": WORD}),
-    },
-    "text, signed": {"gemini": candidate({"text": WORD, "thoughtSignature": "c2ln"})},
-    "text with citations": {
-        "openai": chat(
-            content=WORD, annotations=[{"type": "url_citation", "url_citation": {"url": _URL}}]
-        ),
-        "anthropic": message(
-            {"type": "text", "text": WORD, "citations": [{"url": _URL, "cited_text": "b"}]}
-        ),
-        "gemini": candidate(
-            {"text": WORD}, groundingMetadata={"groundingChunks": [{"web": {"uri": _URL}}]}
-        ),
-        "responses": output(
-            {
-                "type": "message",
-                "content": [
-                    {
-                        "type": "output_text",
-                        "text": WORD,
-                        "annotations": [{"type": "url_citation", "url": _URL}],
-                    }
-                ],
-            }
-        ),
-        "cohere": cohere(
-            {"type": "text", "text": WORD},
-            citations=[
-                {
-                    "start": 0,
-                    "end": 1,
-                    "sources": [{"type": "document", "id": "doc_0", "document": {}}],
-                }
-            ],
-        ),
-        "bedrock": converse(
-            {"citationsContent": {"content": [{"text": WORD}], "citations": [{"title": "t"}]}}
-        ),
-    },
-    "thinking": {
-        "openai": chat(content="b", reasoning_content=WORD),
-        "anthropic": message({"type": "thinking", "thinking": WORD, "signature": ""}),
-        "gemini": candidate({"text": WORD, "thought": True}, {"text": "b"}),
-        "responses": output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
-        "ollama": line(content="b", thinking=WORD),
-        "cohere": cohere({"type": "thinking", "thinking": WORD}, {"type": "text", "text": "b"}),
-        "bedrock": converse(
-            {"reasoningContent": {"reasoningText": {"text": WORD}}}, {"text": "b"}
-        ),
-    },
-    "thinking, signed": {
-        "openai": chat(
-            content="b",
-            reasoning=WORD,
-            reasoning_details=[{"type": "reasoning.encrypted", "data": "c2ln"}],
-        ),
-        "anthropic": message({"type": "thinking", "thinking": WORD, "signature": "c2ln"}),
-        "gemini": candidate(
-            {"text": WORD, "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}
-        ),
-        "responses": output(
-            {"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}
-        ),
-        "bedrock": converse(
-            {"reasoningContent": {"reasoningText": {"text": WORD, "signature": "c2ln"}}}
-        ),
-    },
-    "redacted thinking": {
-        "anthropic": message({"type": "redacted_thinking", "data": "ZW5j"}),
-        "bedrock": converse({"reasoningContent": {"redactedContent": "ZW5j"}}),
-    },
-    "tool call": {
-        "openai": chat(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
-        "anthropic": message({"type": "tool_use", "id": "c", "name": TOOL, "input": {}}),
-        "gemini": candidate({"functionCall": {"name": TOOL, "args": {}}}),
-        "responses": output(
-            {"type": "function_call", "call_id": "c", "name": TOOL, "arguments": "{}"}
-        ),
-        "ollama": line(content="", tool_calls=[{"function": {"name": TOOL, "arguments": {}}}]),
-        "cohere": cohere(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
-        "bedrock": converse({"toolUse": {"toolUseId": "c", "name": TOOL, "input": {}}}),
-    },
-    "tool call, signed": {
-        "gemini": candidate(
-            {"functionCall": {"name": TOOL, "args": {}}, "thoughtSignature": "c2ln"}
-        ),
-    },
-    "a provider's own block": {
-        "openai": chat(
-            content="b", executed_tools=[{"index": 0, "type": "search", "output": WORD}]
-        ),
-        "anthropic": message(
-            _SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
-        ),
-        "gemini": candidate({"executableCode": {"language": "PYTHON", "code": "1"}}),
-        "responses": output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
-        "bedrock": converse(
-            {"toolResult": {"toolUseId": "t", "type": "nova_grounding_result", "content": []}}
-        ),
-    },
-    "image of the model": {
-        "openai": chat(
-            content="b",
-            images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}],
-        ),
-        "gemini": candidate({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
-        "responses": output(
-            {
-                "type": "image_generation_call",
-                "id": "ig_1",
-                "status": "completed",
-                "result": "aGk=",
-            }
-        ),
-    },
-    "audio of the model": {
-        "openai": chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": WORD}),
-        "gemini": candidate({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
-    },
-}
+REPLIES: dict[str, dict[str, Any]] = {}
+for kind, wire, reply in read_table("block_replies"):
+    REPLIES.setdefault(kind, {})[wire] = reply
 
 
 def write_table() -> str:

@@ -10,6 +10,7 @@ from dragoman.wire import CODECS
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
+from tests.rows import read_table
 from tests.wire.cases import (
     BASE_URL,
     MODEL,
@@ -57,56 +58,13 @@ def test_event_without_data_is_ignored() -> None:
 # --- conformance cases -------------------------------------------------------------------------
 
 
-LOSSES = {
-    "reasoning-effort-as-budget": [("reasoning_approximated", "config.reasoning")],
-    "foreign-state": [
-        ("thinking_dropped", "messages[1].content[0]"),
-        ("thinking_dropped", "messages[1].content[1]"),
-        ("thinking_dropped", "messages[1].content[2]"),
-        ("thinking_dropped", "messages[1].content[3]"),
-        ("redacted_thinking_dropped", "messages[1].content[7]"),
-        ("continuity_dropped", "messages[1].content[8].continuity"),
-        ("opaque_dropped", "messages[1].content[9]"),
-        ("thinking_dropped", "messages[1].content[10]"),
-        ("continuity_dropped", "messages[1].content[11].continuity"),
-        ("continuity_dropped", "messages[1].content[12].continuity"),
-    ],
-    "foreign-vendor": [("thinking_dropped", "messages[1].content[0]")],
-    "turn-ends-with-thinking": [("thinking_dropped", "messages[1].content[0]"),
-                                ("message_dropped", "messages[1]")],
-    "dangling-calls": [("dangling_call_dropped", "messages[1].content[1]"),
-                       ("dangling_call_dropped", "messages[3].content[0]"),
-                       ("message_dropped", "messages[3]")],
-    "id-of-a-dangling-call-again": [("dangling_call_dropped", "messages[1].content[1]")],
-    "late-result": [("order_lost", "messages[5]")],
-    "quirk-result-media-omitted": [("image_omitted", "messages[2].content[1]")],
-    "result-after-text": [("order_lost", "messages[3]")],
-    "server-tool-round-trip": [("dangling_call_dropped", "messages[1].content[3]"),
-                               ("opaque_dropped", "messages[1].content[4]"),
-                               ("opaque_dropped", "messages[1].content[7]")],
-    "media": [("detail_dropped", "messages[0].content[1].detail")],
-    "tool-schema": [("schema_keyword_dropped", "tools[0].parameters.anyOf"),
-                    ("schema_keyword_dropped", "tools[1].parameters.oneOf")],
-    "structured-projected": [
-        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.count.exclusiveMinimum"),
-        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.count.maximum"),
-        ("schema_keyword_dropped", "response_schema.$defs.Line.properties.sku.maxLength"),
-        ("schema_keyword_dropped", "response_schema.properties.lines.maxItems"),
-        ("schema_keyword_dropped", "response_schema.properties.tags.minItems"),
-        ("schema_keyword_dropped", "response_schema.properties.id.format"),
-        ("schema_keyword_rewritten", "response_schema.properties.pay.oneOf"),
-    ],
-    "structured-native": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
-    "structured-with-effort": [("schema_keyword_dropped",
-                                "response_schema.properties.age.minimum")],
-    "structured-wrong": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
-}  # fmt: skip
+LOSSES = dict(read_table("anthropic_losses"))
 
 
 def test_exactly_the_losses_of_each_case_are_reported() -> None:
     for case in find_cases("anthropic", "wire.json"):
         warnings = case.codec(AnthropicCodec).encode(case.request).warnings
-        found = [(warning.code, warning.path) for warning in warnings]
+        found = [[warning.code, warning.path] for warning in warnings]
         assert found == LOSSES.get(case.name, []), case
 
 

@@ -14,6 +14,7 @@ from dragoman.eventstream import EventStreamDecoder, encode_message
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.bedrock import BedrockCodec, Quirks
 from dragoman.wire.codec import _decode_stream
+from tests.rows import read_table
 
 from .cases import (
     RECORDED,
@@ -295,32 +296,7 @@ def test_path_of_another_operation_is_rejected() -> None:
         SERVER.decode(body, "/model/m/invoke")
 
 
-TEXT = {"name": "d", "format": "txt", "source": {"bytes": "aGk="}}
-POINT = {"cachePoint": {"type": "default"}}
-LOST: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a mark before any block": ({"system": [POINT, {"text": "a"}]}, ["cache_point_dropped"]),
-    "a mark on the tools": (
-        {"toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}},
-                                  POINT]}},
-        ["cache_point_dropped"],
-    ),
-    "a mark on audio": (
-        {"messages": [{"role": "user", "content": [{"audio": {"format": "mp3",
-                                                              "source": {"bytes": "aGk="}}},
-                                                              POINT]}]},
-        ["cache_point_dropped"],
-    ),
-    "a mark on a call": (
-        {"messages": [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "c",
-                                                                     "name": "f"}}, POINT]}]},
-        ["cache_point_dropped"],
-    ),
-    "hints for a document": (
-        {"messages": [{"role": "user", "content": [{"document": {**TEXT, "context": "c",
-                                                                 "citations": {}}}]}]},
-        ["citations_dropped", "context_dropped"],
-    ),
-}  # fmt: skip
+LOST: dict[str, tuple[dict[str, Any], list[str]]] = dict(read_table("bedrock_losses"))
 
 
 @pytest.mark.parametrize(("body", "codes"), LOST.values(), ids=LOST)

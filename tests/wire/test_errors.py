@@ -18,73 +18,13 @@ from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_r
 from dragoman.wire.json import ordered_json
 from tests import cpu
 from tests import strategies as some
+from tests.rows import read_table
 
 # --- delays from the Retry-After header --------------------------------------------------------
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
 EPOCH = 1_445_428_800.0  # the time of NOON in seconds since the epoch
-WAITS: list[tuple[dict[str, str], float | None]] = [
-    ({}, None),
-    ({"Retry-After": "30"}, 30),
-    ({"retry-after": " 30 "}, 30),
-    ({"retry-after": "0"}, 0),
-    ({"retry-after": "1.5"}, 1.5),
-    ({"retry-after": "6m0s"}, 360),
-    ({"retry-after": "14m24s"}, 864),
-    ({"retry-after": "17.28s"}, 17.28),
-    ({"retry-after": "12ms"}, 0.012),
-    ({"retry-after": "1s500ms"}, 1.5),
-    ({"retry-after": "2h"}, 7200),
-    ({"retry-after": "1d1h1m1s"}, 90061),
-    ({"retry-after-ms": "1500"}, 1.5),
-    ({"Retry-After-Ms": "12.5"}, 0.0125),
-    ({"retry-after": "60", "retry-after-ms": "1500"}, 1.5),
-    ({"retry-after": "60", "retry-after-ms": "soon"}, 60),
-    # Dates: the delay is relative to the server's clock if the response has a Date header,
-    # otherwise to the local clock.
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": NOON}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "Date": "Wed, 21 Oct 2015 12:00:04 GMT"}, 6),
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT"}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": "today"}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 13:00:10 +0100", "date": NOON}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10", "date": NOON}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 12:00:10 -0000"}, 10),
-    ({"retry-after": "Wed, 21 Oct 2015 11:00:00 GMT", "date": NOON}, 0),
-    # The time at which a rate limit resets.
-    ({"x-ratelimit-reset": "1445428805000"}, 5),
-    ({"X-RateLimit-Reset": "1445428700000"}, 0),
-    ({"x-ratelimit-reset": "1445428805"}, None),
-    ({"x-ratelimit-reset": "14454288050000"}, None),
-    ({"x-ratelimit-reset": "6m0s"}, None),
-    ({"retry-after": "7", "x-ratelimit-reset": "1445428805000"}, 7),
-    ({"retry-after": "soon", "x-ratelimit-reset": "1445428805000"}, 5),
-    # values that are not a delay
-    *[
-        ({"retry-after": text}, None)
-        for text in (
-            "",
-            "soon",
-            "-5",
-            "+5",
-            "1e3",
-            "NaN",
-            "inf",
-            "s",
-            "ms",
-            "5 s",
-            "5x",
-            "1,5",
-            "1.",
-            ".5",
-            "5m5h",
-        )
-    ],
-    ({"retry-after": "1" * 13}, None),
-    ({"retry-after": "1" * 40 + "s"}, None),
-    ({"retry-after": "Wed, 99 Oct 2015 12:00:10 GMT"}, None),
-    ({"retry-after": "Wed, 21 Oct 99999 12:00:10 GMT"}, None),
-    ({"retry-after-ms": "-1"}, None),
-]
+WAITS: list[tuple[dict[str, str], float | None]] = read_table("retry_after")
 
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS)

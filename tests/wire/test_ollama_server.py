@@ -19,6 +19,7 @@ from dragoman.wire import SERVER_CODECS
 from dragoman.wire.ollama.generate import OllamaGenerateServer
 from tests import strategies as some
 from tests.listed import reply
+from tests.rows import read_table
 
 from .pairs import client, hear, serve
 from .test_pairs import assemble
@@ -145,23 +146,7 @@ def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
     assert ("error" in lines[-1]) == (found is None)
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"model": None}, "model is required"),
-    ({"messages": "x"}, "messages must be a list"),
-    ({"messages": [{"role": "wizard"}]}, r"messages\[0\]\.role must be"),
-    ({"messages": [{"role": "user", "images": ["%%%"]}]}, "images.* is not base64"),
-    ({"messages": [{"role": "user", "images": [3]}]}, "images.* must be base64"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]},
-     "tool_name names no call"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]},
-     r"tool_calls\[0\]\.function is required"),
-    ({"messages": [{"role": "assistant",
-                    "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
-     "arguments must be an object"),
-    ({"options": {"num_predict": "many"}}, "options.num_predict must be an integer, not a string"),
-    ({"format": 3}, "format must be json or a JSON Schema"),
-    ({"think": "hard"}, "think must be"),
-]  # fmt: skip
+WRONG: list[tuple[dict[str, Any], str]] = read_table("wrong_ollama_requests")
 
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG)

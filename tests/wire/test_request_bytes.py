@@ -7,78 +7,14 @@ from typing import Any
 import pytest
 from bench.requests import PAGE, compare, normalise, reason_of, report, with_table
 
+from tests.rows import read_table
+
 TOOL = {
     "type": "object",
     "properties": {"z": {"type": "string"}, "a": {"type": "string"}},
     "required": ["z"],
 }
-CLOSED = {**TOOL, "additionalProperties": False}
-OWN: dict[str, tuple[str, dict[str, Any], str]] = {
-    "chat": ("openai",
-             {"model": "m",
-              "messages": [{"role": "developer", "content": "Be terse."},
-                           {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-                           {"role": "assistant", "content": None,
-                            "tool_calls": [{"id": "c" * 46, "type": "function",
-                                            "function": {"name": "f",
-                                                         "arguments": '{"z": "1"}'}}]},
-                           {"role": "tool", "tool_call_id": "c" * 46, "content": "r"}],
-              "tools": [{"type": "function",
-                         "function": {"name": "f", "description": "d", "parameters": TOOL}}],
-              "max_completion_tokens": 9, "stream": False}, ""),
-    "messages": ("anthropic",
-                 {"model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "Be terse."}],
-                  "messages": [{"role": "user", "content": "Hi"},
-                               {"role": "assistant",
-                                "content": [{"type": "tool_use", "id": "t1", "name": "f",
-                                             "input": {"z": "1"}}]},
-                               {"role": "user",
-                                "content": [{"type": "tool_result", "tool_use_id": "t1",
-                                             "content": "r"}]}],
-                  "tools": [{"name": "f", "description": "d", "input_schema": TOOL}]}, ""),
-    "contents": ("gemini",
-                 {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
-                  "systemInstruction": {"role": "user", "parts": [{"text": "Be terse."}]},
-                  "tools": [{"functionDeclarations": [{"name": "f", "description": "d",
-                                                       "parameters": TOOL}]}],
-                  "generationConfig": {"temperature": 0.5}}, "/v1beta/models/m:generateContent"),
-    "input": ("responses",
-              {"model": "m",
-               "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
-               "instructions": "Be terse.",
-               "tools": [{"type": "function", "name": "f", "description": "d", "parameters": TOOL,
-                          "strict": False}], "store": False}, ""),
-    "turns": (
-        "bedrock",
-        {
-            "modelId": "m",
-            "system": [{"text": "Be terse."}, {"cachePoint": {"type": "default", "ttl": "1h"}}],
-            "messages": [
-                {"role": "user",
-                 "content": [
-                     {"text": "Hi"}, {"audio": {"format": "wav", "source": {"bytes": "aGk="}}}]},
-                {"role": "assistant",
-                 "content": [{"toolUse": {
-                                  "toolUseId": "t1", "name": "f", "input": {"z": "1"},
-                                  "type": "tool_use"}}]},
-                {"role": "user",
-                 "content": [
-                     {"toolResult": {
-                          "toolUseId": "t1", "content": [{"text": "r"}], "status": "success"}},
-                     {"cachePoint": {"type": "default", "ttl": "1h"}}]}],
-            "toolConfig": {"tools": [
-                               {"toolSpec": {
-                                    "name": "f", "inputSchema": {"json": CLOSED}, "strict": True}},
-                               {"systemTool": {"name": "nova_grounding"}}]},
-            "inferenceConfig": {},
-            "requestMetadata": {"a": "b"},
-        },
-        "/model/m/converse",
-    ),
-    "lines": ("ollama",
-              {"model": "m", "messages": [{"role": "user", "content": "Hi"}],
-               "options": {"temperature": 0.5}, "format": TOOL, "stream": False}, ""),
-}  # fmt: skip
+OWN: dict[str, tuple[str, dict[str, Any], str]] = dict(read_table("request_bodies"))
 
 
 UNNAMED = {

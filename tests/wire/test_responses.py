@@ -9,6 +9,7 @@ import pytest
 import dragoman as d
 import dragoman.errors
 from dragoman.wire.responses import Quirks, ResponsesCodec
+from tests.rows import read_table
 
 from .cases import (
     BASE_URL,
@@ -57,27 +58,7 @@ def events_in(data: bytes) -> list[dict[str, Any]]:
 
 # Streams whose last event does not repeat the streamed content, with the reason. All other streams
 # must give the reply that their last event contains.
-UNLIKE = {
-    "output-empty-at-the-end-stream": "the final list is empty",
-    "output-null-at-the-end-stream": "the final list is null",
-    "end-without-a-response-stream": "there is no final response",
-    "arguments-only-at-the-start-stream": "the final list is empty",
-    "arguments-only-in-their-done-stream": "the final list is empty",
-    "arguments-at-the-start-and-never-again-stream": "the final list is empty",
-    "arguments-in-their-done-and-name-in-the-item-stream": "the final list is empty",
-    "name-in-the-arguments-done-stream": "the final list is empty",
-    "refusal-never-done-stream": "the final list is empty",
-    "text-closed-inside-a-call-stream": "the final list is empty",
-    "own-item-inside-a-text-stream": "the final list is empty",
-    "another-item-in-its-place-stream": "an item that was not streamed comes last",
-    "call-without-a-name-stream": "the final list is empty",
-    "still-in-progress-at-the-end-stream": "a body with that status is not finished",
-    "arguments-differ-from-their-deltas-stream": "two different sets of arguments",
-    "deltas-that-are-not-the-text-stream": "two different texts, of which the first was said",
-    "item-never-done-stream": "an item that was not done in its turn comes last",
-    "late-text-of-an-earlier-item-stream": "a text that was broken off for a call",
-    "ids-that-change-stream": "the reasoning has another id in the end",
-}
+UNLIKE = dict(read_table("unlike_responses"))
 
 
 def test_streamed_replies_equal_the_response_in_their_last_event() -> None:
@@ -191,21 +172,7 @@ def test_system_message_after_the_first_turn_is_rejected() -> None:
 # --- decoding streams --------------------------------------------------------------------------
 
 # Events without content; inserting one into a complete stream must not change the reply.
-IDLE: list[dict[str, Any]] = [
-    {"type": "response.output_item.added", "output_index": 0, "item": None},
-    {"type": "response.output_item.done", "output_index": 0, "item": "x"},
-    {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": ""},
-    {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": None},
-    {"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": ""},
-    {"type": "response.reasoning_text.delta", "output_index": 7, "content_index": 0, "delta": ""},
-    {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": ""},
-    {"type": "response.content_part.done", "output_index": 9, "content_index": 0,
-     "part": {"type": "output_text", "text": "x"}},
-    {"type": "response.content_part.done", "output_index": 0, "content_index": 0,
-     "part": {"type": "output_audio"}},
-    {"type": "response.in_progress"},
-    {"type": "response.output_text.annotation.added", "output_index": 0},
-]  # fmt: skip
+IDLE: list[dict[str, Any]] = read_table("idle_responses")
 
 
 @pytest.mark.parametrize("idle", IDLE, ids=lambda event: event["type"])

@@ -15,6 +15,7 @@ import dragoman as d
 from dragoman.wire import SERVER_CODECS, Asked
 from dragoman.wire.responses.echo import show_tools
 from tests import strategies as some
+from tests.rows import read_table
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 HELLO = {"role": "user", "content": "Hello"}
@@ -42,85 +43,8 @@ def parts(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
     return {"contents": [{"role": role, "parts": list(blocks)}]}
 
 
-# Each entry: an invalid field, and the beginning of the error text.
-REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "openai": [
-        ({"model": None}, "model is required"),
-        ({"model": 5}, "model must be a string, not an integer"),
-        ({"messages": None}, "messages is required"),
-        ({"messages": "Hello"}, "messages must be a list"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
-        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]},
-         "messages[0].content[0]: content of type 'thinking' does not belong"),
-        ({"stream": 1}, "stream must be true or false"),
-        ({"temperature": "hot"}, "temperature must be a number"),
-        ({"temperature": True}, "temperature must be a number"),
-        ({"max_tokens": 1.5}, "max_tokens must be an integer, not a number"),
-        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens contradicts"),
-        ({"reasoning_effort": 5}, "reasoning_effort must be a string"),
-        ({"stop": [1]}, "stop must be a list of strings"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
-         "response_format.json_schema.schema must be"),
-        ({"tool_choice": "maybe"}, "tool_choice must be"),
-    ],
-    "responses": [
-        ({"input": None}, "input must be text"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role must be"),
-        ({"reasoning": {"effort": 5}}, "reasoning.effort must be a string"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice.name is required"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format.name is required"),
-        ({"tools": [{"type": "function"}]}, "tools[0].name is required"),
-        ({"tools": [{"type": "function", "name": "a", "parameters": 5}]},
-         "tools[0].parameters must be"),
-        ({"input": [{"role": "user", "content": 5}]}, "input[0].content must be"),
-        ({"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]},
-         "input[0].output must be"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
-         "input[0].content[0].file_data must be"),
-    ],
-    "anthropic": [
-        ({"max_tokens": None}, "max_tokens is required"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role must be"),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content must be"),
-        ({"system": 5}, "system must be a string or a list of text blocks"),
-        ({"system": [{"type": "image"}]}, "system[0].type must be text"),
-        ({"tools": [{"name": "a"}]}, "tools[0].input_schema must be"),
-        ({"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
-        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type must be"),
-        ({"output_config": {"format": {"type": "json_schema"}}},
-         "output_config.format.schema must be"),
-        (said({"type": "tool_use", "id": "a", "name": "b"}),
-         "messages[1].content[0].input must be"),
-        ({"messages": [{"role": "user",
-                        "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]},
-         "messages[0].content[0].content must be"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-         "messages[0].content[0].source is required"),
-    ],
-    "gemini": [
-        ({"generationConfig": {"responseJsonSchema": 5}},
-         "generationConfig.responseJsonSchema must be"),
-        ({"generationConfig": {"responseJsonSchema": SCHEMA, "responseMimeType": "x"}},
-         "generationConfig.responseMimeType must be"),
-        ({"tools": [{"functionDeclarations": [{"name": "a", "parameters": 5}]}]},
-         "tools[0].functionDeclarations[0].parameters must be"),
-        ({"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}},
-         "toolConfig.functionCallingConfig.mode must be"),
-        ({"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": [1]}}},
-         "toolConfig.functionCallingConfig.allowedFunctionNames must be a list of strings"),
-        (parts({"text": "x"}, role="tool"), "contents[0].role must be"),
-        (parts({"functionCall": {"name": "a", "args": 5}}, role="model"),
-         "contents[0].parts[0].functionCall.args"),
-        (parts({"functionResponse": {"name": "a", "response": {}}}),
-         "contents[0].parts[0].functionResponse.name answers no call"),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("wire", "fields", "complaint"),
-    [(wire, *row) for wire, rows in REFUSED.items() for row in rows],
-)
+# Each row: a wire, an invalid field, and the beginning of the error text.
+@pytest.mark.parametrize(("wire", "fields", "complaint"), read_table("rejected_fields"))
 def test_invalid_field_is_named_in_the_error(
     wire: str, fields: dict[str, Any], complaint: str
 ) -> None:
@@ -374,35 +298,7 @@ def test_unknown_field_is_forwarded_to_the_provider(wire: str, fields: dict[str,
     assert asked.warnings == ()
 
 
-CACHED = {"cache_control": {"type": "ephemeral"}}
-LOST: list[tuple[str, dict[str, Any], str, str]] = [
-    ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, **CACHED}]},
-     "cache_control_dropped", "tools[0].cache_control"),
-    ("anthropic",
-     {"tools": [{"name": "a", "input_schema": SCHEMA}],
-      "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-     "parallel_tool_calls_dropped", "parallel_tool_calls"),
-    ("openai", {"n": 2}, "n_dropped", "n"),
-    ("openai", {"messages": [{**HELLO, "name": "ann"}]}, "name_dropped", "messages[0].name"),
-    ("openai", {"messages": [{**HELLO, "nickname": "Ann"}]},
-     "field_dropped", "messages[0].nickname"),
-    ("openai", {"stream": True, "stream_options": {"x": 1}}, "field_dropped", "stream_options.x"),
-    ("responses", {"input": [{**HELLO, "x": 1}]}, "field_dropped", "input[0].x"),
-    ("responses",
-     {"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "[]"}]},
-     "arguments_rewritten", "input[0].arguments"),
-    ("responses",
-     {"input": [{"role": "user",
-                 "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}]}]},
-     "field_dropped", "input[0].content[0].detail"),
-    ("anthropic", {"messages": [{**HELLO, "x": 1}]}, "field_dropped", "messages[0].x"),
-    ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]},
-     "field_dropped", "tools[0].x"),
-    ("openai",
-     {"response_format": {"type": "json_schema",
-                          "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}}}},
-     "schema_name_dropped", "response_format.json_schema.schema"),
-]  # fmt: skip
+LOST: list[tuple[str, dict[str, Any], str, str]] = read_table("lost_fields")
 
 
 @pytest.mark.parametrize(("wire", "fields", "code", "path"), LOST)
@@ -439,21 +335,7 @@ def test_token_counting_request_needs_no_max_tokens() -> None:
     assert asked.request.config.max_tokens is None
 
 
-KEYS = [
-    ("openai", {"authorization": "Bearer abc"}, "abc"),
-    ("openai", {"authorization": "bearer  abc "}, "abc"),
-    ("openai", {"authorization": "Basic abc"}, None),
-    ("openai", {"authorization": "Bearer"}, None),
-    ("openai", {}, None),
-    ("anthropic", {"x-api-key": "abc"}, "abc"),
-    ("anthropic", {"authorization": "Bearer abc"}, "abc"),
-    ("anthropic", {}, None),
-    ("responses", {"authorization": "Bearer abc"}, "abc"),
-    ("ollama", {"authorization": "Bearer abc"}, "abc"),
-    ("gemini", {"x-goog-api-key": "abc"}, "abc"),
-    ("gemini", {"authorization": "Bearer abc"}, "abc"),
-    ("gemini", {}, None),
-]
+KEYS = read_table("field_names")
 
 
 @pytest.mark.parametrize(("wire", "headers", "key"), KEYS)
@@ -463,20 +345,7 @@ def test_api_key_of_the_client_is_read_from_the_headers(
     assert SERVER_CODECS[wire].key(headers) == key
 
 
-FIELDS = {
-    "responses": (
-        "model input stream text tools tool_choice reasoning include instructions store "
-        "temperature"
-    ),
-    "openai": (
-        "model messages stream stream_options response_format tools tool_choice max_tokens stop n "
-        "seed reasoning_effort temperature"
-    ),
-    "anthropic": (
-        "model messages max_tokens stream system tools tool_choice thinking output_config "
-        "stop_sequences"
-    ),
-}
+FIELDS = dict(read_table("kept_fields"))
 
 
 BLOCKS = st.fixed_dictionaries(

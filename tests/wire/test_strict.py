@@ -11,6 +11,7 @@ from dragoman.messages import Request, RuntimeConfig, Tool, User
 from dragoman.signatures import schema_of
 from dragoman.wire import CODECS
 from dragoman.wire.strict import strict_form
+from tests.rows import read_table
 
 TEXT = {"type": "string"}
 
@@ -47,36 +48,7 @@ def test_strict_schemas_are_sent_unchanged(schema: dict[str, Any]) -> None:
     assert strict_form(schema) == schema
 
 
-LOOSE: list[Any] = [
-    {"type": "object"},
-    {"type": "object", "properties": {}},
-    {"type": "object", "properties": {}, "additionalProperties": True},
-    {"type": "object", "properties": [], "additionalProperties": False},
-    {**closed(a=TEXT), "required": []},
-    {"type": "array", "items": TEXT},
-    {"anyOf": [closed(a=TEXT)]},
-    {**closed(a=TEXT), "anyOf": [closed(a=TEXT)]},
-    closed(a={"type": "object"}),
-    closed(a={}),
-    closed(a=True),
-    closed(a={"type": "array"}),
-    closed(a={"anyOf": []}),
-    closed(a={"anyOf": [TEXT, True]}),
-    closed(a={"oneOf": [TEXT, {"type": "integer"}]}),
-    closed(a={"allOf": [TEXT]}),
-    closed(a={"not": TEXT, "type": "integer"}),
-    closed(a={**closed(), "patternProperties": {"^a": TEXT}}),
-    closed(a={"type": ["object", "null"]}),
-    closed(a={"type": ["array", "null"], "items": TEXT}),
-    closed(a={"type": "string", "minLength": 1}),
-    closed(a={"type": "string", "default": "x"}),
-    closed(a={"type": "string", "format": "uri"}),
-    closed(a={"$ref": "#/$defs/A", "default": None}),
-    closed(a={"$ref": "#/$defs/A", "type": "string"}),
-    closed(a={"if": TEXT, "then": TEXT, "type": "string"}),
-    closed(a={"type": "array", "items": TEXT, "uniqueItems": True}),
-    {**closed(a=TEXT), "$defs": {"A": {"type": "object"}}},
-]
+LOOSE: list[Any] = read_table("loose_schemas")
 
 
 @pytest.mark.parametrize("schema", LOOSE)
@@ -130,33 +102,7 @@ def test_discriminated_union_is_sent_as_a_plain_union() -> None:
 
 # --- the strict flag of a tool -----------------------------------------------------------------
 
-FITTING, UNFIT = closed(a=TEXT), {"type": "object", "properties": {"a": TEXT}}
-SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
-    # Each entry: the wire, the strict flag of the tool, its parameters, the value sent as
-    # ``strict``, and whether a loss is reported.
-    ("openai", None, FITTING, None, False),
-    ("openai", True, FITTING, True, False),
-    ("openai", True, UNFIT, None, True),
-    ("openai", False, FITTING, False, False),
-    ("responses", None, FITTING, True, False),
-    ("responses", None, UNFIT, False, False),
-    ("responses", True, FITTING, True, False),
-    ("responses", True, UNFIT, False, True),
-    ("responses", False, FITTING, False, False),
-    ("anthropic", None, FITTING, None, False),
-    ("anthropic", True, FITTING, True, False),
-    ("anthropic", True, {"type": "object", "additionalProperties": TEXT}, None, True),
-    ("anthropic", False, FITTING, None, False),
-    ("gemini", None, FITTING, None, False),
-    ("gemini", True, FITTING, None, True),
-    ("gemini", False, FITTING, None, False),
-    ("ollama", True, FITTING, None, True),
-    ("ollama", False, FITTING, None, False),
-    ("cohere", False, FITTING, None, False),
-    ("bedrock", None, FITTING, None, False),
-    ("bedrock", True, FITTING, True, False),
-    ("bedrock", True, {"type": "object", "additionalProperties": TEXT}, None, True),
-]
+SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = read_table("strict_schemas")
 
 
 @pytest.mark.parametrize(("wire", "strict", "parameters", "sent", "loss"), SENT)

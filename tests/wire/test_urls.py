@@ -5,25 +5,11 @@ import pytest
 from dragoman.capabilities import Capabilities
 from dragoman.wire import CODECS
 from dragoman.wire.urls import is_loopback, join_url, root_of
+from tests.rows import read_table
 
 from .cases import plain_request
 
-JOINED = [
-    ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/chat"),
-    ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1/chat"),
-    ("https://api.example.com/v1", "https://api.example.com/v1/chat"),
-    ("https://api.example.com/v1/", "https://api.example.com/v1/chat"),
-    ("https://api.example.com/openai/v1", "https://api.example.com/openai/v1/chat"),
-    ("https://api.example.com/openai/v1//", "https://api.example.com/openai/v1/chat"),
-    (
-        "https://x.example/deployments/d?api-version=1",
-        "https://x.example/deployments/d/chat?api-version=1",
-    ),
-    ("https://x.example/API-X", "https://x.example/API-X/chat"),
-    ("https://x.example?key=1", "https://x.example/v1/chat?key=1"),
-    ("http://[::1]:8080/v1", "http://[::1]:8080/v1/chat"),
-    ("HTTP://Example.com/v1", "http://Example.com/v1/chat"),
-]
+JOINED = read_table("joined_urls")
 
 
 @pytest.mark.parametrize(("base", "url"), JOINED)
@@ -65,26 +51,7 @@ def test_url_join_works_without_a_default_path() -> None:
     assert join_url("https://x.example", "/health") == "https://x.example/health"
 
 
-REFUSED = [
-    ("", "base_url must be an http or https URL, not ''"),
-    ("api.example.com/v1", "base_url must be an http or https URL, not 'api.example.com/v1'"),
-    ("ftp://x.example", "base_url must be an http or https URL, not 'ftp://x.example'"),
-    ("file:///etc/passwd", "base_url must be an http or https URL, not 'file:///etc/passwd'"),
-    ("http://", "base_url must be an http or https URL, not 'http://'"),
-    ("http:///v1", "base_url must be an http or https URL, not 'http:///v1'"),
-    ("http://[bad", "base_url must be an http or https URL; its host or port cannot be read"),
-    ("http://user:secret",
-     "base_url must be an http or https URL; its host or port cannot be read"),
-    ("http://x.example:99999",
-     "base_url must be an http or https URL; its host or port cannot be read"),
-    ("https://user:secret@x.example",
-     "base_url must not contain credentials; pass api_key instead"),
-    ("https://user@x.example", "base_url must not contain credentials; pass api_key instead"),
-    ("https://:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
-    ("ws://user:secret@x.example?key=secret",
-     "base_url must be an http or https URL, not 'x.example'"),
-    ("https://x.example/v1#frag", "base_url must not contain a fragment"),
-]  # fmt: skip
+REFUSED = read_table("rejected_urls")
 
 
 @pytest.mark.parametrize(("base", "message"), REFUSED)
