@@ -48,6 +48,7 @@ __all__ = [
     "connect_embedder",
     "connect_reranker",
     "gather",
+    "run",
 ]
 
 # Seconds after which the main thread runs the handlers of signals that did not wake it.
@@ -226,6 +227,14 @@ class SyncEventStream(Generic[Parsed]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the thread of the blocking calls, and return its result.
+
+    A provider that it opens there can be used by later calls of this function.
+    """
+    return _portal.run(work)
 
 
 def close_soon(model: Model) -> None:

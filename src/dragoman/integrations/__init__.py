@@ -3,6 +3,8 @@
 - ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, LangChain
   models
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
+- ``dragoman.integrations.openai_agents``: ``DragomanModel``, a model of the OpenAI Agents SDK
+- ``dragoman.integrations.dspy``: ``DragomanLM``, a language model of DSPy
 - ``dragoman.integrations.llm``: a plugin for the ``llm`` command, found by its entry point
 - ``dragoman.integrations.starlette``: replies as responses of Starlette and FastAPI, also for
   ``useChat``

@@ -1,0 +1,121 @@
+"""Answer a request in the form of a wire's clients with a provider, without an HTTP server.
+
+Frameworks that were written for one vendor's API pass its request fields on, and expect its
+replies. The request is read, translated and checked by the code of the gateway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import InvalidRequestError, ProviderError
+from ..gateway.access import Caller
+from ..gateway.models import describe_upstream
+from ..gateway.policy import read
+from ..gateway.translation import ResolvedModel, check_translated, translate_for
+from ..messages import Assistant, LossWarning, Message
+from ..provider import Provider
+from ..wire import SERVER_CODECS
+from ..wire.seal import holds_sealed
+from .losses import warn_of_losses
+
+KEPT = "dragoman_message"
+"""The key under which a reply keeps its exact Dragoman message."""
+
+
+class ServedCall:
+    """One call: the fields of a client's request in, the bytes of the reply out.
+
+    ``kept`` are the exact messages of earlier replies. They take the place of those messages of
+    the conversation that have the same text and tool calls, so that the provider's state, such as
+    reasoning signatures, is sent back.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        wire: str,
+        fields: Mapping[str, Any],
+        kept: Iterable[Any] = (),
+    ) -> None:
+        front, upstream = SERVER_CODECS[wire], describe_upstream(provider)
+        body = {**fields, "model": provider.model}
+        try:
+            is_native = not holds_sealed(msgspec.json.encode(body))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
+        asked = read(front, body, "")
+        messages = _restore(asked.request.messages, kept)
+        is_native = is_native and messages == asked.request.messages
+        asked = replace(
+            asked,
+            request=replace(asked.request, messages=messages),
+            issuer=upstream.issuer,
+        )
+        resolved, caller = ResolvedModel(provider.model, provider, upstream), Caller({}, None)
+        made = translate_for(resolved, asked, front, is_native, caller)
+        check_translated(resolved, made, caller)
+        self._losses = made.warnings
+        if made.stops:
+            why = "the model's wire has no such setting"
+            self._losses += (LossWarning("stop_sequences_dropped", "stop", why),)
+        self._provider, self._request = provider, made.request
+        self._encoder = front.encoder(asked, created=int(time.time()))
+
+    async def write(self) -> AsyncGenerator[bytes]:
+        """Yield the bytes of the reply as they arrive; raise the error of a failed call.
+
+        A reply whose tool call or text is invalid is written as the model wrote it, if the client
+        can detect the error.
+        """
+        reply, encoder = self._provider.open(self._request), self._encoder
+        try:
+            while events := await reply.next():
+                for event in events:
+                    if written := encoder.feed(event):
+                        yield written
+            yield encoder.end()
+        except ProviderError as error:
+            last = encoder.fail(error)
+            if encoder.unsound is None:
+                raise
+            yield last
+        finally:
+            await reply.aclose()
+        assert encoder.complete is not None
+        warn_of_losses((*self._losses, *encoder.complete.warnings), stacklevel=3)
+
+    def keep(self) -> dict[str, Any] | None:
+        """Return the exact message of the reply, for ``kept`` of later calls.
+
+        Return ``None`` if the written reply represents it completely.
+        """
+        complete = self._encoder.complete
+        if complete is None or not any(block.continuity for block in complete.final_content):
+            return None
+        kept: dict[str, Any] = msgspec.to_builtins(Assistant(complete.final_content))
+        return kept
+
+
+def _restore(messages: Sequence[Message], kept: Iterable[Any]) -> tuple[Message, ...]:
+    """Return a conversation with kept messages in place of those that show the same."""
+    earlier: dict[bytes, list[Assistant]] = {}
+    for each in kept:
+        exact = msgspec.convert(each, Assistant)
+        earlier.setdefault(_show(exact), []).append(exact)
+    restored: list[Message] = []
+    for message in messages:
+        found = earlier.get(_show(message)) if isinstance(message, Assistant) else None
+        restored.append(found.pop(0) if found else message)
+    return tuple(restored)
+
+
+def _show(message: Assistant) -> bytes:
+    """Return what a framework shows of a reply: equal for two replies that differ in state only."""
+    calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
+    return msgspec.json.encode((message.text, calls))
