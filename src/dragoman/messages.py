@@ -428,7 +428,8 @@ class Tool(Struct, frozen=True):
     """A tool that the model may call: a name, a description and a JSON Schema. Never a callable.
 
     ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for
-    it; by default the wire's own default applies.
+    it; by default the wire's own default applies. A ``deferred`` tool is loaded when a tool search
+    finds it: the provider's, where the wire has one, otherwise the session's.
     """
 
     name: str
@@ -437,6 +438,7 @@ class Tool(Struct, frozen=True):
         default_factory=lambda: {"type": "object", "properties": {}}
     )
     strict: bool | None = None
+    deferred: bool = False
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
@@ -445,9 +447,9 @@ class Tool(Struct, frozen=True):
         A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose
         constraints are kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters``
         or Sphinx' ``:param x:``, which are then left out of the description. Types may be msgspec
-        Structs, dataclasses, TypedDicts and Pydantic models, and containers of them. A
-        ``functools.partial`` or an object with ``__call__`` is described by the function that it
-        calls, without the parameters that the partial has already bound.
+        Structs, dataclasses, TypedDicts, Pydantic models, and containers of them. An object with
+        ``__call__`` or a ``functools.partial`` is described by the function that it calls, without
+        the parameters that the partial has already bound.
         """
         return cls(*describe_function(function, name))
 
@@ -465,9 +467,9 @@ class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
 
     It is passed among ``tools``; Dragoman never executes it.
 
-    ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
-    ``computer_use``, which are translated for the wire, or any other tool that the wire has.
-    ``options`` are the wire's own options for the tool.
+    ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search``,
+    ``computer_use`` or ``tool_search``, which are translated for the wire, or any other tool that
+    the wire has. ``options`` are the wire's own options for the tool.
     """
 
     name: str
@@ -552,9 +554,8 @@ NO_CONFIG = RuntimeConfig()
 class LossWarning(Struct, frozen=True):
     """A part of a request or a reply that was lost in translation.
 
-    The wire could not express a part of the request, so that part was sent in a reduced form or
-    not at all; or a message has no field for a part of the reply, which is therefore only in
-    ``raw``.
+    The wire could not express a part of the request, which was sent in a reduced form or not at
+    all; or a message has no field for a part of the reply, which is therefore only in ``raw``.
     """
 
     code: str

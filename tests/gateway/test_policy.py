@@ -92,7 +92,7 @@ def test_every_warning_code_occurs_in_the_table() -> None:
     shown = " ".join([each for each in outcomes if isinstance(each, str)]).split()
     codes = find_codes()
     assert len(codes) > 15
-    elsewhere = {"content_dropped", "tool_dropped", "server_tool_dropped", "beta_dropped"}
+    elsewhere = {"content_dropped", "tool_dropped", "beta_dropped"}
     assert codes - set(shown) == elsewhere
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman import Document, Image, Provider, System, Text, User
+from dragoman import Document, Image, Provider, System, Text, Tool, User
 from dragoman.integrations.bridge import from_langchain, from_pydantic_ai
 from dragoman.integrations.langchain import ChatDragoman
 from dragoman.integrations.pydantic_ai import DragomanModel
@@ -24,9 +24,11 @@ MESSAGES = [
     ids=["langchain", "pydantic-ai"],
 )
 async def test_bridge_reports_dropped_cache_marks_and_document_names(provider: Provider) -> None:
-    reply = await provider.complete(MESSAGES, cache="auto")
+    deferred = Tool("f", "d", deferred=True)
+    reply = await provider.complete(MESSAGES, [deferred], cache="auto")
     found = {(warning.code, warning.path) for warning in reply.warnings}
     assert found >= {
+        ("deferral_dropped", "tools"),
         ("cache_dropped", "config.cache"),
         ("cache_dropped", "messages[0].cache"),
         ("cache_dropped", "messages[1].content[0].cache"),

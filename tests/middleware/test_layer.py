@@ -144,8 +144,10 @@ async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path)
         model="big",
         capabilities={"max_context_tokens": 9, "supports_tools": False},
     )
+    inner.searches_tools = True
     for layer in layers(inner, tmp_path):
         assert (layer.name, layer.model, layer.capabilities) == ("n", "big", inner.capabilities)
+        assert layer.searches_tools
         assert layer.plan("hello") == inner.plan("hello")
         assert layer.estimate_input_tokens("hello", None, "system") == inner.estimate_input_tokens(
             "hello", None, "system"

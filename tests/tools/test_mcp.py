@@ -36,7 +36,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
     # Open and close the server in different tasks on purpose: pytest runs a fixture's setup and
     # teardown in separate tasks, and callers of a session may do so too.
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
-    settings: dict[str, Any] = {"env": {"MINE": "1"}, "output_limit": 1000}
+    settings: dict[str, Any] = {"env": {"MINE": "1"}, "output_limit": 1000, "deferred": True}
     server = McpServer(COMMAND, side_effects={"add": "none"}, start_timeout=PATIENCE, **settings)
     await server.open()
     yield server
@@ -62,6 +62,7 @@ async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
     assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk", "leak"}
     assert tools["add"].side_effect == "none"
+    assert tools["add"].description.deferred
     # A tool without a declared side effect counts as "execute".
     assert tools["keys"].side_effect == "execute"
     assert tools["add"].description.parameters["required"] == ["a", "b"]

@@ -45,6 +45,12 @@ def join_systems(request: d.Request) -> d.Request:
     return request if system is None else replace(request, messages=[d.System(system), *rest])
 
 
+def forget_search(request: d.Request) -> d.Request:
+    """Remove the tool search that a codec offers for deferred tools."""
+    others = [tool for tool in request.server_tools if tool.name != "tool_search"]
+    return replace(request, server_tools=tuple(others))
+
+
 def use_camel_case(request: d.Request) -> d.Request:
     return replace(request, config=replace(request.config, extras=to_camel(request.config.extras)))
 
@@ -315,6 +321,7 @@ WIRES: dict[str, Wire] = {
             "one text is plain text": each_message(plain_texts),
             "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
             "turns of one side are merged": merge_turns,
+            "deferred tools are searched": forget_search,
             "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
             "an extra that is a setting is one": known_settings,
         },
@@ -380,6 +387,7 @@ WIRES["responses"] = Wire(
         "a data URL is inline": each_block(d.User | d.ToolResult, inline_data_url),
         "a document has a name": each_block(d.User, name_file),
         "items of one turn are one message": merge_assistants,
+        "deferred tools are searched": forget_search,
         "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "an extra that asks for what is done is none": stateless_settings,
         "a tool is marked as strict or not": mark_no_strict,

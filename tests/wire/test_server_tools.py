@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.middleware import request_key
+from dragoman.middleware.request_keys import canonical
 from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 
@@ -75,6 +77,8 @@ def test_beta_header_is_sent_only_for_tools_that_need_it() -> None:
         ("responses", "url_context"),
         ("openai", "code_execution"),
         ("ollama", "web_search"),
+        ("gemini", "tool_search"),
+        ("bedrock", "tool_search"),
     ],
 )
 def test_unsupported_server_tools_are_rejected(wire: str, name: str) -> None:
@@ -165,3 +169,44 @@ def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
 
 def test_images_of_a_text_message_are_empty() -> None:
     assert d.Assistant([d.Text("a")]).images == ()
+
+
+@pytest.mark.parametrize("wire", CODECS)
+def test_deferred_tools_are_searched_by_the_provider_or_all_sent_with_a_warning(wire: str) -> None:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    tools = [d.Tool("f", deferred=True), d.Tool("g", deferred=True)]
+    request = d.Request([d.User("x")], tools, d.RuntimeConfig(max_tokens=9))
+    encoded = codec.encode(request)
+    native = wire in ("anthropic", "responses")
+    assert encoded.http.body.count(b'"defer_loading":true') == 2 * native
+    assert [each.code for each in encoded.warnings] == ["deferral_dropped"] * (not native)
+    own = d.ServerTool("tool_search_tool_regex_20251119", {"name": "tool_search_tool_regex"})
+    if native:  # a search that the caller offers is the only one
+        written = json.loads(codec.encode(replace(request, server_tools=(own,))).http.body)
+        assert [each["name"] for each in written["tools"][2:]] == [own.options["name"]]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "responses"])
+def test_rejected_tool_search_is_not_offered_again(wire: str) -> None:
+    codec: Any = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    request = d.Request([d.User("x")], [d.Tool("f", deferred=True)], d.RuntimeConfig(max_tokens=9))
+    refusal = codec.error(
+        400, {}, b'{"error": {"message": "tools.0.defer_loading: not permitted"}}'
+    )
+    learned = codec.learn(refusal, request)
+    assert (codec.searches_tools, learned.searches_tools) == (True, False)
+    assert b"search" not in learned.encode(request).http.body
+    assert codec.learn(refusal, replace(request, tools=[d.Tool("f")])) is None
+
+
+def test_deferral_changes_neither_the_key_nor_the_digest_of_other_tools() -> None:
+    tool = d.Tool("f", "d", strict=True)
+    plain, deferred = [
+        d.Request([d.User("x")], [replace(tool, deferred=each)], request_id="R")
+        for each in (False, True)
+    ]
+    assert "deferred" not in canonical(plain)["tools"][0]
+    assert request_key(plain) != request_key(deferred)
+    with pytest.raises(d.InvalidRequestError, match=r"tools\[0\]\.deferred must be true or false"):
+        check_request(replace(plain, tools=[replace(tool, deferred=None)]))
+    assert build_request("Hi", [{"name": "f", "deferred": True}]).tools[0].deferred

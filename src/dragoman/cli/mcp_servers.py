@@ -62,6 +62,9 @@ class McpOptions(Struct):
         "Send an environment variable in the header NAME to an MCP server.",
         option("[ORIGIN=]NAME:VARIABLE", "--mcp-header"),
     ] = ()
+    mcp_deferred: Annotated[
+        bool, "Let the model search the tools of MCP servers instead of offering every tool."
+    ] = False
     mcp_accept: Annotated[bool, "Accept new and changed tools of MCP servers without asking."] = (
         False
     )
@@ -93,7 +96,7 @@ async def open_servers(
                 settings["oauth"] = McpOAuth()
         accept = _make_accept(lines, always=options.mcp_accept)
         with reject(ValueError, about="--mcp: " if at < len(named) else "MCP server: "):
-            server = McpServer(**settings, pins=pins, accept=accept)
+            server = McpServer(**settings, pins=pins, accept=accept, deferred=options.mcp_deferred)
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:

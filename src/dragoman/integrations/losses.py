@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from ..messages import Document, LossWarning, Request
+from ..wire.endpoint import NOT_DEFERRED
 
 
 class DragomanLossWarning(UserWarning):
@@ -26,6 +27,8 @@ def drop_block(block: object, path: str) -> LossWarning:
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
     """Yield a loss for each prompt-cache setting and document name, which bridges cannot send."""
+    if any(tool.deferred for tool in request.tools):
+        yield NOT_DEFERRED
     lost = ["config.cache"] if request.config.cache not in (None, "off") else []
     for number, message in enumerate(request.messages):
         path = f"messages[{number}]"

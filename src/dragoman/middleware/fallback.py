@@ -134,6 +134,11 @@ class Fallback(Wrapper):
         output = _find_least(known, "max_output_tokens") if is_limited else UNKNOWN
         return Capabilities(max_context_tokens=window, max_output_tokens=output)
 
+    @property
+    def searches_tools(self) -> bool:  # type: ignore[override]
+        """Whether every candidate searches deferred tools."""
+        return all(getattr(each, "searches_tools", False) for each in self._candidates)
+
     def check(self, request: Any) -> None:
         if request.operation != "chat" or self.operation != "chat":
             super().check(request)  # a chat is checked for each candidate when its turn comes

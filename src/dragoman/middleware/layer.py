@@ -114,6 +114,7 @@ class Middleware(Layer):
     model = _of_inner("model")
     capabilities = _of_inner("capabilities")
     token_family = _of_inner("token_family")
+    searches_tools = _of_inner("searches_tools")
 
     def _find_seller(self) -> PricedAs:
         return self.inner.priced_as

@@ -25,6 +25,9 @@ def canonical(request: Request | EmbedRequest | RerankRequest) -> dict[str, Any]
     if isinstance(request, Request):
         plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
         holder = plain["config"]
+        for tool in plain["tools"]:
+            if not tool["deferred"]:
+                del tool["deferred"]  # keys of before the field stay valid
     else:
         plain = msgspec.to_builtins(request, str_keys=True)
         plain = holder = {name: value for name, value in plain.items() if value is not None}

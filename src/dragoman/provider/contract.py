@@ -32,7 +32,7 @@ from ..events import (
     make_response,
 )
 from ..messages import Request, RuntimeConfig
-from ..tokens import estimate_input_tokens
+from ..tokens import estimate_input_tokens, loaded_tools
 from ..validate import (
     build_request,
     find_refusal,
@@ -65,6 +65,8 @@ class Provider(Model):
 
     operation: Operation = "chat"
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
+    searches_tools: bool = False
+    """Whether the provider searches deferred tools, so that only the found ones are loaded."""
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
@@ -202,10 +204,9 @@ class Provider(Model):
         if self.capabilities.known("max_context_tokens") is not None:
             # An estimate can be a third too high, so only a prompt that is certainly too long is
             # rejected locally.
+            tools = loaded_tools(request.tools, searched=self.searches_tools)
             estimate = (
-                estimate_input_tokens(request.messages, request.tools, family=self.token_family)
-                * 2
-                // 3
+                estimate_input_tokens(request.messages, tools, family=self.token_family) * 2 // 3
             )
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
@@ -222,8 +223,9 @@ class Provider(Model):
     ) -> int:
         """Estimate the number of input tokens without calling the model."""
         family = self.token_family
+        loaded = loaded_tools(parse_tools(tools), searched=self.searches_tools)
         return estimate_input_tokens(
-            parse_messages(messages), parse_tools(tools), system_prompt, family=family
+            parse_messages(messages), loaded, system_prompt, family=family
         )
 
     def plan(self, messages: Messages) -> SwapPlan:

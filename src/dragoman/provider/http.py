@@ -67,6 +67,11 @@ class HttpProvider(HttpModel, ReplyProvider):
         self._fits = self.capabilities == _NOTHING_KNOWN
         self._observe = observe
 
+    @property
+    def searches_tools(self) -> bool:  # type: ignore[override]
+        """Whether the endpoint searches deferred tools; false after it refused to."""
+        return getattr(self.codec, "searches_tools", False)
+
     def open(self, request: Request) -> Reply:
         return WireReply(self, request)
 
@@ -169,6 +174,7 @@ class WireReply(AssembledReply):
     def __init__(self, provider: HttpProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
         self.token_family = provider.token_family
+        self.searches_tools = provider.searches_tools
         self._provider = provider
         self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
         self._http: HttpStream | None = None

@@ -18,7 +18,7 @@ from ..calls import CallFailed, CallRecord
 from ..errors import MalformedToolCallError, ProviderError, TimedOutError
 from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
 from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
-from ..tokens import estimate_input_tokens
+from ..tokens import estimate_input_tokens, loaded_tools
 
 
 class Reply(ABC):
@@ -119,6 +119,7 @@ class AssembledReply(Reply):
     model: str = ""
     attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
+    searches_tools: bool = False
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
         self.request = request
@@ -190,7 +191,8 @@ class AssembledReply(Reply):
         )
         asked = usage.input_tokens
         if asked is None:
-            asked = estimate_input_tokens(request.messages, request.tools, family=family)
+            tools = loaded_tools(request.tools, searched=self.searches_tools)
+            asked = estimate_input_tokens(request.messages, tools, family=family)
         output = max(usage.output_tokens or 0, written)
         return replace(
             usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True

@@ -97,12 +97,12 @@ class ReplayProvider(ReplyProvider):
         workers: set[str] = set()
         self._conversation = logs.Conversation()
         self._intents: dict[str, ToolIntent] = {}
-        self._tools: tuple[str, ...] = ()
+        self._started: logs.SessionStarted | None = None
         for record in records:
             payload = record.payload
             if isinstance(payload, logs.SessionStarted):
                 self.name, self.model = payload.provider or "", payload.model or ""
-                self._tools = payload.tools
+                self._started = payload
             elif isinstance(payload, ToolIntent):
                 self._intents[payload.id] = payload
             elif isinstance(payload, logs.SessionResumed | logs.TurnStarted):
@@ -169,9 +169,11 @@ class ReplayProvider(ReplyProvider):
         complete = _to_plain(call.complete)
         sent = complete if asked["messages"] == complete else _to_plain(call.sent)
         recorded: dict[str, Any] = {"messages": sent}
-        if self._tools:
-            recorded["tools"] = sorted(self._tools)
-            asked["tools"] = sorted([tool.name for tool in request.tools])
+        if self._started is not None and self._started.tools:
+            # Which deferred tools are offered depends on the provider and on what was found.
+            deferred = {tool.name for tool in self._started.definitions if tool.deferred}
+            recorded["tools"] = sorted({*self._started.tools} - deferred)
+            asked["tools"] = sorted({tool.name for tool in request.tools} - deferred)
         difference = next(find_differences(recorded, asked), None)
         if difference is not None:
             what = "the first difference between what was recorded and what is asked"

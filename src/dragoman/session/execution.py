@@ -18,7 +18,14 @@ from .. import log as logs
 from ..events import ToolIntent
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
-from ..tools import ExecutableTool, Observation, RecordedTool, Toolbox, ToolFailure
+from ..tools import (
+    ExecutableTool,
+    Observation,
+    RecordedTool,
+    SearchTools,
+    Toolbox,
+    ToolFailure,
+)
 from .answers import is_machine
 from .journal import Journal
 from .state import IntentState
@@ -93,6 +100,8 @@ class _IntentRun:
         """Return the permitted call, or ``None`` if the call is denied."""
         intent = self.intent
         verdict, decision = self.gate.settle(proposal)
+        if decision is None and isinstance(tool, SearchTools):
+            decision = Decision(True, "policy", "it reads only the list of tools")
         if decision is None:
             facts = intent.id, proposal.tool_name, verdict.reason, verdict.rule
             await self._write(logs.PermissionRequested(*facts))

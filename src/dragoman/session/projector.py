@@ -33,7 +33,7 @@ class Projector:
         self._journal = journal
         self._config = config
         self._price = price
-        self._frames: dict[tuple[str, bool], int] = {}
+        self._frames: dict[tuple[str, ...], int] = {}
 
     @property
     def keeps_all(self) -> bool:
@@ -83,7 +83,7 @@ class Projector:
 
     def _frame(self, provider: Provider, tools: Sequence[m.Tool] | None) -> int:
         """Return the estimated tokens of a request apart from its messages."""
-        key = f"{provider.name}:{provider.model}", bool(tools)
+        key = (f"{provider.name}:{provider.model}", *[tool.name for tool in tools or ()])
         if key not in self._frames:
             self._frames[key] = provider.estimate_input_tokens([], tools)
         return self._frames[key]

@@ -26,7 +26,7 @@ from ..middleware.attempts import Price
 from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
 from ..prices import Unpriced
 from ..provider import Provider
-from ..tools import ExecutableTool, Toolbox, gather_tools
+from ..tools import ExecutableTool, Toolbox, add_search, gather_tools
 from ..validate import ResponseSchema, parse_config
 from ..validate.arguments import ConfigRecord
 from ..wire import SwapPlan
@@ -100,9 +100,10 @@ class Session(Displayed, Generic[Parsed]):
         context: ContextPolicy | Sequence[ContextPolicy] | None = None,
     ) -> None:
         self.provider = provider
-        self.tools = gather_tools(tools)
+        own = gather_tools(tools)
+        self.tools = add_search(own)
         self.policy = Policy([_HARMLESS]) if policy is None else policy
-        _check_rules(self.policy, self.tools)
+        _check_rules(self.policy, own)
         self.budget = budget or Budget()
         self.id = session_id or f"session_{new_ulid()}"
         self._owned = logs.open_log(log) if isinstance(log, str | Path) else None

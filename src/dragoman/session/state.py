@@ -13,6 +13,8 @@ from .. import log as logs
 from ..errors import InvalidRequestError
 from ..events import ToolIntent
 from ..messages import Assistant, AssistantBlock, Message, Opaque, Text, ToolCall, ToolResult
+from ..tools.runtime import SEARCH_TOOLS
+from ..tools.search import read_found
 from ..validate.content import check_depth
 from .budget import Spending
 from .ids import ToolIds
@@ -75,6 +77,9 @@ class State:
         self.model: str | None = None
         self.tool_digests: dict[str, str] = {}
         self.ids = ToolIds()
+        # the tools that were called or that a search found, in this order
+        self.found: dict[str, None] = {}
+        self._searches: set[str] = set()
         self._open: dict[str, IntentState] = {}
 
     @property
@@ -111,7 +116,14 @@ class State:
             self._follow_intent(record, payload)
 
     def _hear(self, recorded: logs.MessageRecorded) -> None:
-        if isinstance(recorded.message, Assistant):
+        message = recorded.message
+        if isinstance(message, ToolResult) and message.tool_call_id in self._searches:
+            self.found |= dict.fromkeys(read_found(message.content))
+        if isinstance(message, Assistant):
+            for call in message.tool_calls:
+                self.found[call.name] = None
+                if call.name == SEARCH_TOOLS:
+                    self._searches.add(call.id)
             if self.call is not None and recorded.request_id == self.call.started.request_id:
                 self.call.reply = recorded
             routing = recorded.routing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..log import (
     Routing,
     TurnStarted,
 )
-from ..messages import Message, Request, RuntimeConfig, ToolChoice, User, new_ulid
+from ..messages import Message, Request, RuntimeConfig, Tool, ToolChoice, User, new_ulid
 from ..middleware.attempts import Attempt, Price
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
@@ -122,7 +122,7 @@ class Turn:
 
     async def _call(self, parent: str) -> ev.Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
-        tools = self.tools.describe() or None
+        tools = self._offer()
         messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
         try:
             return await self._ask(messages, estimate, parent)
@@ -135,13 +135,16 @@ class Turn:
         messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
         return await self._ask(messages, estimate, parent)
 
+    def _offer(self) -> Sequence[Tool] | None:
+        found, searched = self.journal.state.found, self.provider.searches_tools
+        return self.tools.offer(found, searched=searched) or None
+
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> ev.Response:
         """Call the model once.
 
         Its intents are recorded as they arrive, before any of them can run.
         """
-        provider, config = self.provider, self.settings.config
-        tools = self.tools.describe() or None
+        provider, config, tools = self.provider, self.settings.config, self._offer()
         request = Request(
             messages, config=config, model=provider.model, stream=True,
             session_id=self.journal.session, metadata={**self.settings.metadata, TURN: self._id},

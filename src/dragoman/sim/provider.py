@@ -20,9 +20,10 @@ from ..events import Assembler, Event, Usage
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import AssembledReply, Reply, ReplyProvider
 from ..provider.http_model import read_capabilities
-from ..tokens import estimate_input_tokens, estimate_text
+from ..tokens import estimate_input_tokens, estimate_text, loaded_tools
 from ..validate import Expectation
 from ..wire import CODECS, SERVER_CODECS, Asked, Codec
+from ..wire.endpoint import NOT_DEFERRED, offers_search
 from ..wire.errors import Failure, build_error
 from .faults import Mangler
 from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
@@ -229,12 +230,15 @@ class ScriptedProvider(ReplyProvider):
         return random.Random(f"{self._seed}:{number}:{about}")  # noqa: S311 - to be repeated, not to be secret
 
     def _assembler(self, request: Request, **settings: Any) -> Assembler:
+        is_deferred = any(tool.deferred for tool in request.tools)
+        is_whole = is_deferred and not offers_search(request)
         return Assembler(
             request_id=request.request_id,
             model=request.model or self.model,
             provider=self.name,
             expected=Expectation(request),
             structured_path="native" if request.response_schema is not None else None,
+            warnings=(NOT_DEFERRED,) if is_whole else (),
             **settings,
         )
 
@@ -345,7 +349,8 @@ def _split(text: str, size: int | None) -> list[str]:
 
 def _count(request: Request, answer: Answer) -> Usage:
     """Return estimated token counts of a request and its reply, as a provider reports them."""
-    asked = estimate_input_tokens(request.messages, request.tools)
+    tools = loaded_tools(request.tools, searched=offers_search(request))
+    asked = estimate_input_tokens(request.messages, tools)
     counts = [estimate_text(_text_of(each)).tokens for each in answer.said]
     thought = [
         count

@@ -20,9 +20,10 @@ from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
 from ..retrieval.wire.server import RetrievalServer
 from ..retrieval.wire.tei import TeiEmbed
 from ..serving import MISSING, serving
-from ..tokens import estimate_input_tokens
+from ..tokens import estimate_input_tokens, loaded_tools
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
+from ..wire.endpoint import offers_search
 from .batches import BatchScript, SimBatches, show
 from .faults import Mangler
 from .provider import Scene, ScriptedProvider, read_batches
@@ -235,10 +236,11 @@ class SimServer:
     async def _count(self, request: HttpRequest) -> HttpReply:
         codec = SERVER_CODECS["anthropic"]
         try:
-            asked = codec.decode(_with_limit(await request.body()))
+            asked = codec.decode(_with_limit(await request.body())).with_extras()
         except ProviderError as error:
             return codec.error(error)
-        count = estimate_input_tokens(asked.request.messages, asked.request.tools)
+        tools = loaded_tools(asked.tools, searched=offers_search(asked))
+        count = estimate_input_tokens(asked.messages, tools)
         return show({"input_tokens": count})
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "estimate_request",
     "estimate_text",
     "exact_text",
+    "loaded_tools",
 ]
 
 
@@ -168,6 +169,11 @@ def estimate_input_tokens(
 ) -> int:
     """Return the estimated input tokens as an integer, which the adapter contract requires."""
     return estimate_request(messages, tools, system_prompt, family=family).tokens
+
+
+def loaded_tools(tools: Sequence[m.Tool], *, searched: bool) -> Sequence[m.Tool]:
+    """Return the tools in the prompt: all but the deferred ones, if the provider searches them."""
+    return [tool for tool in tools if not tool.deferred] if searched else tools
 
 
 def _sort_contents(

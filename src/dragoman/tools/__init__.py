@@ -36,6 +36,7 @@ from .runtime import (
     limit_output,
 )
 from .sandbox import Sandbox, find_sandbox
+from .search import SearchTools, add_search
 from .workspace import BashTool, PathError, Workspace, workspace_tools
 
 __all__ = [
@@ -57,12 +58,14 @@ __all__ = [
     "RecordedRun",
     "RecordedTool",
     "Sandbox",
+    "SearchTools",
     "TokenStore",
     "ToolChange",
     "ToolFailure",
     "ToolPins",
     "Toolbox",
     "Workspace",
+    "add_search",
     "clean_environment",
     "find_sandbox",
     "gather_tools",

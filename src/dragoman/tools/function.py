@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import quote
 from ..log import SideEffect
@@ -41,8 +42,9 @@ class FunctionTool(runtime.ExecutableTool):
         check: Callable[[Mapping[str, Any]], str | None] | None = None,
         locate: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None,
         context: Mapping[str, Any] | None = None,
+        deferred: bool = False,
     ) -> None:
-        description = Tool.from_function(function, name=name)
+        description = replace(Tool.from_function(function, name=name), deferred=deferred)
         super().__init__(
             description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
         )
@@ -175,6 +177,7 @@ def tool(
     side_effect: SideEffect = "execute",
     timeout: float | None = runtime.DEFAULT_TIMEOUT,
     output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
+    deferred: bool = False,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
@@ -187,7 +190,8 @@ def tool(
     ``name`` is the name for the model; by default the function's own. ``side_effect`` is
     ``"none"``, ``"read"``, ``"write"``, ``"network"`` or ``"execute"``: the permission rules of a
     session depend on it. ``timeout`` is in seconds, or ``None``. A result of more than
-    ``output_limit`` characters is shortened.
+    ``output_limit`` characters is shortened. A ``deferred`` tool is offered once a tool search
+    finds it.
     """
     if function is not None:
         return FunctionTool(function)

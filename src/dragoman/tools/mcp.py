@@ -70,7 +70,8 @@ class McpServer:
     ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, are sent only to the origin of
     the URL, and their values are hidden in errors and in what tools return. ``oauth`` is an
     ``McpOAuth``, or an ``httpx2.Auth`` of the MCP library. With ``pins``, a tool whose definition
-    is not the pinned one is offered only if ``accept`` agrees.
+    is not the pinned one is offered only if ``accept`` agrees. With ``deferred``, the tools are
+    offered once a tool search finds them.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class McpServer:
         oauth: McpOAuth | Any = None,
         pins: ToolPins | None = None,
         accept: AcceptChange | None = None,
+        deferred: bool = False,
     ) -> None:
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
             raise ValueError("target: must be a URL, or a list of the program and its arguments")
@@ -102,6 +104,7 @@ class McpServer:
         self._secrets = [_SCHEME.sub("", value) for value in self._headers.values()]
         self._pins = pins
         self._accept = accept
+        self._deferred = deferred
         self._prefix = prefix
         self._env = dict(env or {})
         self._cwd = cwd
@@ -309,7 +312,7 @@ class McpServer:
         return McpTool(
             self,
             found.name,
-            Tool(name, text, dict(found.input_schema)),
+            Tool(name, text, dict(found.input_schema), deferred=self._deferred),
             side_effect=self._side_effects.get(found.name, "execute"),
             timeout=self._timeout,
             output_limit=self._output_limit,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
@@ -29,6 +29,8 @@ DEFAULT_TIMEOUT = 120.0
 # output limit in characters: about 8,000 tokens, so several results fit into a context window
 DEFAULT_OUTPUT_LIMIT = 30_000
 
+SEARCH_TOOLS = "search_tools"
+"""The name of the tool with which a model finds deferred tools, if its provider has no search."""
 FailureKind: TypeAlias = Literal[
     "timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"
 ]
@@ -107,7 +109,10 @@ class ExecutableTool(ABC):
     @property
     def digest(self) -> str:
         """The SHA-256 of the definition that the model receives: name, description and schema."""
-        return hashlib.sha256(msgspec.json.encode(self.description, order="sorted")).hexdigest()
+        sent = {
+            name: value for name, value in asdict(self.description).items() if name != "deferred"
+        }
+        return hashlib.sha256(msgspec.json.encode(sent, order="sorted")).hexdigest()
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
         """Check rules that the schema cannot express; return the problem, or ``None`` if valid."""
@@ -145,8 +150,22 @@ class Toolbox:
             self._tools[tool.name] = tool
 
     def describe(self) -> tuple[Tool, ...]:
-        """Return the names, descriptions and schemas of the tools, which the model receives."""
+        """Return the names, descriptions and schemas of the tools."""
         return tuple([tool.description for tool in self._tools.values()])
+
+    def offer(self, found: Iterable[str], *, searched: bool) -> tuple[Tool, ...]:
+        """Return the tools that the model receives.
+
+        If the provider searches deferred tools (``searched``), these are all but ``search_tools``.
+        Otherwise they are the others and then the deferred tools in ``found``, in its order, so
+        that each list of tools begins with the previous one.
+        """
+        tools = self.describe()
+        if searched:
+            return tuple([tool for tool in tools if tool.name != SEARCH_TOOLS])
+        deferred = {tool.name: replace(tool, deferred=False) for tool in tools if tool.deferred}
+        loaded = [deferred[name] for name in found if name in deferred]
+        return (*[tool for tool in tools if not tool.deferred], *loaded)
 
     def __iter__(self) -> Iterator[ExecutableTool]:
         return iter(self._tools.values())

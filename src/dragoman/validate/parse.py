@@ -194,7 +194,7 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
     if (kind == "function" or not isinstance(kind, str)) and "function" in record:
         record.allow("type", "function")
         record = record.need_inner("function")
-    record.allow("name", "description", "parameters", "type", "strict")
+    record.allow("name", "description", "parameters", "type", "strict", "deferred")
     parameters = record.take("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         record.refuse("parameters", "must be a JSON Schema object")
@@ -203,6 +203,7 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
         record.need_text("name"),
         record.text("description") or "",
         strict=record.flag("strict"),
+        deferred=record.flag("deferred") or False,
         **made,
     )
 

@@ -182,10 +182,11 @@ def _check_tools(tools: Sequence[m.Tool]) -> dict[str, Schema]:
                 f"tools[{at}].name: {quote(tool.name)} is used twice; rename one"
             )
         need_text(tool.description, f"tools[{at}].description")
-        if tool.strict is not None and type(tool.strict) is not bool:
-            raise InvalidRequestError(
-                f"tools[{at}].strict must be true or false, not {kind_of(tool.strict)}"
-            )
+        for name, value in (("strict", tool.strict), ("deferred", tool.deferred)):
+            if type(value) is not bool and not (value is None and name == "strict"):
+                raise InvalidRequestError(
+                    f"tools[{at}].{name} must be true or false, not {kind_of(value)}"
+                )
         schemas[tool.name] = _check_object_schema(tool.parameters, f"tools[{at}].parameters")
     return schemas
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import AuthenticationError, ProviderError
 from ..events import Assembler
-from ..messages import Issuer, Request
+from ..messages import Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING
 from .codec import JSON_HEADERS, Decoder, Encoded, HttpReply, HttpRequest, Notes, encode_post
 from .errors import Failure, Row, build_error, read_failure
@@ -61,6 +61,26 @@ class Refusal(Struct, frozen=True):
     path: StructuredPath | None = None
     detail: str | None = None
     applies: Callable[[Request, Any, str], bool] | None = None
+
+
+NOT_DEFERRED = LossWarning(
+    "deferral_dropped",
+    "tools",
+    "the model's server has no tool search: all tools are sent; a session would search them",
+)
+
+
+def offers_search(request: Request) -> bool:
+    """Return whether a request offers a tool search of the provider."""
+    return any(tool.name.startswith("tool_search") for tool in request.server_tools)
+
+
+NO_TOOL_SEARCH = Refusal(
+    re.compile(r"tool[ _]search|defer_loading", re.IGNORECASE),
+    {"tool_search": False},
+    detail="the endpoint refused tool search: all tools are sent",
+    applies=lambda request, quirks, said: any(tool.deferred for tool in request.tools),
+)
 
 
 def may_relax(request: Request, quirks: Any, said: str) -> bool:
@@ -184,6 +204,23 @@ class Endpoint(ABC, Generic[Q]):
 
     # --- the methods of a codec that the wires share
 
+    @property
+    def searches_tools(self) -> bool:
+        """Whether the provider searches deferred tools, so that only the found ones are loaded."""
+        return getattr(self.quirks, "tool_search", False)
+
+    def _defer(self, request: Request, notes: Notes) -> Request:
+        """Offer the provider's tool search for deferred tools; without one, defer no tool."""
+        if not self.searches_tools:
+            lost = NOT_DEFERRED
+            notes.rewrite(lost.path, lost.code, lost.detail, loss=True)
+            return replace(
+                request, tools=[replace(tool, deferred=False) for tool in request.tools]
+            )
+        if offers_search(request):
+            return request
+        return replace(request, server_tools=(*request.server_tools, ServerTool("tool_search")))
+
     def structured_path(self, request: Request, quirks: Any) -> StructuredPath:
         """Return how the response schema of a request is requested."""
         path: StructuredPath = quirks.structured
@@ -223,6 +260,8 @@ class Endpoint(ABC, Generic[Q]):
         notes, quirks = Notes(), self.quirks_for(request)
         if request.tools and has_refused_tool(request, quirks.name_rule):
             request = project_names(request, quirks.name_rule, notes)
+        if any(tool.deferred for tool in request.tools):
+            request = self._defer(request, notes)
         path = None
         if request.response_schema is not None:
             path = self.structured_path(request, quirks)

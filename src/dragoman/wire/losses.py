@@ -27,6 +27,11 @@ class OfferedTool(NamedTuple):
     record: dict[str, Any]
     """The tool as the client wrote it."""
 
+    @property
+    def is_search(self) -> bool:
+        """Whether the tool searches the client's deferred tools."""
+        return self.kind.startswith("tool_search")
+
 
 class Leftover(Struct, frozen=True):
     """A part of a body that ``Request`` does not represent, or that some wires do not accept.

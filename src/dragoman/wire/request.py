@@ -14,7 +14,9 @@ from .codec import Notes
 from .json import ordered_json
 from .schema import schema_directive
 
-PORTABLE = ("web_search", "code_execution", "url_context", "file_search", "computer_use")
+PORTABLE = (
+    "web_search", "code_execution", "url_context", "file_search", "computer_use", "tool_search",
+)  # fmt: skip
 
 
 class RequestWriter(ABC):

@@ -29,11 +29,11 @@ from ..events import (
     ToolUseStart,
     read_object,
 )
-from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
+from ..messages import AssistantBlock, Issuer, LossWarning, Request, ServerTool, ToolCall
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
-from .losses import Leftover, Losses, Wish, describe_left, merge
+from .losses import Leftover, Losses, OfferedTool, Wish, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .server_errors import headers_of, status_of, terms_of
 from .usage import UsageMap
@@ -94,10 +94,11 @@ class Asked(Struct, frozen=True):
         if not self.has_more:
             return self.request
         config, extras = self.request.config, self.table.find_unread(self.own)
+        searches = self._searches()
         for left in self.left:
             if left.rule.always and left.rule.effect == "refused":
                 raise UnsupportedFeatureError(f"{left.path}: {left.rule.what}")
-            if left.rule.always or left.rule.held:
+            if left.rule.always or left.rule.held or left.tool in searches:
                 continue
             if left.tool is not None and left.roots == ("tools",):
                 extras["tools"] = [*extras.get("tools", ()), left.tool.record]
@@ -115,7 +116,13 @@ class Asked(Struct, frozen=True):
             extras |= {self.table.extra_name(path, name): each for name, each in inner.items()}
         if (cache := take_cache(extras)) is not None:
             config = replace(config, cache=cache)
-        return replace(self.request, config=replace(config, extras=extras))
+        hosted = [ServerTool("tool_search", tool.record) for tool in searches]
+        made = replace(self.request, config=replace(config, extras=extras))
+        return replace(made, server_tools=(*made.server_tools, *hosted))
+
+    def _searches(self) -> list[OfferedTool]:
+        """Return the searches of deferred tools that the client offers."""
+        return [left.tool for left in self.left if left.tool and left.tool.is_search]
 
 
 def gather(request: Request, losses: Losses, **facts: Any) -> Asked:

@@ -138,6 +138,9 @@ class _Translation:
             is_sent = not self.others and self.withheld.isdisjoint(left.roots)
             if not (left.rule.always or is_sent or self._is_kept(left) or self._serve(left)):
                 self._apply(left.rule, left.code, left.path)
+        if self.others and any(tool.deferred for tool in self.request.tools):
+            tools = [replace(tool, deferred=False) for tool in self.request.tools]
+            self.request = replace(self.request, tools=tools)
 
     def _is_kept(self, left: Leftover) -> bool:
         """Return whether a part is sent all the same, though not as the client wrote it."""

@@ -15,7 +15,7 @@ from ...errors import InvalidModelError, InvalidResponseError
 from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath
+from ..endpoint import NO_TOOL_SEARCH, Endpoint, Place, Refusal, StructuredPath
 from ..errors import read_failure
 from ..json import entries_of
 from ..readiness import get_json, read_success, serves_one_model
@@ -46,6 +46,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS
     refusals = (
+        NO_TOOL_SEARCH,
         Refusal(
             re.compile(
                 r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE

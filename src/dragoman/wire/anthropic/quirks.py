@@ -46,6 +46,11 @@ class Quirks(ResultQuirks, frozen=True):
     any id.
     """
 
+    tool_search: bool = True
+    """Whether the server searches deferred tools (Claude 4.5 and later).
+    A 400 about the search turns it off; then every tool is sent.
+    """
+
     parallel_tools: bool = True
     """Whether the model may make several calls in one turn. With ``False``, every request with
     tools also has the field that turns parallel calls off. The capability

@@ -23,6 +23,7 @@ _SERVER_TOOLS = {
     "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
     "url_context": {"type": "web_fetch_20250910", "name": "web_fetch"},
     "computer_use": {"type": "computer_20250124", "name": "computer"},
+    "tool_search": {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
 }
 SETTINGS = {name: name for name in ("max_tokens", "temperature", "top_p", "stop_sequences")}
 EFFORTS = ("low", "medium", "high", "xhigh")
@@ -174,6 +175,8 @@ def _write_tool(tool: m.Tool, notes: Notes, path: str) -> dict[str, Any]:
     written: dict[str, Any] = {"name": tool.name}
     if tool.description:
         written["description"] = tool.description
+    if tool.deferred:
+        written["defer_loading"] = True
     schema = project_strict(tool, notes, path)
     if schema is not None:
         written["strict"] = True

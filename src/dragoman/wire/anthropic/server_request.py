@@ -58,13 +58,12 @@ TABLE = FieldTable(
     ("messages", "system"),
     {"reasoning": "thinking", "json_mode": "output_config.format", "user": "metadata.user_id"},
 )
+_SEARCH = hint("every tool is offered at once", False, betas=betas.TOOL_USE, released=True)
 _TOOL = {
     "eager_input_streaming": hint(
         "arguments are sent as they arrive", False, betas=betas.STREAMED_INPUT, released=True
     ),
-    "defer_loading": hint(
-        "every tool is offered at once", False, betas=betas.TOOL_USE, released=True
-    ),
+    "defer_loading": replace(_SEARCH, held=True),
     "input_examples": hint(
         "the model's wire has no examples of a tool's input", betas=betas.TOOL_USE, released=True
     ),
@@ -74,6 +73,7 @@ _TOOL = {
 }
 _SERVER_TOOL = refused("offer tools of your own, or ask a model of the same wire")
 _BLOCK = refused("send text, images, documents and results of tools")
+_AS_TEXT = Rule("mapped", "it is sent as text")
 _FILE = refused("send the file's content", betas=betas.FILES)
 _MOVED = Rule(
     "mapped", "instructions go before the conversation", betas=betas.SYSTEM, released=True
@@ -229,13 +229,15 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
                 each for start, each in betas.TOOL_TYPES.items() if tool.kind.startswith(start)
             ]
             rule = replace(_SERVER_TOOL, betas=needed[0]) if needed else _SERVER_TOOL
+            rule = _SEARCH if tool.is_search else rule
             fields.losses.leave(record.where, rule, "server_tool_dropped", tool)
             continue
         name, described = record.need_text("name"), record.text("description") or ""
         schema, strict = record.schema("input_schema", required=True), record.flag("strict")
         record.drop_mark()
         record.done(_TOOL)
-        tools.append(m.Tool(name, described, schema or {}, strict))
+        deferred = record.data.get("defer_loading") is True
+        tools.append(m.Tool(name, described, schema or {}, strict, deferred))
     return tools
 
 
@@ -329,6 +331,9 @@ def _read_block(record: _Record) -> m.UserBlock:
         block = _read_document(record, mark)
     elif kind == "search_result":
         return m.Text(_read_search_result(record), cache=mark)
+    elif kind == "tool_reference":
+        record.losses.leave(record.where, _AS_TEXT, "tool_reference_rewritten")
+        return m.Text(record.need_text("tool_name"), cache=mark)
     else:
         rule = _FILE if kind == "container_upload" else _BLOCK
         return replace(record.leave_part(rule), cache=mark)
@@ -353,8 +358,7 @@ def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
 
 
 def _read_search_result(record: _Record) -> str:
-    rule = Rule("mapped", "it is sent as text")
-    record.losses.leave(record.where, rule, "search_result_rewritten")
+    record.losses.leave(record.where, _AS_TEXT, "search_result_rewritten")
     head = f"{record.data.get('title')} ({record.data.get('source')})"
     return "\n".join([head, *_read_texts(record)])
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ... import messages as m
-from ...errors import InvalidRequestError
+from ...errors import InvalidRequestError, UnsupportedFeatureError
 from ..json import merge_extras, ordered_json
-from ..request import RequestWriter, join_texts
+from ..request import PORTABLE, RequestWriter, join_texts
 from ..settings import write_settings
 from ..strict import note_strict
 from .contents import ContentWriter
@@ -54,7 +54,8 @@ class GeminiWriter(RequestWriter):
             body["systemInstruction"] = {"parts": [{"text": text}]}
         self._write_tools(body)
         if self.request.server_tools:
-            _add_tools(body, [_write_server_tool(tool) for tool in self.request.server_tools])
+            tools = enumerate(self.request.server_tools)
+            _add_tools(body, [_write_server_tool(tool, at) for at, tool in tools])
         if config := self._write_config():
             body["generationConfig"] = config
         self._write_cache(body)
@@ -191,7 +192,9 @@ _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _write_server_tool(tool: m.ServerTool) -> dict[str, Any]:
+def _write_server_tool(tool: m.ServerTool, at: int) -> dict[str, Any]:
+    if tool.name in PORTABLE and tool.name not in _SERVER_TOOLS:
+        raise UnsupportedFeatureError(f"server_tools[{at}]: this wire has no {tool.name!r}")
     name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
     return {name: {**fields, **tool.options}}
 

@@ -12,7 +12,7 @@ from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder, HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal, may_relax
+from ..endpoint import NO_TOOL_SEARCH, Endpoint, Place, Refusal, may_relax
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..rules import CONCEPTS
@@ -34,6 +34,7 @@ _NAMES_INCLUDE = re.compile(
 )
 _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNORECASE)
 _REFUSALS = (
+    NO_TOOL_SEARCH,
     Refusal(
         _NAMES_INCLUDE,
         {"encrypted_reasoning": False},

@@ -22,6 +22,7 @@ _SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
     "file_search": {"type": "file_search"},
     "computer_use": {"type": "computer_use_preview"},
+    "tool_search": {"type": "tool_search"},
 }
 _STATE = ("previous_response_id", "conversation", "background")
 
@@ -94,6 +95,7 @@ def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, 
         "description": tool.description,
         "parameters": ordered_json(parameters),
         "strict": strict or False,
+        **({"defer_loading": True} if tool.deferred else {}),
     }
 
 

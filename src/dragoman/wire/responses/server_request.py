@@ -66,7 +66,7 @@ _REFERENCE = refused(
 _HOSTED = refused("offer tools of type function, or ask a model of the same wire")
 _OFFERED = hint("the model's server does not run it; the other functions are offered")
 _FUNCTION = {
-    "defer_loading": hint("every tool is offered at once", False),
+    "defer_loading": hint("every tool is offered at once", False, held=True),
     "allowed_callers": hint("the model calls every tool directly", ["direct"]),
 }
 _JOINED = Rule("mapped", "the namespace is a part of the function's name")
@@ -158,8 +158,9 @@ def _read_tool(record: Record) -> m.Tool:
         return _read_custom(record, name, described)
     strict, schema = record.flag("strict"), record.schema("parameters")
     record.done(_FUNCTION)
-    made = {} if schema is None else {"parameters": schema}
-    return m.Tool(name, described, strict=strict, **made)
+    made: dict[str, Any] = {} if schema is None else {"parameters": schema}
+    deferred = record.data.get("defer_loading") is True
+    return m.Tool(name, described, strict=strict, deferred=deferred, **made)
 
 
 def _read_custom(record: Record, name: str, described: str) -> m.Tool:
