@@ -27,6 +27,7 @@ FLOORS = {
     "reasoning": "amounts of reasoning as the fields of a model family",
     "events": "events, responses and the assembler that makes them",
     "validate": "checks of requests and of replies",
+    "quality": "faults of tool calls, and rates with intervals",
     "config": "strict YAML, with the line of every mistake", "prices": "usage to money",
     "calls": "records of calls: what began, ended, failed and was routed elsewhere",
     "tokens": "token estimates, offline",

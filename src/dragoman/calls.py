@@ -157,7 +157,8 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     ``first_event_ms`` and ``latency_ms`` are measured from ``at``. ``response_model`` is the
     provider's own name for the model that answered, ``provider_request_id`` the provider's id for
     the request, ``rate_limits`` the reply headers about rate limits, and ``inbound`` the client
-    side of a call through a gateway.
+    side of a call through a gateway. ``tool_outcomes`` counts the sound and the faulty tool calls
+    of the reply, by the classes of ``dragoman.quality``.
     """
 
     finish_reason: FinishReason | None = None
@@ -180,6 +181,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     provider_request_id: str | None = None
     rate_limits: dict[str, str] = field(default_factory=dict)
     inbound: Inbound | None = None
+    tool_outcomes: dict[str, int] = field(default_factory=dict)
 
     @property
     def usage(self) -> Usage:

@@ -20,6 +20,7 @@ import dragoman as d
 from dragoman.cli import main
 from dragoman.conformance import Report, check_server
 from dragoman.conformance.checks import _SQUARES, CHECKS
+from dragoman.conformance.families import FAMILIES
 from dragoman.conformance.report import (
     CheckOutcome,
     RecordedExchange,
@@ -37,6 +38,22 @@ Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
 # Only an exact match can hide this key, because it does not look like one.
 KEY = "battery.staple.0123456789"
+# Arguments that fit the tool of each family of schemas.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "add_customer": {
+        "name": "Ada",
+        "address": {"street": "Ring 1", "city": {"name": "Bern", "country": "Switzerland"}},
+    },
+    "set_light": {"room": "hall", "state": "dimmed"},
+    "find_order": {"order": {"customer": "Ada"}},
+    "get_forecast": {"city": "Oslo"},
+    "order_items": {"items": [{"name": "chair", "count": 1}, {"name": "cup", "count": 4}]},
+    "save_note": {
+        "title": '"old"',
+        "text": 'Bring the "old" ladder,\nthen 3 ropes & a tarpaulin.',
+    },
+    "book_table": {"größe": 2, "都市": "東京"},
+}
 
 
 def look(request: d.Request) -> str | None:
@@ -71,9 +88,10 @@ def obliging(request: d.Request) -> Answer:
         name = (
             request.tool_choice.name
             if isinstance(request.tool_choice, d.ForceTool)
-            else "get_weather"
+            else request.tools[-1].name
         )
-        return Answer(tool_calls=[Call(name, {"city": "Bern"}) for _ in range(count)])
+        given = ARGUMENTS.get(name, {"city": "Bern"})
+        return Answer(tool_calls=[Call(name, given) for _ in range(count)])
     if config.max_tokens is not None and config.max_tokens <= 5:
         return Answer("one two", finish="length", usage=d.Usage(9, config.max_tokens))
     return Answer(text, usage=d.Usage(9, 14, total_tokens=23))
@@ -132,8 +150,11 @@ async def test_correct_server_passes_the_checks(dragoman_sim: Sim, wire: str) ->
     assert set(report.probes) == {
         "tools", "parallel_tools", "forced_choice", "schema", "images", "streaming",
         "streaming_usage", "stop", "seed",
-        "logprobs", "context_limit", "cancel",
+        "logprobs", "context_limit", "cancel", "faulty_tool_calls",
     }  # fmt: skip
+    families = {each.name: {"sound": len(each.questions)} for each in FAMILIES}
+    assert report.tool_calls == families
+    assert report.probes["faulty_tool_calls"] == "0 of 14, 0.0% (0.0%-21.5%)"
 
 
 def changed(**facts: Any) -> ScriptRule:
@@ -189,6 +210,10 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
     "calls all the same": (
         ScriptRule(lambda request: obliging(replace(request, tool_choice="auto")),
                    RequestMatch(where=has_tools)), {"tools.none": "fail"}),
+    "misfits": (
+        ScriptRule(lambda request: Answer(tool_calls=[Call(request.tools[0].name, {"city": "Bern"})]),
+                   RequestMatch(where=has_tools)),
+        {"calls.nested": "unsupported", "calls.enums": "unsupported", "calls.optional": "pass"}),
     "breaks the schema": (ScriptRule("Blue, I think.", RequestMatch(schema=True)),
                           {"schema.native": "fail"}),
     "is blind": (ScriptRule(fault=Fault(status=400,

@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman import Fallback
@@ -15,8 +16,11 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.ledger import Budget, Ledger
 from dragoman.gateway.metrics import Metrics
+from dragoman.log import MemoryLog
+from dragoman.sim import ScriptedProvider, ScriptRule
 
 from ..listed import Listed, reply
+from ..test_quality import CALLS, answer, count, look
 from .serving import serving
 from .test_admin import get
 from .test_app import ANN, BOB, BODY, bearer, post
@@ -187,3 +191,18 @@ def test_budget_that_is_exceeded_has_nothing_left(tmp_path: Path) -> None:
         Budget("ann", "month", Decimal(3), Decimal(1)),
     ]
     ledger.close()
+
+
+async def test_gateway_counts_faults_in_its_metrics_and_its_log() -> None:
+    offered = {"type": "function", "function": msgspec.to_builtins(look.description)}
+    body = {"model": "m", "tools": [offered]}
+    with MemoryLog() as log:
+        app = create_app({"m": ScriptedProvider(ScriptRule(answer), model="m")}, log=log)
+        async with serving(app) as url:
+            for words in ("sound unknown_name", "invalid_json", "schema_mismatch", "nothing"):
+                asked = {**body, "messages": [{"role": "user", "content": words}]}
+                await post(f"{url}/v1/chat/completions", asked)
+            found = read((await get(f"{url}/metrics"))[2])["dragoman_tool_calls_total"]
+        assert found == {f"model=m,provider=sim,outcome={name}": 1 for name in CALLS}
+        assert count(log) == dict.fromkeys(CALLS, 1)
+        assert "sea" not in str([record.line for record in log.find("llm.call_failed")])

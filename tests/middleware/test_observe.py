@@ -90,6 +90,7 @@ async def test_successful_call_is_reported() -> None:
         response_model="m",
         cost_unknown=completed.cost_unknown,
         priced_as="listed:m",
+        tool_outcomes={"sound": 1},
     )
     assert 0 <= completed.first_event_ms <= completed.latency_ms
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from dragoman.calls import RoutingChosen
 from dragoman.errors import UnavailableError
 from dragoman.middleware import Availability, Fallback, NotConfigured, Thresholds, describe
 from dragoman.middleware.strategy import Strategy, make_strategy
 from dragoman.prices import Match, PriceRow
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, reply
+from tests.session.playing import call, look, propose
 
 REQUEST = build_request("hi", model="m")
 
@@ -106,6 +108,35 @@ async def test_cheapest_strategy_compares_the_price_of_each_request() -> None:
     short.answers = long.answers = [UnavailableError("down")]
     await model.complete("hi", max_tokens=10)
     assert len(unknown.requests) == 1
+
+
+async def test_most_reliable_strategy_prefers_the_fewest_faulty_tool_calls() -> None:
+    request = {"tools": [look], "check_calls": False}
+    good, bad, mute = [Listed(repeat=True, name=name) for name in ("good", "bad", "mute")]
+    good.answers = [propose(call("look", word="sea"))]
+    bad.answers = [propose(call("look", word="sea"), call("look", call_id="call_2", word=3))]
+    mute.answers = ["no calls"]
+    model = Fallback([mute, bad, good], strategy="most_reliable", min_sample=5)
+    for _ in range(15):
+        await model.complete("hi", **request)
+    # Each candidate gets the sample, even the one that never calls a tool.
+    assert [len(each.requests) for each in (mute, bad, good)] == [5, 5, 5]
+    for _ in range(20):
+        async with model.stream("hi", **request) as stream:
+            assert [event async for event in stream]
+    assert [len(each.requests) for each in (mute, bad, good)] == [5, 5, 25]
+    [chosen] = [each for each in stream.reply.history if isinstance(each, RoutingChosen)]
+    assert chosen.chosen == "good:m"
+    assert chosen.reason == (
+        "most_reliable: 0 of its 24 tool calls were faulty, at most 13.8% with 95 % confidence"
+    )
+    good.answers = [propose(call("glance", word="sea"))]
+    for _ in range(60):
+        await model.complete("hi", **request)
+    assert len(bad.requests) > 5  # the other one is better now
+    await model.complete("hi")
+    assert len(mute.requests) == 6  # without tools, the candidates are tried in order
+    assert "strategy='most_reliable', min_sample=5" in describe(model)
 
 
 async def test_every_strategy_tries_unavailable_candidates_last() -> None:

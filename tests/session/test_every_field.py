@@ -30,7 +30,7 @@ from dragoman import (
 )
 from dragoman.calls import Inbound
 from dragoman.errors import AuthenticationError, OverloadedError, ProviderError, RateLimitError
-from dragoman.events import AssembledFrom, IntentSource, Raw
+from dragoman.events import AssembledFrom, Assembler, IntentSource, Raw
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.log import (
@@ -113,6 +113,13 @@ def find_written(value: Any, found: set[tuple[type, str]]) -> None:
             find_written(written, found)
 
 
+def unreadable(out: Assembler) -> None:
+    """Emit a tool call whose arguments are not JSON."""
+    out.tool_start("1", "1", "bash")
+    out.tool_input("1", '{"command": ')
+    out.block_end("1")
+
+
 # --- tools and models that the sessions use ----------------------------------------------------
 
 
@@ -184,6 +191,7 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
         ),
         propose(call("fly", high=True)),
         propose(call("bash", wrong=1)),
+        propose(unreadable),
         propose(call("wait"), call("write_file", call_id="2", path="a.txt")),
         reply("Done.", usage=Usage(1, 1)),
     ]

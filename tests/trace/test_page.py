@@ -47,6 +47,20 @@ def open_page(watched: Watched, url: str, session: str = "") -> Page:
     return watched.page
 
 
+def test_page_shows_the_quality_of_tool_calls(watched: Watched, log: SqliteLog, url: str) -> None:
+    facts = {"model": "<b>m</b>", "provider": "p", "stop_reason": "tool_use", "latency_ms": 1.0}
+    log.append_sync("s", CallCompleted(**facts, tool_outcomes={"sound": 19, "unknown_name": 1}))
+    page = open_page(watched, url)
+    page.locator("#to-tools").click()
+    expect(page.locator("#rates tbody tr")).to_have_count(1)
+    cells = page.locator("#rates tbody td").all_inner_texts()
+    assert cells[:4] == ["p:<b>m</b>", "", "20", "5.0 % 0.9 % to 23.6 %"]
+    expect(page.locator("#session")).to_be_hidden()
+    page.locator("#sessions a").first.click()
+    expect(page.locator("#session")).to_be_visible()
+    expect(page.locator("#tools")).to_be_hidden()
+
+
 def test_page_shows_a_tool_call_from_proposal_to_result(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:

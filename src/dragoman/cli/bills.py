@@ -31,27 +31,40 @@ _COLUMNS = (
 def add_up(log: EventLog, session: str | None, table: PriceTable, by: str) -> list[dict[str, Any]]:
     """Return the totals of a log, one row per group, sorted by name."""
     bills: dict[str, _Bill] = {}
-    projects: dict[str, str] = {}
+    find_group = Grouping(log, by)
     for record, use in read_calls(log, session):
         [result] = reprice([use], table)
-        if by == "project" and record.session not in projects:
-            first = next(log.read(record.session)).payload
-            metadata = first.metadata if isinstance(first, SessionStarted) else {}
-            # without a project, the calls are those of the folder that the session worked in
-            project = metadata.get("project") or metadata.get("workspace") or NONE
-            projects[record.session] = str(project)
-        name = projects[record.session] if by == "project" else _find_group(record, use.model, by)
-        bills.setdefault(name, _Bill()).add(result)
+        bills.setdefault(find_group(record, use.model), _Bill()).add(result)
     return [{by: name, **bills[name].total()} for name in sorted(bills)]
 
 
-def _find_group(record: LogRecord, sold_as: str, by: str) -> str:
-    call: Any = record.payload
-    if by == "day":
-        return f"{record.timestamp:%Y-%m-%d}"
-    if by == "key":
-        return str(call.inbound.key if call.inbound is not None and call.inbound.key else NONE)
-    return str({"model": sold_as, "provider": call.provider, "session": record.session}[by])
+class Grouping:
+    """Find the group of a call: its day, model, provider, session, key or project."""
+
+    def __init__(self, log: EventLog, by: str) -> None:
+        self._log = log
+        self._by = by
+        self._projects: dict[str, str] = {}
+
+    def __call__(self, record: LogRecord, sold_as: str) -> str:
+        call: Any = record.payload
+        if self._by == "day":
+            return f"{record.timestamp:%Y-%m-%d}"
+        if self._by == "key":
+            return str(call.inbound.key if call.inbound is not None and call.inbound.key else NONE)
+        if self._by == "project":
+            return self._find_project(record.session)
+        known = {"model": sold_as, "provider": call.provider, "session": record.session}
+        return str(known[self._by])
+
+    def _find_project(self, session: str) -> str:
+        if session not in self._projects:
+            first = next(self._log.read(session)).payload
+            metadata = first.metadata if isinstance(first, SessionStarted) else {}
+            # without a project, the calls are those of the folder that the session worked in
+            project = metadata.get("project") or metadata.get("workspace") or NONE
+            self._projects[session] = str(project)
+        return self._projects[session]
 
 
 class _Bill:

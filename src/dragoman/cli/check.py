@@ -65,7 +65,7 @@ class CheckOptions(Struct):
 def command(url: str, options: CheckOptions) -> None:
     """Check whether the server at URL conforms to its wire, and which features its model supports.
 
-    About forty short calls are made, limited in tokens and time. Exit code 30 means that a check
+    About fifty short calls are made, limited in tokens and time. Exit code 30 means that a check
     failed.
     """
     key = os.environ.get(options.api_key_env)

@@ -24,6 +24,7 @@ from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import echo_json, legible, show_json, show_table, working
 from .errors import reject
 from .log_place import LogPlace, open_log_at
+from .log_tools import show_tools
 from .log_upkeep import export, prune, take_over, verify
 from .options import load_prices
 from .parameters import ExistingFile, Json, add_options, option
@@ -38,7 +39,7 @@ def command() -> None:
     """Inspect the event log: what was proposed, allowed, executed and observed, and the cost."""
 
 
-for _each in (verify, export, take_over, prune):
+for _each in (verify, export, take_over, prune, show_tools):
     command.add_command(_each)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ from msgspec import Struct
 from .. import errors
 from .. import messages as m
 from ..events import Response, TextDelta, ToolUseEnd, ToolUseInputDelta
+from ..quality import SOUND
+from .families import FAMILIES, Family, describe_calls, judge_family
 from .server import Server
 
 
@@ -296,6 +299,22 @@ async def _results(server: Server) -> None:
         m.ToolResult("call_1", "Sunny, 21 degrees."),
     ]
     await server.ask(talk, tools=[_TOOL])
+
+
+async def _judge(family: Family, server: Server) -> str:
+    outcomes = await judge_family(family, server)
+    if not outcomes:
+        raise Unsupported("no complete call came")
+    found = describe_calls(outcomes)
+    if set(outcomes) != {SOUND}:
+        raise Unsupported(found)
+    return found
+
+
+for _each in FAMILIES:
+    _check(f"calls.{_each.name}", f"calls a tool with {_each.title}", optional=True)(
+        partial(_judge, _each)
+    )
 
 
 # --- checks of structured output and images ----------------------------------------------------

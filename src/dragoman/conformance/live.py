@@ -17,6 +17,7 @@ from ..provider.http_model import show_url
 from ..transport import Transport
 from ..wire import CODECS
 from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
+from .families import describe_rate
 from .provider import leave_out
 from .report import CheckOutcome, Report, Status
 from .server import Server, find_model, find_window, find_wire
@@ -41,8 +42,8 @@ async def check_server(
 ) -> Report:
     """Run every check against the server at ``url`` and return a report.
 
-    ``seconds`` limits each call and ``budget`` the total time; no reply is longer than about twice
-    ``max_tokens``, except those that are cancelled at their first event. ``context`` is the size
+    ``seconds`` limits each call and ``budget`` the total time; no reply is longer than about four
+    times ``max_tokens``, except those that are cancelled at their first event. ``context`` is the size
     of the model's context window, if the server does not report it. ``skip`` omits checks by name,
     with ``*`` as a wildcard. Exchanges in the report are truncated and have no headers; they never
     contain the key.
@@ -65,11 +66,13 @@ async def check_server(
         await server.close()
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = {outcome.name: outcome for outcome in outcomes}
-    facts: dict[str, Any] = {flag: _answer(found, names) for flag, names in _FLAGS.items()}
-    facts["max_context_tokens"] = server.window
-    known = Capabilities.of(facts, "probed", at=at, by=f"{by} check")
-    probes = {probe: _answer(found, names) for probe, names in _PROBES.items()}
-    return Report(show_url(url), wire, model, by, at, tuple(outcomes), known, probes)
+    flags: dict[str, Any] = {flag: _answer(found, names) for flag, names in _FLAGS.items()}
+    flags["max_context_tokens"] = server.window
+    known = Capabilities.of(flags, "probed", at=at, by=f"{by} check")
+    probes: dict[str, Any] = {probe: _answer(found, names) for probe, names in _PROBES.items()}
+    probes["faulty_tool_calls"] = describe_rate(server.judged)
+    facts = show_url(url), wire, model, by, at, tuple(outcomes), known, probes, server.judged
+    return Report(*facts)
 
 
 async def _run_all(

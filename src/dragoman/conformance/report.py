@@ -49,7 +49,10 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
 
 
 class Report(Struct, Displayed, frozen=True):
-    """The report of a complete server check."""
+    """The report of a complete server check.
+
+    ``tool_calls`` counts the sound and the faulty tool calls for each family of schemas.
+    """
 
     url: str
     wire: str
@@ -59,6 +62,7 @@ class Report(Struct, Displayed, frozen=True):
     outcomes: tuple[CheckOutcome, ...] = ()
     capabilities: Capabilities = Capabilities()
     probes: Mapping[str, bool | int | str | None] = {}
+    tool_calls: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def failed(self) -> bool:

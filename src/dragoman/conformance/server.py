@@ -128,6 +128,8 @@ class Server:
         )
         self.has_key = bool(key)
         self.window: int | None = None
+        # the outcomes of the tool calls for each family of schemas
+        self.judged: dict[str, dict[str, int]] = {}
         self.witness = RecordingTransport(transport or HttpTransport(), [key] if key else [])
         self._key = key
         self.provider = self._connect(model, key)

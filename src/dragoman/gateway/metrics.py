@@ -36,6 +36,7 @@ _LABELS = {
     "cost_usd": ("model", "key"),
     "unpriced_calls": ("model",),
     "switches": ("model", "from", "to", "reason"),
+    "tool_calls": ("model", "provider", "outcome"),
 }
 # The measured durations, and the names of their labels.
 _DURATIONS = ("request", "first_event")
@@ -83,7 +84,7 @@ class Metrics:
             self._counters["warnings"][wire, warning.code] += 1
 
     def use(self, model: str, key: str, records: Iterable[CallCompleted | CallFailed]) -> None:
-        """Count the tokens, the cache hits and the cost of the attempts of a call."""
+        """Count the tokens, cache hits, cost and tool calls of the attempts of a call."""
         model, key = self._bound("model", model), self._bound("key", key)
         for record in records:
             for kind, field in _TOKENS.items():
@@ -95,6 +96,9 @@ class Metrics:
                 self._counters["cost_usd"][model, key] += float(record.cost_usd)
             elif record.cost_unknown is not None:
                 self._counters["unpriced_calls"][model,] += 1
+            for outcome, count in record.tool_outcomes.items():
+                provider = self._bound("provider", record.provider)
+                self._counters["tool_calls"][model, provider, outcome] += count
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
         """Count how often a call switched from one candidate of a group to another."""

@@ -82,6 +82,7 @@ from .payloads import (
 from .postgres import PostgresLog
 from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, find_texts, genesis, hash_record
 from .sqlite import SqliteLog
+from .tool_calls import ToolCallRates, rate_tool_calls, read_tool_calls
 from .usage import read_calls, read_uses
 
 __all__ = [
@@ -140,6 +141,7 @@ __all__ = [
     "SideEffect",
     "SqliteLog",
     "StopReason",
+    "ToolCallRates",
     "ToolFailed",
     "ToolIntentClosed",
     "ToolIntentRejected",
@@ -155,7 +157,9 @@ __all__ = [
     "name_place",
     "open_log",
     "parse_payload",
+    "rate_tool_calls",
     "read_calls",
+    "read_tool_calls",
     "read_uses",
 ]
 

@@ -33,6 +33,7 @@ from ..errors import MAX_MESSAGE, CallCancelledError, ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Response, Usage
 from ..messages import Request, Thinking, ToolCall
 from ..provider import Model, Reply
+from ..quality import judge_calls
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
 from .layer import ATTEMPT, RETRY_REASON, find_served, walk_served
 
@@ -141,6 +142,7 @@ class Attempt:
         if isinstance(self._request, Request):
             known["first_event_ms"] = self._since_start(self.first)
         known |= {**self._describe(*self.find_served()), **self.bill(), **_read_reply(self.reply)}
+        known |= self._judge()
         return make_end(known | facts, self.answer, self.error, content=self._include_content)
 
     def end_briefly(self) -> CallEnd:
@@ -155,6 +157,7 @@ class Attempt:
             "model": model,
         }
         known |= {"at": self.at, "latency_ms": self._since_start(self.ended), **self.bill()}
+        known |= self._judge()
         return make_end(known, self.answer, self.error, content=False)
 
     def fail(self, error: ProviderError, wait: float | None = None) -> CallFailed:
@@ -203,6 +206,15 @@ class Attempt:
         if reply is None:
             return inner.name, self._request.model or inner.model
         return reply.provider or inner.name, reply.model or inner.model
+
+    def _judge(self) -> dict[str, Any]:
+        """Return the record field for the tool calls of the reply, if it has any."""
+        request, answer, error = self._request, self.answer, self.error
+        if not isinstance(request, Request) or not request.tools:
+            return {}
+        chat = answer if isinstance(answer, MessageComplete | Response) else None
+        found = judge_calls(request, chat, error if isinstance(error, BaseException) else None)
+        return {"tool_outcomes": found} if found else {}
 
     def _find_usage(self) -> Usage:
         if self.usage is not None:

@@ -22,16 +22,17 @@ from ..errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..events import Event
+from ..events import Event, MessageComplete
 from ..messages import Request
 from ..prices import PricedAs
 from ..provider import Messages, Model, Provider, Reply, Served
+from ..quality import judge_calls
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .attempts import Attempt, is_ended
 from .availability import Admission, Availability
 from .layer import Wrapper, notify, walk
-from .strategy import HALF_LIFE, StrategyName, make_strategy
+from .strategy import HALF_LIFE, MIN_SAMPLE, StrategyName, has_tools, make_strategy
 
 log = logging.getLogger("dragoman")
 
@@ -77,9 +78,10 @@ class Fallback(Wrapper):
     """Call the first candidate that can serve the request; switch only before the first event.
 
     ``strategy`` is the order in which candidates are tried: ``"fallback"`` (as given),
-    ``"weighted"``, ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see
-    ``dragoman.middleware.strategy``. ``weights`` applies to ``"weighted"`` and ``"least_busy"``;
-    ``half_life``, in seconds, applies to ``"lowest_latency"``.
+    ``"weighted"``, ``"least_busy"``, ``"lowest_latency"``, ``"cheapest"`` or
+    ``"most_reliable"``; see ``dragoman.middleware.strategy``. ``weights`` applies to
+    ``"weighted"`` and ``"least_busy"``; ``half_life``, in seconds, applies to
+    ``"lowest_latency"``, and ``min_sample``, a number of calls, to ``"most_reliable"``.
 
     A candidate is skipped if it is not configured, if the circuit breaker (``Availability``)
     considers it unavailable, or if it is known to lack a feature that the request uses. The next
@@ -105,12 +107,14 @@ class Fallback(Wrapper):
         strategy: StrategyName = "fallback",
         weights: Sequence[float] | None = None,
         half_life: float = HALF_LIFE,
+        min_sample: int = MIN_SAMPLE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = _check_candidates(candidates)
         self.strategy = make_strategy(
-            strategy, len(self._candidates), weights, clock=clock, half_life=half_life
-        )
+            strategy, len(self._candidates), weights, clock=clock, half_life=half_life,
+            min_sample=min_sample,
+        )  # fmt: skip
         self._clock = clock
         self._missing = {each: _find_missing(each) for each in self._candidates}
         self.availability = availability or Availability(on_event, clock=clock)
@@ -171,19 +175,21 @@ class Fallback(Wrapper):
                 if is_ended(served.history):
                     served.record(None, attempt.start())
                 if self.strategy.name != "fallback":
-                    chosen = _target(candidate), self.strategy.reason, request.request_id
-                    served.record(None, RoutingChosen(*chosen))
-                call = _Dispatched(self, number, candidate.open(asked))
+                    why = self.strategy.explain(number, asked)
+                    chosen = RoutingChosen(_target(candidate), why, request.request_id)
+                    served.record(None, chosen)
+                call = _Dispatched(self, number, asked, candidate.open(asked))
                 served.reply = attempt.reply = call.reply
                 try:
                     async with aclosing(call.reply):
                         while batch := await call.reply.next():
-                            call.answer()
+                            call.answer(batch)
                             yield batch
                     admission.succeed()
                     served.record(call.reply, *admission.changes)
                     return
                 except ProviderError as error:
+                    call.error = error
                     admission.fail(error)
                     if call.answered or not _is_worth_another(error):
                         _add_notes(error, passed)
@@ -314,22 +320,29 @@ class Fallback(Wrapper):
 class _Dispatched:
     """A call in flight to a candidate.
 
-    This object reports the start, the first event and the end of the call to the strategy.
+    This object reports the start, the first event and the end of the call to the strategy, and
+    which of the reply's tool calls are faulty.
     """
 
-    __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
+    __slots__ = (
+        "_began", "_last", "_number", "_owner", "_request", "answered", "error", "failed", "reply",
+    )  # fmt: skip
 
-    def __init__(self, owner: Fallback, number: int, reply: Reply) -> None:
+    def __init__(self, owner: Fallback, number: int, request: Any, reply: Reply) -> None:
         self._owner = owner
         self._number = number
+        self._request = request
+        self._last: Any = None
+        self.error: ProviderError | None = None
         self._began = owner._clock()
         self.reply = reply
         self.answered = False
         self.failed = False
         owner.strategy.began(number)
 
-    def answer(self) -> None:
-        """Report the first event of the call to the strategy."""
+    def answer(self, batch: Sequence[Event]) -> None:
+        """Report the first event of the call to the strategy; keep the last event."""
+        self._last = batch[-1]
         if not self.answered:
             self.answered = True
             self._owner.strategy.answered(self._number, self._owner._clock() - self._began)
@@ -337,7 +350,11 @@ class _Dispatched:
     def end(self) -> None:
         """Report the end of the call to the strategy."""
         seconds = self._owner._clock() - self._began
-        self._owner.strategy.ended(self._number, seconds, failed=self.failed)
+        strategy = self._owner.strategy
+        strategy.ended(self._number, seconds, failed=self.failed)
+        if strategy.name == "most_reliable" and has_tools(self._request):
+            last = self._last if isinstance(self._last, MessageComplete) else None
+            strategy.judged(self._number, judge_calls(self._request, last, self.error))
 
 
 def _check_candidates(candidates: Any) -> tuple[Provider, ...]:

@@ -6,6 +6,7 @@
 ``least_busy``      the candidate with the fewest calls in flight, divided by its weight, first
 ``lowest_latency``  the lowest recent time to the first event, times the calls in flight, first
 ``cheapest``        the lowest estimated price for this call first; candidates without a price last
+``most_reliable``   the candidate with the fewest faulty tool calls first, by what its calls have shown
 ==================  ==========================================================================================
 
 A strategy only determines the order. ``Fallback`` skips candidates that cannot serve the call, and
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, get_args
@@ -24,16 +26,20 @@ from ..events import Usage
 from ..messages import Request
 from ..prices import Unpriced
 from ..provider import Provider
+from ..quality import SOUND, Rate
 from .layer import check_number
 
 StrategyName: TypeAlias = Literal[
-    "fallback", "weighted", "least_busy", "lowest_latency", "cheapest"
+    "fallback", "weighted", "least_busy", "lowest_latency", "cheapest", "most_reliable"
 ]
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 HALF_LIFE = 30.0
 ASSUMED_OUTPUT = 500
 """The assumed number of output tokens of a call without ``max_tokens``."""
+MIN_SAMPLE = 20
+"""How often ``most_reliable`` calls each candidate with tools before it compares them."""
+_REMEMBERED = 1000  # how many of the last tool calls of a candidate ``most_reliable`` compares
 _FAILED = 2.0  # a failed call is recorded with its duration multiplied by this factor
 
 
@@ -61,6 +67,10 @@ class Strategy:
         """Return the sort key of a candidate; the one with the lowest key is tried first."""
         return number
 
+    def explain(self, number: int, request: Request) -> str:
+        """Return why a candidate was chosen for a call, for the records of the call."""
+        return self.reason
+
     def began(self, number: int) -> None:
         """Record that a call was sent to a candidate."""
 
@@ -69,6 +79,9 @@ class Strategy:
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:
         """Record the end of a call; ``failed`` is true if it failed before its first event."""
+
+    def judged(self, number: int, outcomes: Mapping[str, int]) -> None:
+        """Record a call with tools: how many tool calls of its reply were sound or faulty."""
 
 
 class _InOrder(Strategy):
@@ -187,6 +200,62 @@ class _Cheapest(Strategy):
         return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
 
 
+class _MostReliable(Strategy):
+    """Order candidates by the upper end of the interval of their rate of faulty tool calls.
+
+    Until every candidate was called ``min_sample`` times with tools, the one with the fewest such
+    calls is first. A request without tools is sent to the candidates in the order given.
+    """
+
+    name = "most_reliable"
+    reason = "most_reliable: the fewest faulty tool calls"
+
+    def __init__(self, count: int, min_sample: int) -> None:
+        self._min_sample = min_sample
+        self._faulty: list[deque[bool]] = [deque(maxlen=_REMEMBERED) for _ in range(count)]
+        # Count the calls too: a model that never calls a tool would be sampled without end.
+        self._asked = [0] * count
+        self._running = [0] * count
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"strategy": self.name, "min_sample": self._min_sample}
+
+    def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
+        if not has_tools(request):
+            return number
+        if self._asked[number] < self._min_sample:
+            return -1.0, self._asked[number] + self._running[number]
+        return self._rate(number).high, 0
+
+    def explain(self, number: int, request: Request) -> str:
+        if not has_tools(request):
+            return f"{self.name}: the request has no tools, so the candidates are in order"
+        rate = self._rate(number)
+        found = f"{self.name}: {rate.count} of its {rate.total} tool calls were faulty"
+        if self._asked[number] < self._min_sample:
+            return f"{found}; it was called {self._asked[number]} of {self._min_sample} times"
+        return f"{found}, at most {rate.high:.1%} with 95 % confidence"
+
+    def began(self, number: int) -> None:
+        self._running[number] += 1
+
+    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
+        self._running[number] -= 1
+
+    def judged(self, number: int, outcomes: Mapping[str, int]) -> None:
+        self._asked[number] += 1
+        for outcome, count in outcomes.items():
+            self._faulty[number].extend([outcome != SOUND] * count)
+
+    def _rate(self, number: int) -> Rate:
+        return Rate(sum(self._faulty[number]), len(self._faulty[number]))
+
+
+def has_tools(request: Any) -> bool:
+    """Return whether a request offers tools; one to embed or to rank has none."""
+    return isinstance(request, Request) and bool(request.tools)
+
+
 def make_strategy(
     strategy: str,
     count: int,
@@ -194,6 +263,7 @@ def make_strategy(
     *,
     clock: Callable[[], float] = time.monotonic,
     half_life: float = HALF_LIFE,
+    min_sample: int = MIN_SAMPLE,
 ) -> Strategy:
     """Return a strategy by name; raise ``ValueError`` for an invalid setting."""
     if strategy not in STRATEGIES:
@@ -208,10 +278,13 @@ def make_strategy(
     for at, weight in enumerate(given):
         check_number("Fallback", f"weights[{at}]", weight, least=0.001, most=1e6)
     check_number("Fallback", "half_life", half_life, least=0.001, most=1e6)
+    check_number("Fallback", "min_sample", min_sample, least=1, most=_REMEMBERED)
     if strategy == "weighted":
         return _Weighted(given)
     if strategy == "least_busy":
         return _LeastBusy(given)
     if strategy == "lowest_latency":
         return _LowestLatency(count, clock, half_life)
+    if strategy == "most_reliable":
+        return _MostReliable(count, min_sample)
     return _Cheapest() if strategy == "cheapest" else _InOrder()

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from ..capabilities import Capabilities, Fact
 from ..config import Section
 from ..middleware import StrategyName
-from ..middleware.strategy import HALF_LIFE
+from ..middleware.strategy import HALF_LIFE, MIN_SAMPLE
 from .limits import RateLimits, Retries, read_rate_limit, read_timeouts
 
 
@@ -32,6 +32,7 @@ class Group(Struct, frozen=True):
     strategy: StrategyName = "fallback"
     aliases: tuple[str, ...] = ()
     half_life: float = HALF_LIFE
+    min_sample: int = MIN_SAMPLE
 
 
 class _Settings(Struct):
@@ -44,6 +45,7 @@ class _Settings(Struct):
     half_life_seconds: Annotated[
         float, Meta(ge=0.001, le=1e6, description="a positive number of seconds")
     ]
+    min_sample: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")]
 
 
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
@@ -75,7 +77,8 @@ def read_group(name: str, section: Section, find: Callable[[str], str | None]) -
         return None
     half_life = float(found.get("half_life_seconds", HALF_LIFE))
     strategy, aliases = found.get("strategy", "fallback"), found.get("aliases", ())
-    return Group(name, tuple(candidates), strategy, aliases, half_life)
+    min_sample = found.get("min_sample", MIN_SAMPLE)
+    return Group(name, tuple(candidates), strategy, aliases, half_life, min_sample)
 
 
 def _read_candidate(section: Section, place: str, given: Any, retries: int) -> Candidate | None:

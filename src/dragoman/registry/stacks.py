@@ -201,6 +201,7 @@ class _StackBuilder:
             strategy=group.strategy,
             weights=[candidate.weight for candidate in group.candidates],
             half_life=group.half_life,
+            min_sample=group.min_sample,
         )
 
     def _build_candidate(self, group: Group, candidate: Candidate) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, count_usage
+from ..calls import STOP_REASONS, CallStarted, RoutingChosen, RoutingSwitched, count_usage
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
 from ..messages import Assistant, Message, ToolCall, ToolResult, new_ulid
@@ -56,7 +56,9 @@ def make_message(
     group = next((each for each in walk(attempt.model) if isinstance(each, Fallback)), None)
     if group is not None:
         chosen = f"{provider}:{model}"
-        routing = Routing("rule", chosen, group.strategy.reason, skipped, routing.chosen)
+        choices = [each.reason for each in history if isinstance(each, RoutingChosen)]
+        reason = choices[-1] if choices else group.strategy.reason
+        routing = Routing("rule", chosen, reason, skipped, routing.chosen)
     cost = attempt.bill()
     return MessageRecorded(
         response.message,

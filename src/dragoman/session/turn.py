@@ -146,7 +146,7 @@ class Turn:
         """
         provider, config, tools = self.provider, self.settings.config, self._offer()
         request = Request(
-            messages, config=config, model=provider.model, stream=True,
+            messages, tools=tools or (), config=config, model=provider.model, stream=True,
             session_id=self.journal.session, metadata={**self.settings.metadata, TURN: self._id},
         )  # fmt: skip
         attempt = Attempt(provider, request, price=self.settings.price)

@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionEntry
+from ..log import (
+    CallStarted,
+    EventLog,
+    LogRecord,
+    MessageRecorded,
+    SessionEntry,
+    rate_tool_calls,
+)
 from ..replay import Evidence, Summary, count_totals, find_excerpt, summarize
 
 _SEARCHED = 3  # minimum length of the text in a full-text search
@@ -128,6 +135,10 @@ class Reader:
         """Return the totals of a session."""
         totals = msgspec.to_builtins(count_totals(self._log, session))
         return {**totals, "goal": trim(totals.get("goal"), 2000)}
+
+    def rate_tools(self) -> dict[str, Any]:
+        """Return the rates of faulty tool calls of the log, per model and server."""
+        return {"models": [each.to_data() for each in rate_tool_calls(self._log)]}
 
     def check_chain(self, session: str) -> dict[str, Any]:
         """Return whether the hash chain of a session is intact and, if not, where it breaks."""

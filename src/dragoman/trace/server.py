@@ -265,6 +265,7 @@ _READS: dict[str, _Read] = {
         _text(query, "session"), _number(query, "after"), _number(query, "limit", 500, _MOST)
     ),
     "totals": lambda reader, query: reader.count(_text(query, "session")),
+    "tools": lambda reader, query: reader.rate_tools(),
     "chain": lambda reader, query: reader.check_chain(_text(query, "session")),
     "record": lambda reader, query: reader.read_record(
         _text(query, "session"), _number(query, "seq")

@@ -116,11 +116,29 @@ function markCurrent() {
   }
 }
 
+// --- the quality of tool calls -----------------------------------------------------------------
+
+// Names of sessions are encoded in the address, so none of them is this one.
+const TOOLS = "#:tools";
+const FAULTS = { faulty: "Faulty", invalid_json: "Invalid JSON", unknown_name: "Unknown name", schema_mismatch: "Wrong schema" };
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+async function showTools(token) {
+  const { models } = await ask("tools", {});
+  if (token !== state.token) return;
+  const rate = ({ share, interval }) => h("td", {}, percent(share), h("small", {}, ` ${interval.map(percent).join(" to ")}`));
+  const rows = models.map((each) => h("tr", {}, h("td", {}, each.name), h("td", {}, each.server || ""), h("td", {}, number(each.calls)),
+    Object.keys(FAULTS).map((name) => rate(each[name]))));
+  const heads = ["Model", "Server", "Calls", ...Object.values(FAULTS)].map((name) => h("th", { scope: "col" }, name));
+  $("rates").replaceChildren(models.length ? h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows))
+    : h("p", { class: "nothing" }, "The log has no tool calls."));
+}
+
 // --- one session -------------------------------------------------------------------------------
 
 async function openSession() {
+  const isTools = !DATA && location.hash === TOOLS;
   let session = DATA ? DATA.session : "";
-  if (!DATA) try { session = decodeURIComponent(location.hash.slice(1)); } catch { session = location.hash.slice(1); }
+  if (!DATA && !isTools) try { session = decodeURIComponent(location.hash.slice(1)); } catch { session = location.hash.slice(1); }
   clearTimeout(state.timer);
   const token = ++state.token;
   Object.assign(state, { session: session || null, last: 0, proposals: new Map(), calls: new Map(), asked: new Map(), finished: false,
@@ -129,11 +147,13 @@ async function openSession() {
   $("totals").replaceChildren();
   for (const id of ["outcome", "chain", "live"]) { $(id).textContent = ""; $(id).className = "chip"; }
   $("session").hidden = !session;
-  $("empty").hidden = Boolean(session);
+  $("empty").hidden = Boolean(session) || isTools;
+  $("tools").hidden = !isTools;
   $("more").hidden = true;
   $("nothing").hidden = true;
   complain(null);
   markCurrent();
+  if (isTools) try { document.title = "Tool calls · trace"; await showTools(token); } catch (error) { complain(error); }
   if (!session) return;
   $("name").textContent = visible(session);
   $("goal").textContent = visible(session);
@@ -387,7 +407,7 @@ $("find-next").addEventListener("click", () => step(1));
 $("find-previous").addEventListener("click", () => step(-1));
 addEventListener("hashchange", openSession);
 document.body.classList.toggle("single", Boolean(DATA));
-$("save").hidden = Boolean(DATA);
+$("save").hidden = $("to-tools").hidden = Boolean(DATA);
 if (!DATA) setInterval(() => { if (!document.hidden) listSessions(false, true); }, REFRESH);
 showFilters();
 listSessions();
