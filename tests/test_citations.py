@@ -10,6 +10,7 @@ from dragoman.citations import read_citations
 from dragoman.events import Assembler
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import Asked
+from tests.rows import read_table
 
 URL = "https://example.com/a"
 PLACE = {"start_index": 0, "end_index": 4}
@@ -256,23 +257,7 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
 # --- one-line summaries of opaque blocks -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("data", "summary"),
-    [
-        ({"type": "server_tool_use", "name": "web_search", "input": {"query": "rivers"}},
-         "server_tool_use: web_search; rivers"),
-        ({"executableCode": {"code": "print(1)\nprint(2)"}}, "executableCode: print(1) print(2)"),
-        ({"type": "web_search_tool_result", "content": [{"url": f"u{at}"} for at in range(7)]},
-         "web_search_tool_result: u0; u1; u2; u3; u4, and 2 more"),
-        ({"type": "file_search_call", "queries": ["a", "b"]}, "file_search_call: a; b"),
-        ({"thoughtSignature": "x"}, "thoughtSignature"),
-        ({}, "block"),
-        ({"type": "x", "text": "y" * 300}, "x: " + "y" * 200 + "…"),
-        ("plain", "plain"),
-        ({"type": "deep", "a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"url": "u"}}}}}}}}},
-         "deep"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "summary"), read_table("opaque_block_has_a_one_line_summary"))
 def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert d.Opaque(data, d.Continuity(issuer=d.Issuer("x"))).summary == summary
 

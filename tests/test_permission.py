@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.config import ConfigError
 from dragoman.permission import Decision, Gate, Policy, Proposal, Rule
+from tests.rows import read_table
 
 
 def bash(command: str) -> Proposal:
@@ -215,27 +216,7 @@ def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("default: allow", ":1: default: must be ask or deny"),
-        ("rulez: []", ":1: rulez: unknown key"),
-        ("rules: 3", ":1: rules: must be a list"),
-        ("rules:\n- allow", r":2: rules\[0\]: must be a mapping, not a string"),
-        ("rules:\n- {tool: bash}", r":2: rules\[0\].action: is missing"),
-        ("rules:\n- {action: allow}\n- {action: permit}", r":3: rules\[1\].action: must be allow"),
-        ("rules:\n- {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
-        ("rules: [{action: allow, arguments: {command: }}]", "arguments.command: must be text"),
-        *[
-            (f"rules:\n- action: allow\n  {field}", rf":3: rules\[0\].{complaint}")
-            for field, complaint in [
-                ("path: ../x", "path: must be a pattern below"),
-                ("path:", "path: is empty"),
-                ("tool:", "tool: is empty"),
-                ("side_effect:", "side_effect: is empty"),
-                ("arguments:", "arguments: is empty"),
-            ]
-        ],
-    ],
+    ("text", "complaint"), read_table("invalid_rule_file_is_rejected_with_the_line_number")
 )
 def test_invalid_rule_file_is_rejected_with_the_line_number(
     tmp_path: Path, text: str, complaint: str

@@ -685,23 +685,10 @@ def test_error_names_file_and_field_of_an_invalid_price_row(
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.json",
-         '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": NaN, "output": 1}]}',
-         " rows[0]: inp"),
-        ("a.yaml", "rows: [{provider: p, match: {equals: [m]}, input: .inf, output: 1}]",
-         "1: rows[0].input: Invalid decimal string"),
-        ("a.json", '{"rows": [], "rows": []}', " rows: is written twice"),
-        ("a.json", "{}", " Object missing required field `rows`"),
-        ("a.yaml", "# p\nrows:\n- {provider: p}",
-         "3: rows[0]: Object missing required field `match`"),
-        ("a.json", "[]", " Expected `object`, got `array`"),
-        ("a.json", "{", " Expecting property name"),
-        ("a.yaml", "rows: !!python/object/apply:os.getcwd []", "1: the tag"),
-        ("a.yaml", "", "1: Object missing required field `rows`"),
+        *read_table("invalid_price_file_is_rejected"),
         ("a.json", "[" * 100_000, " nested too deeply"),
-        ("a.json", '{"rows": [], "row": 1}', " Object contains unknown field `row`"),
     ],
-)  # fmt: skip
+)
 def test_invalid_price_file_is_rejected(
     tmp_path: Path, name: str, text: str, problem: str
 ) -> None:

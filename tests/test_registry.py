@@ -19,6 +19,7 @@ from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.tokens import FAMILIES, estimate_input_tokens
 from dragoman.validate import build_request
 from dragoman.wire import CODECS
+from tests.rows import read_table
 
 from .server import Connection, replying, serve
 
@@ -355,44 +356,7 @@ def _rewrite(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("adapters: {work: {type: zzz}}", r"one of .*openai-compatible"),
-        ("adapters: [1]", r"models\.yaml:1: adapters: must be a mapping, not a list"),
-        ("- a", r"models\.yaml:1: must be a mapping"),
-        ("adapters:\n\tanthropic: {}", r"models\.yaml:2: a tab cannot indent a line; use spaces"),
-        ("adapters: {a: {type: openai}}\nadapters: {}",
-         r"models\.yaml:2: 'adapters' is there twice"),
-        ("adapters:\n  a:\n    type: openia",
-         r"models\.yaml:3: adapters\.a\.type: .*'openia'; did you mean openai"),
-        ("adapters: {a: {type: openai, max_retries: 101}}",
-         r"adapters\.a\.max_retries: must be between 0 and 100"),
-        ("adapters: {a: {type: openai, timeout_seconds: 0}}",
-         r"adapters\.a\.timeout_seconds: must be positive"),
-        ("adapters: {a: {type: openai, own_wire: openai}}", r"a\.own_wire: unknown key"),
-        ("adapters: {a: {type: openai, auth: {type: aws, scope: x}}}",
-         r"auth\.scope: unknown key; one of type, region"),
-        ("adapters: {a: {type: openai, wire: respones}}",
-         r"no such wire 'respones'; did you mean responses\?"),
-        ("adapters: {a: {type: anthropic, wire: gemini}}",
-         r"no such wire 'gemini'; Anthropic offers anthropic"),
-        ("adapters: {a: {type: openai-compatible, wire: x, base_url: 'http://a'}}",
-         r"no such wire 'x'; one of"),
-        ("models: {openai:b: {group: {}}}", r"openai:b\.group: unknown key; one of adapter"),
-        ("models:\n  a:b:\n    adapter: nobody",
-         r"models\.yaml:3: models\.a:b\.adapter: no adapter 'nobody'"),
-        ("models:\n  openai:b:\n    aliases: [1]", r"aliases: must be a list of strings"),
-        ("models:\n  openai:b: {aliases: [x]}\n  openai:c: {aliases: [x]}",
-         r"models\.yaml:3: .*'x' belongs to openai:b"),
-        ("models:\n  openai:b: {capabilities: {flies: true}}",
-         r"capabilities\.flies: unknown key; one of supports_im"),
-        ("models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
-         r"models\.yaml:4: .*capabilities\.supports_tool: .* did you mean supports_tools\?"),
-        ("models:\n  openai:b:\n    capabilities:\n      max_output_tokens: -1",
-         r"models\.yaml:4: .*max_output_tokens: must be a positive whole number"),
-        ("a: !!python/object:os.system {}", r"unknown key|tag"),
-        ("? [a]\n: b", r"a key must be text"),
-        ("a: &a [*a]", r"models\.yaml:1: the alias \*a stands inside what it stands for"),
-        ("models:\n  x: 1\nadapters: &a {x: *a}", r"models\.yaml:3: the alias \*a stands inside"),
-        ("a: &a {x: [&b [*b]]}", r"the alias \*b stands inside"),
+        *read_table("every_mistake_in_the_file_is_reported_in_one_line"),
         ("a: " + "[" * 99 + "1" + "]" * 99, r"unknown key"),
         ("a: " + "[" * 100 + "]" * 100, r"models\.yaml:1: nested more than 100 deep"),
         ("a:\n  " + "[" * 200_000 + "]" * 200_000, r"models\.yaml:2: nested more than 100 deep"),
@@ -400,8 +364,6 @@ def _rewrite(path: Path, text: str) -> None:
         ("- " * 100_000, r"models\.yaml:1: nested more than 100 deep"),
         ("a0: [&a0 [1]]\n" + "".join(f"a{n}: &a{n} [[[*a{n - 1}]]]\n" for n in range(1, 400)),
          r"models\.yaml:34: nested more than 100 deep"),
-        ("a: *nobody", r"models\.yaml:1: found undefined alias"),
-        ("adapters: !!binary aGk=", r"the tag"),
     ],
 )  # fmt: skip
 def test_every_mistake_in_the_file_is_reported_in_one_line(
@@ -539,24 +501,7 @@ def test_embedded_model_is_opened_by_name(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("anthropic:claude-sonnet-4-6", "claude"),
-        ("anthropic:claude-opus-4-7", "claude-4.7"),
-        ("anthropic:claude-of-tomorrow", "claude-4.7"),
-        ("openai:gpt-5", "o200k"),
-        ("openai:gpt-4", "cl100k"),
-        ("deepseek:deepseek-chat", "ds129k"),
-        ("mistral:mistral-large-latest", "tekken"),
-        ("mistral:open-mixtral-8x7b", "default"),
-        ("google:gemini-2.5-pro", "gemini"),
-        ("groq:llama-3.3-70b-versatile", "llama3"),
-        ("groq:deepseek-r1-distill-llama-70b", "llama3"),
-        ("groq:qwen/qwen3-32b", "qw152k"),
-        ("together:moonshotai/Kimi-K2.5", "km164k"),
-        ("together:zai-org/GLM-5.1", "glm"),
-        ("vllm:anything", "default"),
-    ],
+    ("name", "family"), read_table("tokens_are_estimated_by_the_models_own_tokenizer_family")
 )
 def test_tokens_are_estimated_by_the_models_own_tokenizer_family(
     name: str, family: str, file: Path
@@ -691,22 +636,7 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
 # --- API keys are sent only to their own vendor ------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("adapter", "key"),
-    [
-        ("{type: openai}", "vendor's"),
-        ("{type: openai, base_url: 'https://api.openai.com/v1'}", "vendor's"),
-        ("{type: openai, base_url: 'http://127.0.0.1:9/v1'}", None),
-        ("{type: openai, base_url: 'https://api.openai.com.evil.example/v1'}", None),
-        ("{type: openai, base_url: 'http://api.openai.com/v1'}", None),
-        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
-        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}",
-         "vendor's"),
-        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}", None),
-        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}",
-         "mine"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("adapter", "key"), read_table("vendor_key_is_sent_to_the_vendor_only"))
 def test_vendor_key_is_sent_to_the_vendor_only(
     adapter: str, key: str | None, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from dragoman import Tool
 from dragoman.signatures import field_defaults, read_docstring
 from dragoman.tools import FunctionTool
+from tests.rows import read_table
 
 
 class Place(BaseModel):
@@ -155,22 +156,7 @@ def test_three_docstring_styles_are_parsed(style: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "names", "description", "found"),
-    [
-        ("", ["a"], "", {}),
-        ("Plain.", ["a"], "Plain.", {}),
-        ("Args:\n    a: x", ["a"], "", {"a": "x"}),
-        ("Args:\n    a:\n        x", ["a"], "", {"a": "x"}),
-        ("Args:\n    a:", ["a"], "", {}),
-        ("Go.\n\nArgs:\n    other: x", ["a"], "Go.\n\nArgs:\n    other: x", {}),
-        ("Args:\n    a: x\n\nNote: it is slow.", ["a"], "Note: it is slow.", {"a": "x"}),
-        ("Args:\n    a: x\n    and not an entry", ["a"], "and not an entry", {"a": "x"}),
-        ("Parameters", ["a"], "Parameters", {}),
-        ("Parameters\nof the tool", ["a"], "Parameters\nof the tool", {}),
-        ("Parameters\n----------\na : int", ["a"], "", {}),
-        (":param a: x\n\n:param b: y", ["a", "b"], "", {"a": "x", "b": "y"}),
-        (":param a: x\nMore.", ["a"], "More.", {"a": "x"}),
-        (":param other: x", ["a"], ":param other: x", {}),
-    ],
+    read_table("docstrings_are_split_into_description_and_parameters"),
 )
 def test_docstrings_are_split_into_description_and_parameters(
     text: str, names: list[str], description: str, found: dict[str, str]

@@ -280,20 +280,7 @@ def test_catalogue_marks_vendors_with_a_public_model_list() -> None:
     assert model.codec.quirks.readiness == "key"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("entry", "state"),
-    [
-        ({"state": "failed"}, "failed"),
-        ({"state": "Error"}, "error"),
-        ({"status": "stopped"}, "stopped"),
-        ({"status": "unavailable"}, "unavailable"),
-        ({"status": {"value": "unloaded", "failed": True}}, "failed"),
-        ({"failed": True}, "failed"),
-        ({"ready": False}, "not ready"),
-        ({"loaded": False}, "not loaded"),
-        ({"state": "not-loaded"}, "not loaded"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "state"), read_table("model_that_cannot_chat_is_not_ready"))
 async def test_model_that_cannot_chat_is_not_ready(entry: dict[str, Any], state: str) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
     with pytest.raises(d.ModelNotLoadedError, match=f"lists the model as {state}"):

@@ -19,6 +19,7 @@ from dragoman.errors import InvalidRequestError, RateLimitError
 from dragoman.retrieval import Embedder, Embeddings, EmbedRequest
 from dragoman.sim import SimServer, SimulatedEmbedder, serve
 from tests.listed import Listed
+from tests.rows import read_table
 
 PRICE = "openai:text-embedding-3-small"
 
@@ -168,27 +169,7 @@ async def test_template_selects_the_columns_to_embed(out: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
-    [
-        ({"prompt": "x"}, "'prompt' is not a field of a row to embed; this batch embeds"),
-        ({"word": "x"}, "'word' is not a field of a row to embed; a template says"),
-        ({"id": "a"}, "must have either input or text"),
-        ({"input": "x", "text": "x"}, "must have either input or text, not both"),
-        ({"input": 5}, "input must be a string or a list of strings, not int"),
-        ({"text": {"a": 1}}, "text must be a string or a list of strings, not dict"),
-        ({"input": []}, "texts is empty"),
-        ({"input": "x", "encoding_format": "int8"}, "encoding_format must be float or base64"),
-        ({"input": "x", "extras": []}, "extras must be an object, not list"),
-        ({"input": "x", "metadata": {"a": 1}}, "metadata must be an object of strings"),
-        (openai_row("a", input=[[1, 2]]), "not the numbers of tokens"),
-        (openai_row("a", input="x", colour=1), "colour is not a known field"),
-        (openai_row("a"), "input is required"),
-        ({**openai_row("a", input="x"), "body": 1}, "body must be an object, not int"),
-        ({**openai_row("a", input="x"), "custom_id": ""}, "custom_id must be a string"),
-        (
-            {**openai_row("a", input="x"), "url": "/v1/chat/completions"},
-            "url must be /v1/embeddings, since this batch embeds",
-        ),
-    ],
+    read_table("invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode"),
 )
 async def test_invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode(
     row: dict[str, Any], reason: str, out: Path

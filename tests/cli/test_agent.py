@@ -17,6 +17,7 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.cli.mcp_servers import read_headers
 from dragoman.log import SqliteLog
+from tests.rows import read_table
 
 from ..server import Connection, Server
 from ..session.playing import check_evidence, types
@@ -402,21 +403,7 @@ def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
     assert types(records(workspace))[-1] == "session.finished"
 
 
-@pytest.mark.parametrize(
-    ("more", "complaint"),
-    [
-        (["--budget", "stepps=3"],
-         "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N"),
-        (["--budget", "steps=x"], "--budget steps=x: 'x' is not a number"),
-        (["--budget", "steps=0"], "budget.steps: must be above 0"),
-        (["--budget", "usd=1"], "budget.cost_usd: the price of 127.0.0.1:"),
-        (["--allow", "edit_file:/etc/**"],
-         "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
-        *[(["--allow", rule], f"--allow {rule}: n") for rule in ("bash:", "edit_file: ", ":x",
-                                                                 " ")],
-        (["--resume", "nowhere"], "the log has no session 'nowhere'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "complaint"), read_table("invalid_option_values_are_reported"))
 def test_invalid_option_values_are_reported(
     server: Server, workspace: Path, more: list[str], complaint: str
 ) -> None:

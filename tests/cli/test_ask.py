@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from dragoman.cli import main
 from dragoman.cli.ask import _first_block
 from dragoman.cli.errors import EXIT_CODES
+from tests.rows import read_table
 
 from ..server import answering, replying
 from ..test_sync import Background
@@ -203,19 +204,6 @@ def test_each_retry_is_printed(retries: str, calls: int) -> None:
     assert result.exit_code == EXIT_CODES["provider_unavailable"]
 
 
-@pytest.mark.parametrize(
-    ("text", "block"),
-    [
-        (FENCED, "print(1)"),
-        ("no block", "no block"),
-        ("```\nnot closed\n``\n", "```\nnot closed\n``\n"),
-        ("````md\n```py\nx\n```\n````", "```py\nx\n```"),
-        ("```md\n```py\nx\n```", "```py\nx"),
-        ("~~~\n```\na\n~~~~ \n", "```\na"),
-        ("  ```\r\n  a\n\n  ```\r\n", "  a"),
-        ("```not a fence```\n```\na\n```", "a"),
-        ("```\n```", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "block"), read_table("first_complete_code_block_is_found"))
 def test_first_complete_code_block_is_found(text: str, block: str) -> None:
     assert _first_block(text) == block

@@ -16,6 +16,7 @@ from dragoman.cli import main
 from dragoman.cli.conversation import Conversation
 from dragoman.cli.screen import find_end
 from dragoman.sync import SyncProvider
+from tests.rows import read_table
 
 from ..listed import Listed
 from ..server import DONE, Connection, answering, chunk, stream_of
@@ -434,18 +435,7 @@ def test_chat_events_are_printed_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "finished"),
-    [
-        ("one", ""),
-        ("one\n", ""),
-        ("one\n\ntwo", "one\n\n"),
-        ("one\n\ntwo\n\n", "one\n\ntwo\n\n"),
-        ("```\na\n\nb\n", ""),
-        ("```\na\n\nb\n```\n", ""),
-        ("```\na\n\nb\n```\n\nc", "```\na\n\nb\n```\n\n"),
-        ("~~~\n```\n\n~~~\n\nx", "~~~\n```\n\n~~~\n\n"),
-        ("x\n ", ""),
-    ],
+    ("text", "finished"), read_table("end_of_the_finished_markdown_blocks_is_found")
 )
 def test_end_of_the_finished_markdown_blocks_is_found(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from dragoman import Assistant, Response, Usage
 from dragoman.cli import main
 from dragoman.prices import PriceTable
+from tests.rows import read_table
 
 from ..server import answering
 from ..test_sync import Background
@@ -153,24 +154,8 @@ def test_price_table_and_date_given_as_options_are_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "said"),
-    [
-        ([], None, "give either a FILE, or counts"),
-        (["--input", "1"], None, "counts need the prices of a model; add --model NAME"),
-        (["-", "--input", "1", "--model", "openai:gpt-5"], "{}", "give either a FILE, or counts"),
-        (["-"], '{"a": 1}\n{', "-:2: not JSON"),
-        (["-"], "[1]", "-:1: a JSON object was expected"),
-        (["-"], "{}", "has no usage; give the output of dragoman ask --json"),
-        (["-"], "", "has no usage; give the output of dragoman ask --json"),
-        (["-"], '{"input_tokens": 1, "output_tokens": 1}', "add --model NAME"),
-        (["-", "--model", "openai:gpt-5"], '{"input_tokens": "many", "output_tokens": 1}',
-         "-:1: Expected `int"),
-        (["-"], '{"input_tokens": 1, "model": "m", "timestamp": "noon"}', "'noon' is not a day"),
-        (["--model", "openai:gpt-5", "--input", "1", "--at", "soon"], None,
-         "--at: 'soon' is not a day"),
-        (["--model", "openai:gpt-5", "--input", "-1"], None, "-1"),
-    ],
-)  # fmt: skip
+    ("words", "given", "said"), read_table("invalid_input_is_reported_in_one_line")
+)
 def test_invalid_input_is_reported_in_one_line(
     words: list[str], given: str | None, said: str
 ) -> None:

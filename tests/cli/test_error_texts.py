@@ -12,6 +12,7 @@ import dragoman as d
 from dragoman.cli import main
 from dragoman.cli.errors import name_options
 from dragoman.registry import load_vendor, vendor_names
+from tests.rows import read_table
 
 
 def run(*words: str, **variables: str) -> Result:
@@ -67,21 +68,7 @@ def test_error_names_a_server_by_its_address() -> None:
 
 @pytest.mark.parametrize(
     ("given", "address"),
-    [
-        ("", "http://127.0.0.1:11434/v1"),
-        ("box", "http://box:11434/v1"),
-        ("box:9", "http://box:9/v1"),
-        (":9", "http://127.0.0.1:9/v1"),
-        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
-        ("0.0.0.0:9", "http://127.0.0.1:9/v1"),
-        ("[::]:9", "http://[::1]:9/v1"),
-        ("[::1]", "http://[::1]:11434/v1"),
-        ("http://box:9/", "http://box:9/v1"),
-        ("https://box", "https://box/v1"),
-        ("https://box/prefix", "https://box/prefix/v1"),
-        ("http://box:9/v1", "http://box:9/v1"),
-        ("http://[box", "http://[box"),
-    ],
+    read_table("server_address_is_read_from_the_servers_environment_variable"),
 )
 def test_server_address_is_read_from_the_servers_environment_variable(
     given: str, address: str, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from dragoman.cli import main
 from dragoman.gateway.keys import new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
+from tests.rows import read_table
 
 
 @pytest.fixture
@@ -80,20 +81,7 @@ def test_gateway_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [
-        (["new", "ann"], "there is a key named 'ann' already"),
-        (["new", "bob", "--budget", "-1"], "must be an amount of money"),
-        (["new", "bob", "--max-concurrency", "0"], "must be 1 or more"),
-        (["new", "bob", "--expires", "soon"], "must be a date"),
-        (["rotate", "ann", "--overlap", "1y"], "must be a duration"),
-        (["rotate", "bob"], "there is no key named 'bob'"),
-        (["revoke", "bob"], "there is no key named 'bob'"),
-        (["change", "ann"], "nothing to change"),
-        (["change", "bob", "--budget", "1"], "there is no key named 'bob'"),
-        (["list", "--auth", "nothing.db"], "does not exist"),
-        (["list", "--auth", __file__], "is not a database"),
-        (["list", "--auth", "postgresql://ann:secret@127.0.0.1:1/x"], "--auth:"),
-    ],
+    read_table("invalid_gateway_key_commands_are_reported_and_change_nothing"),
 )
 def test_invalid_gateway_key_commands_are_reported_and_change_nothing(
     place: str, words: list[str], complaint: str

@@ -25,6 +25,7 @@ from dragoman.gateway.ledger import Ledger
 from dragoman.messages import Request
 from dragoman.registry import ConfigError, Registry
 from tests.listed import Listed, reply
+from tests.rows import read_table
 from tests.server import chunk
 from tests.waiting import arrival, settle, until, virtual_time
 
@@ -148,23 +149,7 @@ async def test_programs_may_omit_the_content_type_on_the_ollama_wire(
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"content-type": "text/plain"}, 415),
-        ({"content-type": "application/x-www-form-urlencoded"}, 415),
-        ({"content-encoding": "gzip"}, 415),
-        ({"host": "evil.test"}, 403),
-        ({"host": "127.0.0.1.evil.test"}, 403),
-        ({"host": "evil.test://localhost"}, 403),
-        ({"host": "evil.test@localhost"}, 403),
-        ({"host": "localhost:80:evil.test"}, 403),
-        ({"host": "localhost/evil.test"}, 403),
-        ({"host": "[::1]evil.test"}, 403),
-        ({"origin": "https://evil.test"}, 403),
-        ({"origin": "https://evil.test://localhost"}, 403),
-        ({"origin": "evil://localhost"}, 403),
-        ({"origin": "null"}, 403),
-    ],
+    ("headers", "status"), read_table("web_pages_cannot_use_a_gateway_without_keys")
 )
 async def test_web_pages_cannot_use_a_gateway_without_keys(
     headers: dict[str, str], status: int

@@ -40,6 +40,7 @@ from dragoman.log import (
     hash_record,
 )
 from dragoman.log.record import Draft, draft_record
+from tests.rows import read_table
 
 from ..waiting import arrival
 from .samples import SAMPLES, WRITABLE, payloads
@@ -542,21 +543,7 @@ def test_records_of_another_log_are_imported_unchanged(
 TEXTS = ['She said: "Über 100 % of C:\\new_folder"\nand left', "plain", "日本語 text", "OVER"]
 
 
-@pytest.mark.parametrize(
-    ("text", "hits"),
-    [
-        ("über", [0]),
-        ('"ÜBER 100 %', [0]),
-        ('folder"\nAND', [0]),
-        ("C:\\new_f", [0]),
-        ("newXf", []),
-        ("日本", [2]),
-        ("over", [3]),
-        ("PLAIN", [1]),
-        ("a", [0, 1]),
-        ("type", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "hits"), read_table("search_ignores_case"))
 def test_search_ignores_case(open_store: Open, tmp_path: Path, text: str, hits: list[int]) -> None:
     log = open_store()
     for number, value in enumerate(TEXTS):

@@ -22,6 +22,7 @@ from dragoman import errors
 from dragoman.middleware import CassetteError, CassetteMiss, request_key
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply, speak
+from tests.rows import read_table
 from tests.waiting import PATIENCE
 
 TOOL = d.Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -514,37 +515,7 @@ async def test_failed_write_keeps_the_old_cassette(
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
 
 
-HEAD = '{"cassette":1}\n'
-KEY = request_key(request())
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("not json\n", r"c:1: "),
-        ('{"cassette":2}\n', r"c:1: this is not a cassette of version 1"),
-        ("[]\n", r"c:1: must be a JSON object"),
-        (HEAD + "{}\n", r"c:2: is neither a request, an event nor an end"),
-        (HEAD + '{"at":0,"end":null}\n',
-         r"c:2: a call that does not end, or a line outside any call"),
-        (HEAD + '{"key":"k","request":{}}\n', r"c:2: the last call does not end"),
-        (HEAD + '{"key":"k"}\n{"key":"k"}\n', r"c:3: a call that does not end"),
-        (HEAD + '{"key":"k"}\n{"at":"x","end":null}\n', r"c:3: is neither"),
-        (
-            HEAD
-            + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"new.kind"}}}}\n{{"at":0,"end":null}}\n',
-            "new.kind",
-        ),
-        (
-            HEAD
-            + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"text.delta"}}}}\n{{"at":0,"end":null}}\n',
-            "c: ",
-        ),
-        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n',
-         "odd"),
-        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "match"), read_table("error_locates_a_damaged_cassette_line"))
 async def test_error_locates_a_damaged_cassette_line(
     tmp_path: Path, text: str, match: str
 ) -> None:

@@ -3,7 +3,6 @@ are corrected.
 """
 
 import asyncio
-import math
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from dragoman.events import Usage
 from dragoman.middleware import Limiter, RateLimit, Retry, describe
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply
+from tests.rows import read_table
 from tests.waiting import arrival
 
 
@@ -210,22 +210,7 @@ def test_a_limiter_belongs_to_one_event_loop() -> None:
         asyncio.run(limiter.acquire())
 
 
-@pytest.mark.parametrize(
-    ("limits", "field"),
-    [
-        ({}, "give one of"),
-        ({"requests_per_minute": 0}, "requests_per_minute"),
-        ({"requests_per_minute": -1}, "requests_per_minute"),
-        ({"requests_per_minute": math.nan}, "requests_per_minute"),
-        ({"tokens_per_minute": math.inf}, "tokens_per_minute"),
-        ({"tokens_per_minute": "1000"}, "tokens_per_minute"),
-        ({"tokens_per_minute": 1e13}, "tokens_per_minute"),
-        ({"max_concurrency": 0}, "max_concurrency"),
-        ({"max_concurrency": 1.5}, "max_concurrency"),
-        ({"max_concurrency": True}, "max_concurrency"),
-        ({"max_concurrency": 1, "burst_seconds": 0}, "burst_seconds"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "field"), read_table("error_names_an_invalid_limit"))
 def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Limiter(**limits)

@@ -9,33 +9,13 @@ import pytest
 import dragoman as d
 from dragoman.wire import CODECS
 from dragoman.wire.continuity import is_ours, is_welcome, model_line
+from tests.rows import read_table
 
 from .cases import CASES
 
 
 @pytest.mark.parametrize(
-    ("model", "line"),
-    [
-        ("gemini-2.5-flash-preview-09-2025", "gemini-2.5-flash"),
-        ("models/gemini-2.0-flash-001", "gemini-2.0-flash"),
-        ("claude-opus-4-5-20251101", "claude-opus-4-5"),
-        ("claude-sonnet-4-5@20250929", "claude-sonnet-4-5"),
-        ("gpt-5.1-2025-11-13", "gpt-5.1"),
-        ("GPT-5-latest", "gpt-5"),
-        ("gpt-oss-120b", "gpt-oss-120b"),
-        ("o3", "o3"),
-        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
-        ("claude-sonnet-4-5", "claude-sonnet-4-5"),
-        ("claude-3-7-sonnet-latest", "claude-3-7-sonnet"),
-        ("claude-3-7-sonnet@20250219", "claude-3-7-sonnet"),
-        ("Claude-Opus-4-1", "claude-opus-4-1"),
-        ("gpt-5.4-2026-03-05", "gpt-5.4"),
-        ("gpt-5.4-nano", "gpt-5.4-nano"),
-        ("grok-4-0709", "grok-4-0709"),
-        ("m@20250101", "m"),
-        ("m-001", "m"),
-        ("qwen", "qwen"),
-    ],
+    ("model", "line"), read_table("model_line_is_derived_from_the_model_name")
 )
 def test_model_line_is_derived_from_the_model_name(model: str, line: str) -> None:
     assert model_line(model) == line

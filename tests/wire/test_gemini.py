@@ -15,6 +15,7 @@ from dragoman.wire.gemini import GeminiCodec, Quirks
 from dragoman.wire.gemini.arguments import StreamedArguments
 from dragoman.wire.gemini.schema import project_schema
 from tests import strategies as some
+from tests.rows import read_table
 from tests.wire.cases import Case, DecodedReply, decode, find_cases
 from tests.wire.readings import joined
 
@@ -157,25 +158,8 @@ def test_replies_are_sent_back_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_url", "model", "stream", "url"),
-    [
-        (BASE, MODEL, False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
-        (f"{BASE}/", MODEL, True, f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?alt=sse"),
-        (f"{BASE}/v1beta", MODEL, False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
-        (f"{BASE}/v1beta/", MODEL, False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
-        (f"{BASE}/v1", MODEL, False, f"{BASE}/v1/models/{MODEL}:generateContent"),
-        (f"{BASE}/proxy", MODEL, False, f"{BASE}/proxy/v1beta/models/{MODEL}:generateContent"),
-        (f"{BASE}/v1beta1/projects/p/locations/l/publishers/g", MODEL, False,
-         f"{BASE}/v1beta1/projects/p/locations/l/publishers/g/models/{MODEL}:generateContent"),
-        (f"{BASE}?a=b", MODEL, True,
-         f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?a=b&alt=sse"),
-        (BASE, f"models/{MODEL}", False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
-        (BASE, "../x", False, f"{BASE}/v1beta/models/..%2Fx:generateContent"),
-        (BASE, "a b:c?key=d#é", False,
-         f"{BASE}/v1beta/models/a%20b%3Ac%3Fkey%3Dd%23%C3%A9:generateContent"),
-        (BASE, "\ud800", False, f"{BASE}/v1beta/models/%3F:generateContent"),
-    ],
-)  # fmt: skip
+    ("base_url", "model", "stream", "url"), read_table("url_contains_the_model_and_the_method")
+)
 def test_url_contains_the_model_and_the_method(
     base_url: str, model: str, stream: bool, url: str
 ) -> None:
@@ -376,54 +360,9 @@ def test_media_of_unknown_type_are_rejected_with_their_path(block: d.Image) -> N
 # --- schemas reduced for older servers ---------------------------------------------------------
 
 
-KEPT = """
-    default description example maxItems maxLength maxProperties maximum minItems minLength
-    minProperties minimum nullable pattern propertyOrdering required title
-"""
-FORMATS = [
-    *[("string", "date-time"), ("string", "enum"), ("integer", "int32"), ("integer", "int64")],
-    *[("number", "float"), ("number", "double")],
-]
-
-
 @pytest.mark.parametrize(
-    ("schema", "projected", "lost"),
-    [
-        ({"type": ["string", "integer", "null"]},
-         {"nullable": True, "anyOf": [{"type": "string"}, {"type": "integer"}]}, []),
-        ({"type": "null"}, {"nullable": True}, []),
-        ({"allOf": [{"type": "string", "title": "a"}], "title": "b"},
-         {"type": "string", "title": "b"}, []),
-        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {}, ["allOf"]),
-        ({"type": ["string", "integer"], "anyOf": [{"minimum": 1}, {"minLength": 1}]},
-         {"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["anyOf"]),
-        ({"items": False}, {"items": {}}, ["items"]),
-        ({"items": [{"type": "string"}]}, {}, ["items"]),
-        ({"anyOf": 1, "properties": 2}, {}, ["anyOf", "properties"]),
-        ({"const": 5}, {}, ["const"]),
-        ({"enum": [None]}, {}, ["enum"]),
-        ({"enum": "abc"}, {}, ["enum"]),
-        ({"format": "int64", "type": "integer"}, {"format": "int64", "type": "integer"}, []),
-        ({"format": "int64"}, {}, ["format"]),
-        ({"format": ["int64"], "type": "integer"}, {"type": "integer"}, ["format"]),
-        ({"$ref": "https://other.example/schema"}, {"type": "object"}, ["$ref"]),
-        ({"$ref": "#/$defs/none"}, {"type": "object"}, ["$ref"]),
-        ({"$ref": "#/$defs/none/deeper"}, {"type": "object"}, ["$ref"]),
-        ({"properties": {"a~/b": {"type": "string"}, "c": {"$ref": "#/properties/a~0~1b"}}},
-         {"properties": {"a~/b": {"type": "string"}, "c": {"type": "string"}}}, []),
-        ({"anyOf": [{"type": "string"}, {"$ref": "#/anyOf/0"}, {"$ref": "#/anyOf/x"}]},
-         {"anyOf": [{"type": "string"}, {"type": "string"}, {"type": "object"}]},
-         ["anyOf[2].$ref"]),
-        ({"not": {}, "$comment": "c", "pattern": "a"}, {"pattern": "a"}, ["not"]),
-        (dict.fromkeys(("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"), "x"), {},
-         []),
-        (dict.fromkeys(KEPT.split(), 1), dict.fromkeys(KEPT.split(), 1), []),
-        *[
-            ({"type": kind, "format": form}, {"type": kind, "format": form}, [])
-            for kind, form in FORMATS
-        ],
-    ],
-)  # fmt: skip
+    ("schema", "projected", "lost"), read_table("schema_is_reduced_to_the_supported_subset")
+)
 def test_schema_is_reduced_to_the_supported_subset(
     schema: dict[str, Any], projected: dict[str, Any], lost: list[str]
 ) -> None:
@@ -548,20 +487,7 @@ def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"candidates": []},
-        {"candidates": [{}]},
-        {"candidates": [{"content": {"role": "model"}}]},
-        {"promptFeedback": {"safetyRatings": []}},
-        {"promptFeedback": {"blockReason": "BLOCK_REASON_UNSPECIFIED"}},
-        {"candidates": [{"content": "text"}]},
-        {"candidates": "none"},
-        [5],
-    ],
-)
+@pytest.mark.parametrize("body", read_table("empty_reply_is_an_invalid_response"))
 def test_empty_reply_is_an_invalid_response(body: Any) -> None:
     assert type(listen(body).error) is d.InvalidResponseError
 

@@ -13,6 +13,7 @@ from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 from dragoman.wire.lessons import MAX_LESSONS, is_about_field
+from tests.rows import read_table
 
 
 def closed(name: str) -> dict[str, Any]:
@@ -167,24 +168,7 @@ def test_concurrent_rejections_are_remembered_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "is_field"),
-    [
-        (NO_FIELD, True),
-        ("This response_format type is unavailable now", True),
-        ("response_format.type: Input should be 'text' or 'json_object'", True),
-        ("response_format.type must be one of text, json_object", True),
-        ("Unrecognized request argument supplied: response_format", True),
-        (REFUSED, False),
-        (
-            (
-                "The provided JSON schema contains features not supported by xgrammar: "
-                "response_format"
-            ),
-            False,
-        ),
-        ("response_format: failed to parse grammar", False),
-        ("response_format", False),
-    ],
+    ("message", "is_field"), read_table("rejections_of_fields_and_schemas_are_distinguished")
 )
 def test_rejections_of_fields_and_schemas_are_distinguished(message: str, is_field: bool) -> None:
     assert is_about_field(message) is is_field

@@ -18,19 +18,7 @@ def test_base_urls_are_joined_with_paths(base: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wire", "base", "url"),
-    [
-        ("openai", "http://h", "http://h/v1/chat/completions"),
-        ("openai", "https://h/v1beta/openai/", "https://h/v1beta/openai/chat/completions"),
-        ("openai", "https://h:8443/a?version=1", "https://h:8443/a/chat/completions?version=1"),
-        ("responses", "https://h/", "https://h/v1/responses"),
-        ("responses", "https://h/openai?version=1", "https://h/openai/responses?version=1"),
-        ("ollama", "http://h:11434", "http://h:11434/api/chat"),
-        ("cohere", "https://h", "https://h/v2/chat"),
-        ("anthropic", "https://h", "https://h/v1/messages"),
-        ("anthropic", "https://h/anthropic/v1/", "https://h/anthropic/v1/messages"),
-        ("anthropic", "http://h:8080/v1?tenant=a", "http://h:8080/v1/messages?tenant=a"),
-    ],
+    ("wire", "base", "url"), read_table("requests_are_sent_by_post_to_the_path_of_their_wire")
 )
 def test_requests_are_sent_by_post_to_the_path_of_their_wire(
     wire: str, base: str, url: str
@@ -96,16 +84,6 @@ def test_spaces_and_control_characters_in_a_base_url_are_rejected(url: str) -> N
         join_url(url, "/chat")
 
 
-@pytest.mark.parametrize(
-    ("host", "is_here"),
-    [
-        ("localhost", True), ("LOCALHOST", True), ("127.0.0.1", True), ("127.9.9.9", True),
-        ("::1", True),
-        ("127.example.org", False), ("127.0.0.1.example.org", False),
-        ("localhost.example.org", False),
-        ("10.0.0.1", False),
-        ("", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("host", "is_here"), read_table("loopback_hosts_are_recognised"))
 def test_loopback_hosts_are_recognised(host: str, is_here: bool) -> None:
     assert is_loopback(host) is is_here
