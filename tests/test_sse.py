@@ -1,6 +1,7 @@
 """Server-sent events are parsed by the WHATWG rules, for any split of the bytes."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from dragoman import sse
 from dragoman.sse import Frame, LineDecoder, SseDecoder, SseError
 from tests import cpu
+from tests.rows import read_table
 
 
 def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
@@ -27,76 +29,22 @@ def cuts(body: bytes) -> Iterable[list[bytes]]:
 
 
 BOM = b"\xef\xbb\xbf"
-CASES: dict[str, tuple[bytes, list[Frame]]] = {
-    "nothing": (b"", []),
-    "LF": (b"data: a\n\n", [Frame(b"a")]),
-    "CR": (b"data: a\r\r", [Frame(b"a")]),
-    "CRLF": (b"data: a\r\n\r\n", [Frame(b"a")]),
-    "LF, CR and CRLF mixed": (b"data: a\rdata: b\r\ndata: c\n\rdata: d\n\n",
-                              [Frame(b"a\nb\nc"), Frame(b"d", offset=26)]),
-    "CR then CRLF is one blank line": (b"data: a\r\r\ndata: b\n\n",
-                                       [Frame(b"a"), Frame(b"b", offset=10)]),
-    "two events": (b"data: a\n\ndata: b\n\n", [Frame(b"a"), Frame(b"b", offset=9)]),
-    "byte order mark": (BOM + b"data: a\n\n", [Frame(b"a", offset=3)]),
-    "byte order mark alone": (BOM, []),
-    "beginning of a byte order mark": (BOM[:2], []),
-    "almost a byte order mark": (BOM[:2] + b"data: a\n\n", []),
-    "a second byte order mark is part of the name": (BOM + BOM + b"data: a\n\ndata: b\n\n",
-                                                     [Frame(b"b", offset=15)]),
-    "a byte order mark later on": (b"data: a\n\n" + BOM + b"data: b\n\n", [Frame(b"a")]),
-    "a byte order mark in data": (b"data: " + BOM + b"a\n\n", [Frame(BOM + b"a")]),
-    "blank lines before": (b"\n\r\n\rdata: a\n\n", [Frame(b"a", offset=4)]),
-    "several data lines": (b"data: a\ndata: b\ndata:\ndata: c\n\n", [Frame(b"a\nb\n\nc")]),
-    "comment": (b": hello\n:\ndata: a\n: in between\ndata: b\n\n", [Frame(b"a\nb", offset=10)]),
-    "comments alone": (b": ping\n\n: ping\n\n", []),
-    "event": (b"event: ping\ndata: a\n\ndata: b\n\n",
-              [Frame(b"a", b"ping", 12), Frame(b"b", offset=21)]),
-    "two named events": (b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n",
-                         [Frame(b"1", b"a", 9), Frame(b"2", b"b", 27)]),
-    "three line ends between events": (
-        b"data: a\n\n\ndata: b\n\n\n\n\ndata: c\n\n",
-        [Frame(b"a"), Frame(b"b", offset=10), Frame(b"c", offset=22)],
-    ),
-    "named event without a name": (b"event: \ndata: a\n\n", [Frame(b"a", offset=8)]),
-    "event name without a space": (b"event:e\ndata: a\n\n", [Frame(b"a", b"e", 8)]),
-    "event after the data": (b"data: a\nevent: ping\n\n", [Frame(b"a", b"ping")]),
-    "the last event wins": (b"event: a\nevent: b\ndata\n\n", [Frame(b"", b"b", 18)]),
-    "event without a value": (b"event: a\nevent\ndata: x\n\n", [Frame(b"x", offset=15)]),
-    "event without data is forgotten": (b"event: ping\n\ndata: a\n\n", [Frame(b"a", offset=13)]),
-    "id stays": (b"id: 7\ndata: a\n\ndata: b\n\n",
-                 [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=15, id=b"7")]),
-    "empty id resets": (b"id: 7\ndata: a\n\nid\ndata: b\n\n",
-                        [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=18)]),
-    "id with NUL is ignored": (b"id: 7\nid: \x008\ndata: a\n\n",
-                               [Frame(b"a", offset=13, id=b"7")]),
-    "id without data stays": (b"id: 7\n\ndata: a\n\n", [Frame(b"a", offset=7, id=b"7")]),
-    "retry": (b"retry: 1500\ndata: a\n\n", [Frame(b"a", offset=12, retry=1500)]),
-    "retry is digits only": (b"retry: 1s\nretry: -1\nretry: 1.5\nretry:\nretry\ndata: a\n\n",
-                             [Frame(b"a", offset=44)]),
-    "retry of absurd length": (b"retry: " + b"1" * 5000 + b"\ndata: a\n\n",
-                               [Frame(b"a", offset=5008, retry=111_111_111_111_111_111)]),
-    "retry in other digits": ("retry: ٣\ndata: a\n\n".encode(), [Frame(b"a", offset=10)]),
-    "field without colon": (b"data\n\n", [Frame(b"")]),
-    "two data lines without colon": (b"data\ndata\n\n", [Frame(b"\n")]),
-    "empty data": (b"data:\n\n", [Frame(b"")]),
-    "data of one space": (b"data: \n\n", [Frame(b"")]),
-    "one leading space goes": (b"data:  a \n\n", [Frame(b" a ")]),
-    "no leading space": (b"data:a\n\n", [Frame(b"a")]),
-    "a leading tab stays": (b"data:\ta\n\n", [Frame(b"\ta")]),
-    "colons in the value": (b"data: a: b:c\n\n", [Frame(b"a: b:c")]),
-    "unknown fields": (b"foo: 1\ndata : 2\nDATA: 3\n data: 4\ndata: a\n\n",
-                       [Frame(b"a", offset=33)]),
-    "no last blank line": (b"data: a\n", [Frame(b"a")]),
-    "no last line end": (b"data: a", [Frame(b"a")]),
-    "no last line end after a frame": (b"data: a\n\nevent: e\ndata: b",
-                                       [Frame(b"a"), Frame(b"b", b"e", 18)]),
-    "ends between CR and LF": (b"data: a\r\n\r", [Frame(b"a")]),
-    "other line ends are text": (
-        b"data: a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\xe2\x80\xa8h\xe2\x80\xa9i\xc2\x85j\n\n",
-        [Frame(b"a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\xe2\x80\xa8h\xe2\x80\xa9i\xc2\x85j")],
-    ),
-    "bytes that are not UTF-8": (b"data: \xff\xfe\x00\n\n", [Frame(b"\xff\xfe\x00")]),
-}  # fmt: skip
+
+
+def make_frame(fields: dict[str, Any]) -> Frame:
+    texts = {name: each.encode("latin-1") for name, each in fields.items() if type(each) is str}
+    return Frame(**{**fields, **texts})
+
+
+# By name: a body, and its frames. A byte stands for the character of its number.
+CASES = {
+    name: (body.encode("latin-1"), [make_frame(fields) for fields in frames])
+    for name, body, frames in read_table("sse")
+}
+CASES["retry of absurd length"] = (
+    b"retry: " + b"1" * 5000 + b"\ndata: a\n\n",
+    [Frame(b"a", offset=5008, retry=111_111_111_111_111_111)],
+)
 
 
 @pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)

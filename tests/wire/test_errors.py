@@ -69,77 +69,15 @@ def test_any_retry_after_header_gives_a_finite_delay_or_none(
 HTML = """<!DOCTYPE html><html><head><title>401 Authorization Required</title>
 <style>body { color: red }</style><script type="x">var a = "<b>";</script></head>
 <body><center><h1>401 Authorization Required</h1></center><hr>openresty</body></html>"""
-BODIES: dict[str, tuple[Any, Failure]] = {
-    "object with a code": ({"error": {"message": "m", "type": "invalid_request_error",
-                                      "param": None, "code": "invalid_api_key"}},
-                           Failure("m", "invalid_api_key", "invalid_request_error")),
-    "object with a null code": ({"error": {"message": "m", "type": "t", "code": None},
-                                 "request_id": "r"}, Failure("m", "", "t")),
-    "object without a code": ({"error": {"message": "m", "type": "t"}}, Failure("m", "", "t")),
-    "code as a number": ({"error": {"message": "m", "code": 429}}, Failure("m", "429")),
-    "code as digits": ({"error": {"message": "m", "type": "", "code": "400"}},
-                       Failure("m", "400")),
-    "code as nonsense": ({"error": {"message": "m", "type": True, "code": [1]}}, Failure("m")),
-    "a router's upstream body": (
-        {"error": {"message": "Provider returned error", "code": 400,
-                   "metadata": {"raw": '{"error":"context too long"}', "provider_name": "x"}}},
-        Failure('Provider returned error: {"error":"context too long"}', "400")),
-    "a router's upstream body alone": (
-        {"error": {"code": 502, "metadata": {"raw": "boom"}}}, Failure("boom", "502")),
-    "a router's upstream body said twice": (
-        {"error": {"message": "a boom", "metadata": {"raw": "boom"}}}, Failure("a boom")),
-    "a router's upstream body as an object": (
-        {"error": {"message": "m", "metadata": {"raw": {}}}}, Failure("m")),
-    "a router's wait": ({"error": {"message": "m", "code": 429,
-                                   "metadata": {"retry_after_seconds": 12}}},
-                        Failure("m", "429", "", 12.0)),
-    "a router's wait of no sense": (
-        {"error": {"message": "m", "metadata": {"retry_after_seconds": -1}}}, Failure("m")),
-    "a router's wait of a word": (
-        {"error": {"message": "m", "metadata": {"retry_after_seconds": "1"}}}, Failure("m")),
-    "a router's wait of truth": (
-        {"error": {"message": "m", "metadata": {"retry_after_seconds": True}}}, Failure("m")),
-    "metadata of no sense": ({"error": {"message": "m", "metadata": "x"}}, Failure("m")),
-    "error as text": ({"error": "m"}, Failure("m")),
-    "error as text with a code beside it": (
-        {"code": "The caller is not allowed", "error": "m"},
-        Failure("m", "The caller is not allowed")),
-    "error as text with a type beside it": (
-        {"error": "m", "type": "t", "code": 5}, Failure("m", "5", "t")),
-    "error as a list": ({"error": ["a", 1]}, Failure("['a', 1]")),
-    "error as nothing": ({"error": None, "message": "m"}, Failure("m")),
-    "error as an empty object": ({"error": {}}, Failure()),
-    "top level": ({"message": "m", "type": "t", "param": "p", "code": "c"},
-                  Failure("m", "c", "t", param="p")),
-    "top level with an object kind": ({"object": "error", "message": "m", "type": "t",
-                                       "code": "3051"}, Failure("m", "3051", "t")),
-    "top level with a reason": ({"code": 5, "reason": "MODEL_NOT_FOUND", "message": "m",
-                                 "metadata": {}}, Failure("m", "5")),
-    "reason alone": ({"reason": "r"}, Failure("r")),
-    "detail": ({"detail": "Unauthorized"}, Failure("Unauthorized")),
-    "detail as a list": ({"detail": [{"loc": ["body"]}]}, Failure("[{'loc': ['body']}]")),
-    "message alone": ({"message": "m"}, Failure("m")),
-    "id and message": ({"id": "x", "message": "m"}, Failure("m")),
-    "code, status and details": ({"error": {"code": 400, "status": "INVALID_ARGUMENT",
-                                            "message": "m", "details": [{}]}},
-                                 Failure("m", "400", "INVALID_ARGUMENT")),
-    "in an array": ([{"error": {"code": 400, "message": "m", "status": "S"}}],
-                    Failure("m", "400", "S")),
-    "details as text": ({"error": {"code": "Invalid input", "message": "m", "details": "d"}},
-                        Failure("m", "Invalid input")),
-    "empty object": ({}, Failure()),
-    "empty array": ([], Failure()),
-    "array of text": (["a"], Failure("['a']")),
-    "null": (None, Failure()),
-    "a number": (5, Failure("5")),
-    "a text": ("m", Failure("m")),
-}  # fmt: skip
+BODIES = read_table("error_bodies")
 
 
-@pytest.mark.parametrize(("body", "failure"), BODIES.values(), ids=BODIES)
-def test_error_details_are_read_from_the_body(body: Any, failure: Failure) -> None:
+@pytest.mark.parametrize(
+    ("body", "fields"), [row[1:] for row in BODIES], ids=[row[0] for row in BODIES]
+)
+def test_error_details_are_read_from_the_body(body: Any, fields: dict[str, Any]) -> None:
     written = json.dumps(body)
-    failure = replace(failure, body=written)
+    failure = Failure(**fields, body=written)
     assert read_failure(written) == read_failure(written.encode()) == failure
     if not isinstance(body, str):
         kept = "" if body is None else bytes(ordered_json(body)).decode()
