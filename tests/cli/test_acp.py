@@ -323,7 +323,7 @@ ERRORS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "a server without TLS": ("session/new", {"mcpServers": [PLAIN]}, -32602, "would be sent unencrypted"),
     "a malformed request": ("session/prompt", {"sessionId": {"key": SECRET}, "prompt": 1}, -32602,
                             "sessionId: Input should be a valid string"),
-    "an unknown session": ("session/prompt", {"sessionId": "x", "prompt": []}, -32602, "load it first"),
+    "an unknown session": ("session/prompt", {"sessionId": "x", "prompt": []}, -32002, "load it first"),
     "an unknown method": ("session/other", {}, -32601, "Method not found"),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ from .errors import to_record
 
 log = logging.getLogger("dragoman")
 
-_INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL_ERROR = -32600, -32602, -32603
+_INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32600, -32602, -32603, -32002
 _SHOWN = 3  # mistakes of a request that its error names
 # kinds of tool calls, by side effects; the kinds "read" and "execute" have the same names
 _KINDS = {"none": "other", "write": "edit", "network": "fetch"}
@@ -372,7 +372,8 @@ class EditorAgent:
 
     def _find(self, session_id: str) -> EditorSession:
         if session_id not in self._opened:
-            raise _refuse(f"sessionId: no session {session_id!r} is open; load it first")
+            message = f"sessionId: no session {session_id!r} is open; load it first"
+            raise RequestError(_NOT_FOUND, message)
         return self._opened[session_id]
 
 

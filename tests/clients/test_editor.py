@@ -1,0 +1,67 @@
+"""The protocol's own library for editors drives ``dragoman agent --acp`` over every wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.messages import Request, System
+from dragoman.sim import Answer, Call, RequestMatch, ScriptedProvider, ScriptRule, SimServer
+from tests.gateway.upstream import WIRES
+from tests.programs import require
+
+from .running import INSTALLED, find_program, in_full_run, run_program
+from .scripted import TEXT, ends_with_result
+
+pytestmark = [pytest.mark.exhaustive, in_full_run]
+
+PROGRAM = Path(__file__).parent / "editor.mjs"
+EDIT = Call("edit_file", {"path": "a.txt", "old": "one", "new": "two"})
+
+
+def count(request: Request) -> Answer:
+    """Answer with the number of messages other than the system prompt."""
+    return Answer(f"{sum(not isinstance(each, System) for each in request.messages)} messages")
+
+
+def script() -> ScriptedProvider:
+    """Return a model that does what the prompt requests."""
+    return ScriptedProvider(
+        ScriptRule("Done.", RequestMatch(where=ends_with_result)),
+        ScriptRule(Answer("I edit it.", tool_calls=[EDIT]), RequestMatch(pattern="^EDIT")),
+        ScriptRule(Answer("one two three four five six", pace=0.2), RequestMatch(pattern="^SLOW")),
+        ScriptRule(count, RequestMatch(pattern="^COUNT")),
+        ScriptRule(TEXT),
+    )
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_editor_uses_the_agent_by_the_protocols_own_library(
+    wire: str, tmp_path: Path
+) -> None:
+    find_program("node", "node_modules", "@agentclientprotocol", "sdk")
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    tried = "all" if wire == WIRES[0] else "allowed,cancelled"
+    with SimServer(script(), models=("sim",)) as server:
+        target = ["--base-url", server.base_urls[wire], "--wire", wire, "--max-tokens", "1000"]
+        agent = [
+            "-m",
+            "dragoman",
+            "agent",
+            "--acp",
+            "sim",
+            *target,
+            "--log",
+            str(tmp_path / "log"),
+        ]
+        place = [str(INSTALLED / "node"), str(workspace), tried]
+        command = [require("node"), str(PROGRAM), *place, sys.executable, *agent]
+        status, printed = await run_program(command, workspace, {})
+    assert status == 0, printed
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert len(found) == (7 if tried == "all" else 2)
+    assert {name: what for name, what in found.items() if what != "yes"} == {}
