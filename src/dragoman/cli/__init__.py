@@ -22,6 +22,7 @@ _COMMANDS = {
     "check": "Check whether a server conforms to its API, and what its model can do.",
     "config": "Find and check your models.yaml.",
     "cost": "Compute the cost of tokens, of a reply, or of a log of calls.",
+    "doctor": "Examine the installation, and compare its files with their recorded hashes.",
     "embed": "Turn texts into vectors.",
     "keys": "Store API keys, and manage the keys of a gateway.",
     "local": "Download, list, remove and serve models that run on this machine.",

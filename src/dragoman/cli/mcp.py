@@ -10,7 +10,7 @@ from typing import Annotated
 import click
 from msgspec.structs import replace
 
-from ..registry.keys import is_keyring_usable
+from ..registry.keys import open_keyring
 from ..tools import KeyringTokens, McpOAuth, McpServer, ToolFailure, log_in_by_browser
 from .console import legible
 from .errors import EXIT_CODES, reject, report_mistakes
@@ -45,7 +45,7 @@ def log_in(
     url, oauth = _find_url(server)
     if oauth.grant == "client_credentials":
         raise click.UsageError(f"{server} uses client_credentials, which need no login")
-    if not is_keyring_usable():
+    if open_keyring() is None:
         raise click.UsageError(
             "there is no keyring to store the login in; pip install 'dragoman[keys]'"
         )

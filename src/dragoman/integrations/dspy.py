@@ -12,6 +12,8 @@ itself caches replies and retries calls (``cache=False`` and ``num_retries=0`` t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -51,25 +53,16 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
         none = "none"  # DSPy's adapters insist on a key
         super().__init__(
             name,
-            engine=OpenAIChatLM(api_key=none, transport=_Transport(opened)),
-            async_engine=AsyncOpenAIChatLM(api_key=none, transport=_AsyncTransport(opened)),
+            engine=OpenAIChatLM(api_key=none, transport=_transport(_BlockingAnswer, opened)),
+            async_engine=AsyncOpenAIChatLM(
+                api_key=none, transport=_transport(_AsyncAnswer, opened)
+            ),
             **settings,
         )
 
-    @property
-    def supports_function_calling(self) -> bool:
-        """Always true: a model without tools rejects the request."""
-        return True
-
-    @property
-    def supports_response_schema(self) -> bool:
-        """Always true: where a wire has no schemas, the schema is a part of the prompt."""
-        return True
-
-    @property
-    def supported_params(self) -> set[str]:
-        """The settings for which DSPy asks before it sends them."""
-        return {"response_format", "tools", "tool_choice", "reasoning_effort"}
+    # A model without tools rejects the request; where a wire has no schemas, the prompt has one.
+    supports_function_calling = supports_response_schema = True
+    supported_params = frozenset({"response_format", "tools", "tool_choice", "reasoning_effort"})
 
 
 class _Answer:
@@ -146,19 +139,6 @@ class _AsyncAnswer(_Answer):
         return b"".join([part async for part in self])
 
 
-class _Transport:
-    """Answers the requests of DSPy's blocking calls."""
-
-    answer: type[_Answer] = _BlockingAnswer
-
-    def __init__(self, opened: Opened[Provider, SyncProvider]) -> None:
-        self._opened = opened
-
-    def stream(self, request: Any) -> _Answer:
-        return self.answer(self._opened, request)
-
-
-class _AsyncTransport(_Transport):
-    """Answers the requests of DSPy's asynchronous calls."""
-
-    answer = _AsyncAnswer
+def _transport(answer: type[_Answer], opened: Opened[Provider, SyncProvider]) -> Any:
+    """Return an object with the one method of a transport that DSPy calls."""
+    return SimpleNamespace(stream=partial(answer, opened))

@@ -79,7 +79,7 @@ def store_key(name: str, key: str) -> Place:
         )
     if not key or not key.isprintable() or not key.isascii() or " " in key:
         raise ValueError("a key is one line of printable ASCII characters, without spaces")
-    path, keyring = keys_path(), _open_keyring()
+    path, keyring = keys_path(), open_keyring()
     entries = _read(path)
     if keyring is None:
         _write(path, {**entries, name: _StoredKey("file", key)})
@@ -142,12 +142,7 @@ def _write(path: Path, entries: dict[str, _StoredKey]) -> None:
 # --- the keyring of the operating system -------------------------------------------------------
 
 
-def is_keyring_usable() -> bool:
-    """Return whether the system has a keyring to store keys in."""
-    return _open_keyring() is not None
-
-
-def _open_keyring() -> Any:
+def open_keyring() -> Any:
     """Return the system's keyring; ``None`` if the extra or a usable backend is missing."""
     try:
         import keyring  # keyring is an optional dependency, and slow to import
@@ -168,7 +163,7 @@ def _read_keyring(name: str) -> str | None:
 
 
 def _need_keyring(name: str) -> Any:
-    keyring = _open_keyring()
+    keyring = open_keyring()
     if keyring is None:
         raise _fail(f"{name} is in a keyring that is currently unavailable")
     return keyring

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ..config import ConfigError
-from ..registry.keys import is_keyring_usable, read_key, remove_key, store_key
+from ..registry.keys import open_keyring, read_key, remove_key, store_key
 from .mcp_http import is_loopback
 
 log = logging.getLogger("dragoman")
@@ -49,7 +49,7 @@ class KeyringTokens:
 
     def __setitem__(self, server: str, saved: str, /) -> None:
         try:
-            if is_keyring_usable():
+            if open_keyring() is not None:
                 store_key(name_tokens(server), saved)
                 self._memory.pop(server, None)
                 return
