@@ -494,11 +494,14 @@ class Gate:
             )
         return verdict, self._find_earlier(proposal)
 
-    async def ask(self, proposal: Proposal, verdict: Verdict) -> Decision:
-        """Ask the approver. No answer, or anything other than a clear yes, counts as no."""
+    async def ask(self, proposal: Proposal, verdict: Verdict, *, once: bool = False) -> Decision:
+        """Ask the approver. No answer, or anything other than a clear yes, counts as no.
+
+        With ``once``, no other decision covers the proposal, and this one covers no other.
+        """
         async with self._asking:
             # another call's decision, made while this call waited, may cover this one
-            if (earlier := self._find_earlier(proposal)) is not None:
+            if not once and (earlier := self._find_earlier(proposal)) is not None:
                 return earlier
             try:
                 decision = await ask(self._approve, proposal, verdict)
@@ -506,7 +509,7 @@ class Gate:
                 name = type(error).__name__
                 log.warning("asking about %s failed: %s", proposal.tool_name, name)
                 return Decision(False, "nobody", f"asking failed: {name}", verdict.rule)
-            if (grant := _Grant.of(decision, proposal)) is not None:
+            if not once and (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)
         return decision
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import uvicorn
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, TextContent
+from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 
 server = MCPServer("tools of a test")
 
@@ -55,6 +57,29 @@ async def sleep() -> str:
 def talk() -> str:
     """Return a long text."""
     return "word " * 10_000
+
+
+@server.tool()
+def choose(ctx: Context) -> str | InputRequiredResult:
+    """Ask for a size and a colour, and return the answer."""
+    if ctx.input_responses is not None:
+        return str(ctx.input_responses["form"])
+    sizes = {"size": {"type": "integer", "default": 7}, "colour": {"type": "string"}}
+    form = {"type": "object", "properties": sizes, "required": ["colour"]}
+    asked = ElicitRequestFormParams(message="Which one?", requested_schema=form)
+    return InputRequiredResult(input_requests={"form": ElicitRequest(params=asked)})
+
+
+@server.resource("note://today")
+def today() -> str:
+    """Return a note."""
+    return "buy milk"
+
+
+@server.prompt()
+def review(code: str) -> str:
+    """Ask for a review."""
+    return f"Review {code}."
 
 
 @server.tool()

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from dragoman.log import SqliteLog
 from dragoman.messages import Image, Inline, Text
-from dragoman.permission import Policy, Rule
+from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
 from dragoman.session import Session
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
@@ -30,6 +30,14 @@ pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 TOKEN, WRONG = "tok-73b1f6c0a9d2", "tok-another-and-wrong"
 COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
+CONTEXT = ["list_resources", "read_resource", "list_prompts", "get_prompt"]
+READINGS: list[tuple[str, dict[str, Any], str]] = [
+    ("list_resources", {}, '"uri":"note://today"'),
+    ("read_resource", {"uri": "note://today"}, "buy milk"),
+    ("list_prompts", {}, '"name":"review"'),
+    ("get_prompt", {"name": "review", "arguments": {"code": "x.py"}}, "Review x.py."),
+]
+
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
@@ -37,7 +45,8 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
     # teardown in separate tasks, and callers of a session may do so too.
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     settings: dict[str, Any] = {"env": {"MINE": "1"}, "output_limit": 1000, "deferred": True}
-    server = McpServer(COMMAND, side_effects={"add": "none"}, start_timeout=PATIENCE, **settings)
+    settings |= {"context": True, "side_effects": {"add": "none", "get_prompt": "network"}}
+    server = McpServer(COMMAND, start_timeout=PATIENCE, **settings)
     await server.open()
     yield server
     await server.close()
@@ -49,6 +58,7 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
     """
     await check_calls(server)
     await check_session(server, tmp_path)
+    await check_questions(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")
     sleep.timeout = 10
     with virtual_time(), pytest.raises(ToolFailure, match=r"still running after 10 s"):
@@ -60,7 +70,9 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
 
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
-    assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk", "leak"}
+    own = "add fail show keys vanish sleep talk leak choose"
+    assert set(tools) == {*own.split(), *CONTEXT}
+    assert [tools[name].side_effect for name in CONTEXT] == ["read", "read", "read", "network"]
     assert tools["add"].side_effect == "none"
     assert tools["add"].description.deferred
     # A tool without a declared side effect counts as "execute".
@@ -78,9 +90,51 @@ async def check_calls(server: McpServer) -> None:
     assert "no such thing" in str(seen.content)
     seen = await box.execute("show", {})
     assert seen.content == (Text("a picture"), Image(Inline("iVBORw0KGgo="), "image/png"))
+    for name, arguments, content in READINGS:
+        assert content in str((await box.execute(name, arguments)).content)
+    with pytest.raises(ToolFailure, match="note://other"):
+        await box.execute("read_resource", {"uri": "note://other"})
     seen = await box.execute("talk", {})
     assert seen.truncated
     assert "left out here" in str(seen.content)
+
+
+async def check_questions(server: McpServer, tmp_path: Path) -> None:
+    """Only an approver answers what a server asks, and the answer must fit the form."""
+    asked: list[Proposal] = []
+
+    def approve(answer: Any) -> Any:
+        def decide(proposal: Proposal, verdict: Verdict) -> Decision:
+            asked.append(proposal)
+            return Decision(True, "ann", input=answer and {"answer": answer}, scope="session")
+
+        return decide
+
+    allowed, denied = Rule("allow"), Rule("deny", arguments={"question": "*"})
+    blue = {"size": 7, "colour": "blue"}
+    cases: list[tuple[Any, list[Rule], str | None, dict[str, Any] | None]] = [
+        (None, [allowed], "nobody", None),
+        (approve(blue), [allowed], "ann", blue),
+        (approve({"size": "big"}), [allowed], "ann", None),
+        (approve(None), [allowed], "ann", None),  # the default has no colour
+        (approve(blue), [allowed, denied], "policy", None),
+    ]
+    for number, (approver, rules, by, answer) in enumerate(cases):
+        with SqliteLog(tmp_path / f"questions-{number}.db") as log:
+            model = Listed(propose(call("choose"), call("choose", call_id="2")), "done")
+            async with model:
+                session = Session(model, server.tools, Policy(rules), log, approve=approver)
+                await session.run("Choose.")
+            observed = of(list(log.read(session.id)), "tool.observed")
+            assert len(observed) == 2
+            for seen in observed:
+                [question] = seen.details["questions"]
+                assert (question["question"], question["by"]) == ("Which one?", by)
+                assert question["answer"] == answer
+                assert ("blue" in str(seen.content)) is (answer is not None)
+    # the decision for one question does not cover the next one, or a call
+    assert len(asked) == 6
+    assert asked[0].input["answer"] == {"size": 7}
 
 
 async def test_tool_call_fails_if_the_mcp_server_has_ended(server: McpServer) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from dragoman.permission import Decision
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
 from ..waiting import PATIENCE, settle, virtual_time
@@ -34,7 +35,7 @@ Answer = Callable[[web.Request, Any], Any]
 
 @contextlib.asynccontextmanager
 async def serve(
-    method: str, answer: Answer, pong: Callable[[], Any] | None = None
+    method: str, answer: Answer, pong: Callable[[Any], Any] | None = None
 ) -> AsyncIterator[McpServer]:
     """Serve MCP over HTTP; ``answer`` answers the requests for one method, ``pong`` answers the
     client's answers.
@@ -46,7 +47,7 @@ async def serve(
             return web.Response(status=202 if asked else 405)
         said = {"jsonrpc": "2.0", "id": asked["id"]}
         if "method" not in asked and pong is not None:
-            await pong()
+            await pong(asked)
             return web.Response(status=202)
         if asked["method"] == method:
             given = answer(request, asked["id"])
@@ -248,7 +249,7 @@ async def test_pings_whose_answers_are_not_read_start_no_tasks() -> None:
         silence.set()
         return response
 
-    def pong() -> Any:
+    def pong(_: Any) -> Any:
         pongs.set()
         return silence.wait()
 
@@ -256,6 +257,37 @@ async def test_pings_whose_answers_are_not_read_start_no_tasks() -> None:
         with pytest.raises(ToolFailure, match="ended without"):
             await call(server)
     assert tasks[0] < 50
+
+
+async def test_question_of_an_older_server_is_asked_once_at_a_time() -> None:
+    """A second question is refused while the first is open, so that no tasks are started."""
+    form = {"type": "object", "properties": {"name": {"type": "string", "default": "Ann"}}}
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def send(request: web.Request, request_id: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for number in (1, 2):
+            asked = {"message": "Who?", "requestedSchema": form}
+            question = {"jsonrpc": "2.0", "id": number, "method": "elicitation/create"}
+            await response.write(f"data: {json.dumps(question | {'params': asked})}\n\n".encode())
+        given = [await answers.get(), await answers.get()]
+        content = [
+            {"type": "text", "text": json.dumps(sorted(given, key=lambda each: each["id"]))}
+        ]
+        said = {"jsonrpc": "2.0", "id": request_id, "result": {"content": content}}
+        await response.write(f"data: {json.dumps(said)}\n\n".encode())
+        return response
+
+    async def approve(question: dict[str, Any]) -> Decision:
+        return Decision(True, "ann")
+
+    async with serve("tools/call", send, answers.put) as server, server:
+        seen = await Toolbox(server.tools).execute("look", {}, ask=approve)
+    first, second = json.loads(str(seen.content))
+    assert first["result"] == {"action": "accept", "content": {"name": "Ann"}}
+    assert second["error"]["code"] == -32601
+    assert [each["answer"] for each in seen.details["questions"]] == [{"name": "Ann"}]
 
 
 async def test_opening_a_silent_server_ends_at_its_deadline() -> None:

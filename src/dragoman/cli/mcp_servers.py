@@ -65,6 +65,9 @@ class McpOptions(Struct):
     mcp_deferred: Annotated[
         bool, "Let the model search the tools of MCP servers instead of offering every tool."
     ] = False
+    mcp_context: Annotated[
+        bool, "Offer tools that read the resources and prompts of MCP servers."
+    ] = False
     mcp_accept: Annotated[bool, "Accept new and changed tools of MCP servers without asking."] = (
         False
     )
@@ -96,7 +99,13 @@ async def open_servers(
                 settings["oauth"] = McpOAuth()
         accept = _make_accept(lines, always=options.mcp_accept)
         with reject(ValueError, about="--mcp: " if at < len(named) else "MCP server: "):
-            server = McpServer(**settings, pins=pins, accept=accept, deferred=options.mcp_deferred)
+            server = McpServer(
+                **settings,
+                pins=pins,
+                accept=accept,
+                deferred=options.mcp_deferred,
+                context=options.mcp_context,
+            )
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -155,7 +156,8 @@ class _IntentRun:
         await self._write(logs.ToolStarted(intent.id, tool.name, proposal.input, context))
         try:
             withheld = self.gate.policy.withheld(proposal)
-            observation = await self.tools.execute(tool.name, proposal.input, withheld)
+            ask = partial(self._ask, tool)
+            observation = await self.tools.execute(tool.name, proposal.input, withheld, ask)
         except ToolFailure as failure:
             facts = failure.kind, failure.message, failure.duration_ms
             await self._write(logs.ToolFailed(intent.id, tool.name, *facts))
@@ -170,6 +172,17 @@ class _IntentRun:
             raise
         else:
             await self._observe(observation)
+
+    async def _ask(self, tool: ExecutableTool, question: dict[str, Any]) -> Decision:
+        """Decide about a question of the running tool. A rule may deny it, but not answer it."""
+        # An answer from another process to the call itself must not answer the question.
+        intent_id = f"{self.intent.id}.question"
+        facts = tool.side_effect, (), intent_id, self.journal.session
+        proposal = Proposal(tool.name, question, *facts)
+        verdict = self.gate.policy.judge(proposal)
+        if verdict.action == "deny":
+            return Decision(False, "policy", verdict.reason, verdict.rule)
+        return await self.gate.ask(proposal, verdict, once=True)
 
     async def _observe(self, seen: Observation) -> None:
         names = self.intent.id, self.intent.tool_name

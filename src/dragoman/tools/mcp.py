@@ -20,16 +20,20 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
+from .mcp_context import CONTEXT_TOOLS, list_context_tools, to_result
 from .mcp_http import MAX_ITEMS, MAX_REPLY, is_loopback, open_http
 from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
+from .mcp_questions import Questions
 from .mcp_stdio import ProgramStream, answer_requests, open_program
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe
 from .runtime import (
+    ASK,
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
     ExecutableTool,
@@ -72,6 +76,9 @@ class McpServer:
     ``McpOAuth``, or an ``httpx2.Auth`` of the MCP library. With ``pins``, a tool whose definition
     is not the pinned one is offered only if ``accept`` agrees. With ``deferred``, the tools are
     offered once a tool search finds them.
+
+    With ``context``, the server's resources and prompts are offered by up to four tools with the
+    side effect ``read``: ``list_resources``, ``read_resource``, ``list_prompts``, ``get_prompt``.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class McpServer:
         pins: ToolPins | None = None,
         accept: AcceptChange | None = None,
         deferred: bool = False,
+        context: bool = False,
     ) -> None:
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
             raise ValueError("target: must be a URL, or a list of the program and its arguments")
@@ -105,6 +113,7 @@ class McpServer:
         self._pins = pins
         self._accept = accept
         self._deferred = deferred
+        self._context = context
         self._prefix = prefix
         self._env = dict(env or {})
         self._cwd = cwd
@@ -116,6 +125,7 @@ class McpServer:
         self._program: ProgramStream | None = None
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
+        self._running: list[Questions] = []  # those of the running calls
         self.tools: list[ExecutableTool] = []
         self.refused: list[str] = []
 
@@ -187,10 +197,30 @@ class McpServer:
         await self.close()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
-        """Call a tool by the server's own name for it."""
+        """Call a tool by the server's own name for it.
+
+        The details have the questions that the server asks during the call, and the answers.
+        """
+        questions = Questions(ASK.get())
+        self._running.append(questions)
+        try:
+            result = await self._send("call_tool", name, dict(arguments))
+            seen = _observe(result, self._secrets)
+        finally:
+            self._running.remove(questions)
+            questions.close()
+        asked = {"questions": questions.asked} if questions.asked else {}
+        return replace(seen, details=seen.details | asked)
+
+    async def read(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        """List or read resources or prompts; ``name`` is that of one of the four tools."""
+        return _observe(to_result(name, await self._send(name, **arguments)), self._secrets)
+
+    async def _send(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the MCP library; raise ``ToolFailure`` if it fails."""
         if self._client is None or self._owner is None or self._owner.done():
             raise ToolFailure("lost", f"{self.label}: the connection is closed")
-        asking = asyncio.ensure_future(self._client.call_tool(name, dict(arguments)))
+        asking = asyncio.ensure_future(getattr(self._client, method)(*arguments, **named))
         # Raise the failure outside of ``except``. Otherwise the library's exception, which may
         # quote the headers, would stay attached to it as its context.
         try:
@@ -199,7 +229,7 @@ class McpServer:
             await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise ToolFailure("lost", f"{self.label}: the connection ended during the call")
-            return _observe(asking.result(), self._secrets)
+            return asking.result()
         except ToolFailure:
             raise
         except Exception as error:
@@ -230,6 +260,8 @@ class McpServer:
                 async with contextlib.AsyncExitStack() as stack:
                     client = await self._connect(stack, pipe.write_end)
                     self._take_tools(await _list(client))
+                    if self._context:
+                        self._add_context(client.server_capabilities)
                     self._client = client
                     if not ready.done():
                         ready.set_result(None)
@@ -245,6 +277,7 @@ class McpServer:
         # Importing the library takes half a second, which only users of MCP should pay.
         try:
             from mcp import Client
+            from mcp_types import ElicitResult
         except ImportError:
             raise ToolFailure(
                 "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
@@ -259,7 +292,18 @@ class McpServer:
                 open_program(argv, self._env, self._cwd, errors_to)
             )
             transport = contextlib.nullcontext((self._program, self._program))
-        return await stack.enter_async_context(Client(answer_requests(transport)))
+
+        async def ask(context: Any, params: Any) -> ElicitResult:
+            given = params.model_dump(mode="json", by_alias=True)
+            return ElicitResult.model_validate(await self._elicit(given))
+
+        streams = answer_requests(transport, self._elicit)
+        return await stack.enter_async_context(Client(streams, elicitation_callback=ask))
+
+    async def _elicit(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a question of the server. It does not name the call that it belongs to."""
+        asked = self._running[0] if len(self._running) == 1 else Questions(None)
+        return await asked.answer(params)
 
     def _make_guard(self) -> Guard | None:
         auth, target, secrets = self._oauth, str(self._target), self._secrets
@@ -304,6 +348,19 @@ class McpServer:
         for reason in self.refused:
             log.warning("%s", reason)
 
+    def _add_context(self, capabilities: Any) -> None:
+        taken = {tool.name for tool in self.tools}
+        for name in list_context_tools(capabilities):
+            description = replace(CONTEXT_TOOLS[name], name=self._prefix + name)
+            if description.name in taken:
+                self.refused.append(f"{self.label}: its tool {description.name} hides another")
+                continue
+            effect = self._side_effects.get(name, "read")
+            limits = {"timeout": self._timeout, "output_limit": self._output_limit}
+            tool = McpTool(self, name, description, side_effect=effect, **limits)
+            tool.call = self.read
+            self.tools.append(tool)
+
     def _is_usable(self, name: str) -> bool:
         return bool(name and _NAME.fullmatch(self._prefix + name))
 
@@ -328,12 +385,13 @@ class McpTool(ExecutableTool):
         super().__init__(description, **settings)
         self._server = server
         self._remote_name = remote_name
+        self.call = server.call
 
     def context(self) -> dict[str, Any]:
         return {"server": self._server.label, "remote_name": self._remote_name}
 
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
-        return await self._server.call(self._remote_name, arguments)
+        return await self.call(self._remote_name, arguments)
 
 
 async def _list(client: Any) -> list[Any]:

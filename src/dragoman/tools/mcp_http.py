@@ -28,6 +28,10 @@ _Items: TypeAlias = Annotated[tuple[msgspec.Raw, ...], Meta(max_length=MAX_ITEMS
 class _McpResult(Struct):
     content: _Items = ()
     tools: _Items = ()
+    resources: _Items = ()
+    contents: _Items = ()
+    prompts: _Items = ()
+    messages: _Items = ()
 
 
 class _McpReply(Struct):

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 from .mcp_http import MAX_REPLY
 from .process import clean_environment, end_process, signal_group, supervise
 
+Elicit: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _GRACE = 2.0  # seconds that a program has to end after its standard input was closed
 _METHOD_NOT_FOUND = -32601  # a code of JSON-RPC
 
@@ -77,11 +78,13 @@ class AnsweringStream(_Stream):
     """Answer the requests of a server one after the other, and yield its other messages.
 
     The library would start a task for each request: a server that sends many and does not read
-    the answers would fill the memory. A client that offers nothing knows only ``ping``.
+    the answers would fill the memory. ``elicit`` answers the questions of the server: a task
+    waits for the answer to one, and others are refused until then.
     """
 
-    def __init__(self, read: Any, write: Any) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: Any, write: Any, elicit: Elicit) -> None:
+        self._read, self._write, self._elicit = read, write, elicit
+        self._asking: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -95,21 +98,36 @@ class AnsweringStream(_Stream):
             message = getattr(item, "message", None)
             if not isinstance(message, JSONRPCRequest):
                 return item
+            is_idle = self._asking is None or self._asking.done()
+            if message.method == "elicitation/create" and is_idle:
+                self._asking = asyncio.create_task(self._ask(message))
+                continue
             answer: Any = JSONRPCResponse(jsonrpc="2.0", id=message.id, result={})
             if message.method != "ping":
-                error = ErrorData(code=_METHOD_NOT_FOUND, message="the client offers no methods")
+                error = ErrorData(code=_METHOD_NOT_FOUND, message="the client does not offer it")
                 answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
             await self._write.send(SessionMessage(answer))
 
+    async def _ask(self, message: Any) -> None:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import JSONRPCResponse
+
+        result = await self._elicit(message.params or {})
+        answer = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
+        await self._write.send(SessionMessage(answer))
+
     async def aclose(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         await self._read.aclose()
 
 
 @contextlib.asynccontextmanager
-async def answer_requests(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+async def answer_requests(transport: Any, elicit: Elicit) -> AsyncIterator[tuple[Any, Any]]:
     """Open a connection of the MCP library whose requests from the server are answered here."""
     async with transport as (read, write):
-        yield AnsweringStream(read, write), write
+        yield AnsweringStream(read, write, elicit), write
 
 
 @contextlib.asynccontextmanager

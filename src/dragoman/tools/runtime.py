@@ -11,7 +11,7 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -22,6 +22,7 @@ from msgspec.structs import asdict, replace
 from ..errors import InvalidRequestError, quote
 from ..log import SideEffect
 from ..messages import Audio, Document, Image, Inline, Text, Tool, UserBlock
+from ..permission import Decision
 from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 
@@ -38,6 +39,9 @@ FailureKind: TypeAlias = Literal[
 # walks a folder omits such paths and reports how many it omitted. The session derives the function
 # from the rules of its policy.
 WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)
+# A function that asks the approver of the session on behalf of the running call.
+Ask: TypeAlias = Callable[[dict[str, Any]], Awaitable[Decision]]
+ASK: ContextVar[Ask | None] = ContextVar("ask", default=None)
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
@@ -197,16 +201,18 @@ class Toolbox:
         name: str,
         arguments: Mapping[str, Any],
         withheld: Callable[[str], bool] | None = None,
+        ask: Ask | None = None,
     ) -> Observation:
         """Run a tool within its timeout and output limit.
 
         Raise ``ToolFailure`` if it does not finish.
 
-        ``withheld`` is a function that returns whether the tool must hide a path.
+        ``withheld`` is a function that returns whether the tool must hide a path; ``ask`` is one
+        that asks the approver, within the timeout.
         """
         tool = self._tools[name]
         began = time.perf_counter()
-        token = WITHHELD.set(withheld)
+        token, asked = WITHHELD.set(withheld), ASK.set(ask)
         try:
             observation = await self._run(tool, arguments)
         except ToolFailure as failure:
@@ -214,6 +220,7 @@ class Toolbox:
             raise
         finally:
             WITHHELD.reset(token)
+            ASK.reset(asked)
         return replace(limit_output(observation, tool.output_limit), duration_ms=_since(began))
 
     async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:
