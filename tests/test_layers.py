@@ -49,7 +49,8 @@ FLOORS = {
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers",
     "sync": "the blocking facade", "local": "the embedded model",
-    "integrations": "models for other frameworks", "testing": "the pytest plugin",
+    "integrations": "models for other frameworks",
+    "compat": "the functions of other libraries", "testing": "the pytest plugin",
     "cli": "the command",
 }  # fmt: skip
 LAYERS = list(FLOORS)
@@ -74,6 +75,11 @@ ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
     ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
+    ("cli/import.py", "litellm"): "the program whose configuration is converted",
+    **{
+        (f"compat/litellm/{name}.py", "litellm"): "the library whose functions it has"
+        for name in ("__init__", "calls", "exceptions", "names", "proxy", "records")
+    },
 }
 # The layers before ``tools`` must not execute tools. The log calls ``execute`` of a database driver,
 # which runs SQL.

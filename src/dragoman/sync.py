@@ -173,6 +173,12 @@ class _Portal:
 _portal = _Portal()
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the portal's event loop, wait for it, and return its result."""
+    _warn_in_loop()
+    return _portal.run(work)
+
+
 class SyncEventStream(Generic[Parsed]):
     """A reply as a stream of events, to iterate with ``for``."""
 

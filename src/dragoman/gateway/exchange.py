@@ -141,8 +141,9 @@ class ChatHandler:
         asked = account.note_request(read.asked)
         resolved = resolve_model(models, caller, asked.request.model)
         account.model = resolved.name
+        drops = caller.key is not None and caller.key.on_loss == "drop"
         translated = await incoming.work(
-            translate_for, resolved, asked, front, read.is_native, caller
+            translate_for, resolved, asked, front, read.is_native, drops
         )
         account.warnings = translated.warnings
         await incoming.work(check_translated, resolved, translated, caller)

@@ -35,14 +35,16 @@ def translate_for(
     asked: Asked,
     front: ServerCodec,
     is_native: bool,
-    caller: Caller,
+    drops: bool,
 ) -> Translated:
-    """Check a request, then translate it to the model's wire and the provider's name for it."""
+    """Check a request, then translate it to the model's wire and the provider's name for it.
+
+    ``drops`` is whether fields such as ``logprobs`` are dropped instead of rejecting the request.
+    """
     check_request(asked.request, history=False)
     provider = resolved.provider
     has_limit = provider.capabilities.known("max_output_tokens") is not None
     target = Target(resolved.name, resolved.upstream.wires, has_limit)
-    drops = caller.key is not None and caller.key.on_loss == "drop"
     made = translate(asked, front, target, is_native=is_native, drops=drops)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)

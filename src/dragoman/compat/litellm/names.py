@@ -1,0 +1,95 @@
+"""Find the vendor that a model name of LiteLLM refers to, by the table ``catalog/litellm.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...registry import load_vendor
+
+
+class Route(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the models with one prefix are: a vendor of the catalogue, or a compatible API.
+
+    ``path`` is added to addresses that users give. ``template`` is the address of a cloud, in
+    which ``settings`` are filled in, and ``auth`` the credentials that are used there. ``strip``
+    are beginnings of model names to remove, ``prefix`` is one to add, and ``only`` is a pattern
+    for the models that can be reached.
+    """
+
+    vendor: str = ""
+    base_url: str | None = None
+    api_key_env: str | None = None
+    path: str = ""
+    template: str = ""
+    settings: tuple[str, ...] = ()
+    auth: dict[str, str] = {}
+    strip: tuple[str, ...] = ()
+    prefix: str = ""
+    only: str = ""
+
+    @property
+    def key_variable(self) -> str | None:
+        """The environment variable that holds the API key."""
+        return load_vendor(self.vendor).api_key_env if self.vendor else self.api_key_env
+
+    def find_adapter(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the address and the credentials of an adapter; empty if they are the vendor's."""
+        found = {name: given.get(name) for name in self.settings}
+        if base_url := given.get("api_base"):
+            base_url = base_url.rstrip("/")
+            return {"base_url": base_url if self.path in base_url else base_url + self.path}
+        if found and None not in found.values():
+            auth = {key: value.format_map(found) for key, value in self.auth.items()}
+            return {"base_url": self.template.format_map(found), "auth": auth}
+        return (
+            {"base_url": self.base_url, "api_key_env": self.api_key_env} if self.base_url else {}
+        )
+
+
+class Named(Struct, frozen=True):
+    """A model: LiteLLM's name of its provider, its route, and the vendor's name of the model."""
+
+    provider: str
+    route: Route
+    model: str
+
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    source: str
+    routes: dict[str, Route]
+    unprefixed: tuple[str, ...]  # the providers whose models need no prefix
+    strategies: dict[str, str]
+    no_effect: dict[str, str]  # parameters of a call without an effect, and what to use instead
+    advice: dict[str, str]  # settings of a proxy without an equal, and what to do about them
+
+
+@cache
+def read_table() -> _Table:
+    """Return the table of LiteLLM's names and settings."""
+    data = files("dragoman").joinpath("catalog", "litellm.json").read_bytes()
+    return msgspec.json.decode(data, type=_Table)
+
+
+def find_name(model: str, provider: str | None = None) -> Named | None:
+    """Return where a model is; ``None`` if neither its prefix nor its name is known."""
+    table = read_table()
+    prefix, slash, rest = model.partition("/")
+    if slash and prefix == (provider or prefix) and prefix in table.routes:
+        provider, model = prefix, rest
+    for each in table.unprefixed if provider is None else ():
+        if provider is None and load_vendor(table.routes[each].vendor).lists(model):
+            provider = each
+    route = table.routes.get(provider or "")
+    if provider is None or route is None or not re.search(route.only, model):
+        return None
+    for start in route.strip:
+        model = model.removeprefix(start)
+    is_complete = not route.prefix or model.startswith(route.prefix)
+    return Named(provider, route, model if is_complete else route.prefix + model)

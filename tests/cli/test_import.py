@@ -1,0 +1,206 @@
+"""``dragoman import``: the configuration of LiteLLM's proxy becomes models.yaml and keys.yaml."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli import main
+from dragoman.compat.litellm.names import read_table
+from dragoman.config import read_yaml
+from dragoman.gateway import create_app
+from dragoman.gateway.keys import KeyRing
+from dragoman.registry import Registry, vendor_names
+from dragoman.serving import serving
+from dragoman.sim import ScriptedProvider, SimServer
+
+CONFIG = """\
+model_list:
+  - model_name: balanced
+    litellm_params: {model: azure/mine, api_base: https://eu.openai.azure.com/, api_key: os.environ/EU, weight: 3}
+    model_info: {base_model: azure/gpt-4o, id: a, supports_vision: true}
+  - model_name: balanced
+    litellm_params: {model: openai/gpt-4o, api_key: sk-canary-0123456789, temperature: 0.2, rpm: 20_000}
+  - model_name: claude
+    litellm_params: {model: anthropic/claude-sonnet-4-6, timeout: 30}
+  - {model_name: nova, litellm_params: {model: "bedrock/converse/amazon.nova-lite-v1:0", aws_region_name: eu-west-3}}
+  - {model_name: gem, litellm_params: {model: vertex_ai/gemini-2.5-pro, vertex_project: p, vertex_location: europe-west1}}
+  - {model_name: sonar, litellm_params: {model: perplexity/sonar}}
+  - {model_name: "groq/*", litellm_params: {model: "groq/*"}}
+  - {model_name: odd, litellm_params: {model: sagemaker/x}}
+  - {model_name: late, litellm_params: {model: openai/x, api_base: os.environ/LATE_BASE}}
+router_settings:
+  routing_strategy: latency-based-routing
+  fallbacks: [{claude: [nova, lost]}]
+  num_retries: 3
+  cooldown_time: 30
+  model_group_alias: {quick: claude, none: lost}
+  redis_host: h
+litellm_settings: {drop_params: true, callbacks: [langfuse], request_timeout: 60}
+general_settings:
+  master_key: sk-1234
+  database_url: postgresql://u:p@h/db
+environment_variables: {A: sk-canary-0123456789}
+"""
+REMARKS = {
+    4: ["model_list[0].model_info.supports_vision: has no equal"],
+    6: [
+        "model_list[1].litellm_params.temperature: has no equal",
+        "model_list[1].litellm_params.api_key: a key in plain text is not copied; put it in"
+        " OPENAI_API_KEY_1",
+    ],
+    12: ["model_list[6].litellm_params.model: a wildcard has no equal; clients call groq:*"],
+    13: [
+        "model_list[7].litellm_params.model: no vendor is known for 'sagemaker/x'; add an adapter"
+    ],
+    14: ["model_list[8].litellm_params.api_base: LATE_BASE is not set; set it, and import again"],
+    17: ["router_settings.fallbacks: no model is named 'lost'"],
+    20: ["router_settings.model_group_alias: none: no model is named 'lost'"],
+    21: [f"router_settings.redis_host: {read_table().advice['redis_host']}"],
+    22: [f"litellm_settings.callbacks: {read_table().advice['callbacks']}"],
+    25: [f"general_settings.database_url: {read_table().advice['database_url']}"],
+    26: [f"environment_variables: {read_table().advice['environment_variables']}"],
+}
+
+
+def run(folder: Path, *words: str, config: str | None = CONFIG) -> Result:
+    if config is not None:
+        (folder / "config.yaml").write_text(config)
+    words = ("import", "litellm", str(folder / "config.yaml"), "--output", str(folder), *words)
+    return CliRunner().invoke(main, words)
+
+
+def test_every_setting_without_an_equal_is_listed_with_its_line(tmp_path: Path) -> None:
+    shown = json.loads(run(tmp_path, "--json").stdout)
+    assert shown["files"] == [str(tmp_path / "models.yaml"), str(tmp_path / "keys.yaml")]
+    found: dict[int, list[str]] = {}
+    for each in shown["remarks"]:
+        found.setdefault(each["line"], []).append(each["problem"])
+    assert dict(sorted(found.items())) == REMARKS
+    printed = run(tmp_path, "--force")
+    assert printed.stdout.split() == shown["files"]
+    assert f"remark: {tmp_path / 'config.yaml'}:12: {REMARKS[12][0]}" in printed.stderr
+
+
+def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
+    run(tmp_path)
+    made: dict[str, Any] = read_yaml(tmp_path / "models.yaml").plain()
+    late = {"max_retries": 3, "timeout_seconds": 60}
+    assert made["adapters"]["azure"] == {
+        "type": "azure", "base_url": "https://eu.openai.azure.com/openai/v1",
+        "api_key_env": "EU", **late,
+    }  # fmt: skip
+    assert made["adapters"]["anthropic"] == {"type": "anthropic", **late, "timeout_seconds": 30}
+    assert made["adapters"]["bedrock"]["auth"] == {"type": "aws", "region": "eu-west-3"}
+    assert "/projects/p/locations/europe-west1/" in made["adapters"]["google"]["base_url"]
+    assert made["adapters"]["perplexity"]["api_key_env"] == "PERPLEXITYAI_API_KEY"
+    assert made["models"]["azure:mine"] == {"priced_as": "azure:gpt-4o"}
+    assert made["groups"]["balanced"] == {
+        "strategy": "lowest_latency", "max_retries": 3,
+        "candidates": [
+            {"model": "azure:mine", "weight": 3},
+            {"model": "openai:gpt-4o", "weight": 20000, "rate_limit": {"requests_per_minute": 20000}},
+        ],
+    }  # fmt: skip
+    assert made["groups"]["claude"]["aliases"] == ["quick"]
+    registry = Registry.load(tmp_path / "models.yaml")
+    candidates = registry.groups()["claude"].candidates
+    assert [each.model for each in candidates] == [
+        "anthropic:claude-sonnet-4-6",
+        "bedrock:amazon.nova-lite-v1:0",
+    ]
+    assert registry.aliases()["sonar"] == "perplexity:sonar"
+
+
+@pytest.mark.parametrize(
+    ("more", "strategy", "models"),
+    [
+        ("", "weighted", ["openai:a", "openai:b"]),
+        ("router_settings: {routing_strategy: usage-based-routing-v2}", "weighted", None),
+        ("router_settings: {fallbacks: [{m: [c]}]}", "fallback", ["openai:a", "openai:b", "openai:c"]),
+        ("litellm_settings: {default_fallbacks: [c]}", "fallback", None),
+    ],
+)  # fmt: skip
+def test_a_group_balances_or_falls_back(
+    more: str, strategy: str, models: list[str] | None, tmp_path: Path
+) -> None:
+    listed = "".join([
+        f"  - {{model_name: {name}, litellm_params: {{model: openai/{model}}}}}\n"
+        for name, model in (("m", "a"), ("m", "b"), ("c", "c"))
+    ])  # fmt: skip
+    result = run(tmp_path, config=f"model_list:\n{listed}{more}\n")
+    group = Registry.load(tmp_path / "models.yaml").groups()["m"]
+    assert group.strategy == strategy
+    assert models in (None, [each.model for each in group.candidates])
+    assert bool(more) == ("remark" in result.stderr)
+
+
+def test_keys_are_hashed_or_named_and_files_are_private_and_kept(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    for name in ("models.yaml", "keys.yaml"):
+        text = (tmp_path / name).read_text()
+        assert "canary" not in text + result.output
+        assert "sk-1234" not in text + result.output
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    key = KeyRing.load(tmp_path / "keys.yaml").find("sk-1234")
+    assert key is not None
+    assert (key.id, key.on_loss) == ("master", "drop")
+    (tmp_path / "models.yaml").unlink()
+    refused = run(tmp_path)
+    assert refused.exit_code == 2
+    assert "keys.yaml exists; use --force" in refused.stderr
+    assert not (tmp_path / "models.yaml").exists()
+    assert run(tmp_path, "--force").exit_code == 0
+
+
+def test_an_invalid_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    for config, problem in (("model_list: [1]\n", "model_list[0]: must be a mapping"), (None, "")):
+        (tmp_path / "config.yaml").unlink(missing_ok=True)
+        result = run(tmp_path, config=config)
+        assert result.exit_code == 2
+        assert problem in result.stderr
+        assert "Traceback" not in result.output
+
+
+async def test_imported_files_serve_a_request(tmp_path: Path) -> None:
+    with SimServer(ScriptedProvider("Hi.")) as server:
+        config = (
+            "model_list:\n  - model_name: fast\n    litellm_params:\n"
+            f"      {{model: openai/m, api_base: {server.url}/v1, rpm: 60}}\n"
+            "  - model_name: other\n    litellm_params:\n"
+            f"      {{model: anthropic/m, api_base: {server.url}, api_key: os.environ/HOME}}\n"
+            "general_settings: {master_key: sk-1234}\n"
+        )
+        run(tmp_path, config=config)
+        async with Registry.load(tmp_path / "models.yaml") as registry:
+            app = create_app(registry, keys=KeyRing.load(tmp_path / "keys.yaml"))
+            async with (
+                serving(app, host="127.0.0.1", port=0) as url,
+                aiohttp.ClientSession(url) as client,
+            ):
+                for model, key, status in (
+                    ("fast", "sk-1234", 200),
+                    ("other", "sk-1234", 200),
+                    ("fast", "sk-0", 401),
+                ):
+                    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+                    headers = {"authorization": f"Bearer {key}"}
+                    reply = await client.post("/v1/chat/completions", json=body, headers=headers)
+                    made = await reply.json()
+                    assert reply.status == status
+                    assert status != 200 or made["choices"][0]["message"]["content"] == "Hi."
+    assert [request.model for request in server.requests] == ["m", "m"]
+
+
+def test_every_route_leads_to_a_vendor_of_the_catalogue_or_an_address() -> None:
+    table = read_table()
+    for name, route in table.routes.items():
+        assert route.vendor in vendor_names() or route.base_url or name == "litellm_proxy"
+        assert bool(route.settings) == bool(route.template)
+    assert set(table.unprefixed) <= set(table.routes)
