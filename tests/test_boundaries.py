@@ -56,6 +56,8 @@ BY_NAME = {
     "cli/__init__.py": "a command is loaded when it is called",
     "cli/agent.py": "the protocol of editors needs an extra",
     "cli/serve.py": "the gateway needs an extra",
+    "cli/ui.py": "the gateway needs an extra",
+    "gateway/app.py": "the pages are loaded when the first of them is requested",
     "gateway/__init__.py": "the application needs an extra",
     "integrations/bridge.py": "each bridge needs its framework",
     "provider/connect.py": "connect() takes names of the registry, and retries=, from layers below",

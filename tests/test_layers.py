@@ -49,6 +49,7 @@ FLOORS = {
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers",
     "sync": "the blocking facade", "local": "the embedded model",
+    "web": "the web pages of the gateway and of `dragoman ui`",
     "integrations": "models for other frameworks",
     "compat": "the functions of other libraries", "testing": "the pytest plugin",
     "cli": "the command",

@@ -174,7 +174,10 @@ _portal = _Portal()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the portal's event loop, wait for it, and return its result."""
+    """Run a coroutine in the thread of the blocking calls, and return its result.
+
+    A provider that it opens there can be used by later calls of this function.
+    """
     _warn_in_loop()
     return _portal.run(work)
 
@@ -233,14 +236,6 @@ class SyncEventStream(Generic[Parsed]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the thread of the blocking calls, and return its result.
-
-    A provider that it opens there can be used by later calls of this function.
-    """
-    return _portal.run(work)
 
 
 def close_soon(model: Model) -> None:

@@ -21,8 +21,8 @@ from dragoman.sim import ScriptedProvider, ScriptRule
 
 from ..listed import Listed, reply
 from ..test_quality import CALLS, answer, count, look
+from ..web.test_site import get
 from .serving import serving
-from .test_admin import get
 from .test_app import ANN, BOB, BODY, bearer, post
 
 ADMIN, DIGEST = new_key()

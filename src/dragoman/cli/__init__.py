@@ -37,6 +37,7 @@ _COMMANDS = {
     "serve": "Serve models to existing clients over the APIs of the vendors.",
     "sim": "Serve a simulated model whose replies and faults a script defines.",
     "templates": "Manage saved prompts with variables for dragoman ask -t.",
+    "ui": "Talk with models in a browser, and see what is sent to each.",
 }
 
 

@@ -168,10 +168,15 @@ class ServeOptions(Struct):
     ] = 30.0
     admin: Annotated[
         ExistingFile,
-        "Serve the admin page at /admin, and the figures of all keys at /metrics, to the key whose "
-        "hash (sha256:...) is in this file; --new-key makes one.",
+        "Show overview, keys and traces at /, and the figures of all keys at /metrics, to the key "
+        "whose hash (sha256:...) is in this file; --new-key makes one.",
         option("FILE"),
     ] = None
+    ui: Annotated[
+        bool,
+        "Serve the web pages at /, with --auth only to the key of --admin; without --auth and "
+        "--admin, the playground and the models to this machine.",
+    ] = True
     as_json: Annotated[Json, "Print a new key as JSON."] = False
 
 
@@ -200,6 +205,7 @@ def command(options: ServeOptions) -> None:
             "check_host": is_loopback(options.host) and options.keys is None,
             "bounds": _read_bounds(options),
             "admin": _read_admin(options.admin),
+            "ui": "dragoman.web" if options.ui else None,
         }
         with contextlib.ExitStack() as stack:
             settings["metrics"] = _open_metrics_folder(stack) if options.workers > 1 else None

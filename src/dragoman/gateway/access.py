@@ -213,7 +213,7 @@ class Service(Struct, kw_only=True, eq=False):
             if key is None:
                 raise AuthenticationError(f"the key is missing or unknown{front.key_advice}")
             return Caller(headers, key, key if key.is_limited else None)
-        self._check_origin(headers)
+        self.check_origin(headers)
         return Caller(headers, None)
 
     def is_admin(self, headers: Mapping[str, str]) -> bool:
@@ -227,7 +227,7 @@ class Service(Struct, kw_only=True, eq=False):
         digest = hash_key(value.strip())
         return self.admin is not None and hmac.compare_digest(digest, self.admin)
 
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
+    def check_origin(self, headers: Mapping[str, str]) -> None:
         """Raise ``AuthenticationError`` if a web page or another machine sent the request."""
         # Protect against CSRF and DNS rebinding: a gateway without keys serves local programs, not
         # web pages. A web page can make its host name resolve to the gateway's address and post

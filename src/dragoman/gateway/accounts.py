@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallCompleted, Inbound, RoutingSwitched
+from ..calls import CallCompleted, CallFailed, Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -29,6 +29,7 @@ from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
 from .ledger import Lease
+from .usage import Row
 
 access = logging.getLogger("dragoman.access")
 
@@ -70,6 +71,7 @@ class Account:
     error: ProviderError | None = None
     # whether the client got the reply that caused the error as a complete one
     is_passed_on = False
+    conversation = ""  # the session of the event log that a call of the playground belongs to
     _id: str | None = None
     # The records that the ledger has counted, and the error at that time: the call may still fail
     # while the last bytes of its reply are sent.
@@ -167,8 +169,10 @@ class Account:
         service = self._service
         call = self.call if isinstance(self.call, ChatCall) else None
         switches = [] if call is None else find_switches(call.reply)
+        session = ""
         if service.calls is not None and records:
-            service.calls.put(records, switches, () if call is None else call.list_messages())
+            messages = () if call is None else call.list_messages()
+            session = service.calls.put(records, switches, messages, self.conversation)
         usage, money = add_up(records)
         tokens = _count_tokens(usage)
         if self.caller.limited is not None and (self.lease or tokens):
@@ -183,11 +187,40 @@ class Account:
             service.tracing.end(self.span, facts, records)
         # the model is empty if the request was rejected before its model was known
         if service.usage is not None and self.model:
-            service.usage.count(self.caller.owner, self.model, self.status, usage, money)
+            service.usage.count(self._make_row(records, seconds, usage, money, session))
         if access.isEnabledFor(logging.INFO):
             lines: list[Any] = [*switches, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
                 access.info("%s", msgspec.json.encode(line).decode())
+
+    def _make_row(
+        self,
+        records: Sequence[CallEnd],
+        seconds: float,
+        usage: Usage,
+        money: Decimal,
+        session: str,
+    ) -> Row:
+        is_unpriced = any(
+            each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in records
+        )
+        status, error = self.status or 499, self.describe().error or ""
+        if status == 499 or (records and isinstance(records[-1], CallFailed)):
+            error = error or CallCancelledError.category  # only the client leaves no error
+        return Row(
+            at=int((time.time() - seconds) * 1000),
+            id=self.id,
+            key=self.caller.owner,
+            model=self.model,
+            status=499 if error and status < 400 else status,
+            error=error,
+            input=usage.input_tokens or 0,
+            output=usage.output_tokens or 0,
+            usd=money,
+            unpriced=int(is_unpriced),
+            latency=round(seconds * 1000),
+            session=session,
+        )
 
     def _settle(self, key: Key, tokens: int, money: Decimal) -> None:
         """Release the lease, and count the usage that the ledger has not counted yet.

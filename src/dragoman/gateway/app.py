@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,6 @@ from ..registry import Registry
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
 from .access import Bounds, Service
-from .admin import AdminPage
 from .background import Background
 from .call_log import CallLog
 from .exchange import ChatHandler
@@ -87,6 +87,7 @@ def create_app(
     tracing: Tracing | None = None,
     open_ready: bool = False,
     betas: Sequence[str] = ("default",),
+    ui: Callable[[Service], ASGIApp] | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
@@ -99,9 +100,11 @@ def create_app(
     allows clients of the Gemini wire to send their key in the URL (``?key=``); by default only
     local clients may. ``store`` keeps responses, so that clients of the Responses wire can refer
     to them; the application closes neither the log nor the store. ``admin`` is the hash of a key
-    for the page ``/admin``, which shows ``usage``, by default the usage of this process.
-    ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no models.
-    ``betas`` are patterns of the betas that clients may use on models of the same wire.
+    that reads ``/metrics`` and the pages; with it, requests are counted in ``usage``, by default
+    in memory. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
+    models. ``betas`` are patterns of the betas that clients may use on models of the same wire.
+    ``ui`` makes the pages at ``/`` (``dragoman.web.make_site``) when the first of them is
+    requested; they need ``admin``, or a gateway without keys.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -117,7 +120,7 @@ def create_app(
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
     app = _Gateway(
-        routes=_routes(service),
+        routes=_routes(service, ui),
         middleware=[_allow_origins(cors)] if cors else [],
         lifespan=partial(_live, service),
     )
@@ -214,7 +217,21 @@ async def _poll(keys: KeyRing) -> None:
 # --- the routes of the application -------------------------------------------------------------
 
 
-def _routes(service: Service) -> list[Route]:
+class _Pages:
+    """The pages at ``/``, which are imported and built when the first of them is requested."""
+
+    def __init__(self, service: Service, make: Callable[[Service], ASGIApp]) -> None:
+        self._service = service
+        self._make = make
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = self._make(self._service)
+        await self._app(scope, receive, send)
+
+
+def _routes(service: Service, ui: Callable[[Service], ASGIApp] | None) -> list[Route]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
         for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
@@ -224,19 +241,20 @@ def _routes(service: Service) -> list[Route]:
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
-    page = []
-    if service.usage is not None:
-        page = AdminPage(service, service.usage).routes()
+    site: list[Route] = []
+    if ui is not None and (service.admin is not None or service.keys is None):
+        pages = _Pages(service, ui)
+        site = [Route(path, pages) for path in ("/", "/ui/{path:path}")]
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.
     return [
         *[route for route in posts if not route.param_convertors],
-        *page,
         *retrieval,
         *[route for route in posts if route.param_convertors],
         *kept_routes(service),
         *Pages(service).routes(),
+        *site,
     ]
 
 
@@ -259,6 +277,12 @@ def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
     return {
         name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()
     }
+
+
+def _load_site(module: str, service: Service) -> ASGIApp:
+    """Import the pages, which a gateway needs only when a browser requests them."""
+    site: ASGIApp = importlib.import_module(module).make_site(service)
+    return site
 
 
 def create_app_from_environment() -> Starlette:
@@ -290,6 +314,7 @@ def create_app_from_environment() -> Starlette:
         store=store,
         usage=UsageBook(told["state"]) if told["admin"] else None,
         tracing=Tracing() if told["otel"] else None,
+        ui=partial(_load_site, told["ui"]) if told["ui"] else None,
         **{name: told[name] for name in _PASSED_ON},
     )
     service: Service = app.state.service

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from ..calls import CallFailed, RoutingSwitched
 from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
-from ..messages import Message, new_ulid
+from ..messages import Message, User, new_ulid
 from ..middleware.attempts import CallEnd
 
 log = logging.getLogger("dragoman")
+_GOAL = 2000  # maximum length of a conversation's title, which is the first question
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
@@ -29,14 +30,27 @@ def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
 class CallLog:
     """Write the records of calls to an event log, as one session per run of a gateway process.
 
-    Records are written in the background; ``close`` waits for the pending ones. The conversation
-    and error messages are written only with ``include_content``.
+    A call of the playground is written to the session of its conversation. Records are written in
+    the background; ``close`` waits for the pending ones. The conversation and error messages are
+    written only with ``include_content``. With ``open_writer``, a file is open for writing only
+    while records are written, so that other programs can write to it too; ``events`` is then
+    only read.
     """
 
-    def __init__(self, events: EventLog, *, include_content: bool = False) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        *,
+        include_content: bool = False,
+        open_writer: Callable[[], EventLog] | None = None,
+    ) -> None:
         self.include_content = include_content
-        self._log = events
+        self.events = events
+        self._open_writer = open_writer
+        # a file has one writer at a time, and the turns of a conversation are written in order
+        self._turn = asyncio.Lock()
         self._session: str | None = None
+        self._recorded: dict[str, int] = {}  # number of messages of each conversation
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(
@@ -44,35 +58,77 @@ class CallLog:
         records: Sequence[CallEnd],
         switches: Sequence[RoutingSwitched] = (),
         messages: Sequence[Message] = (),
-    ) -> None:
-        """Write the records of a call; with ``include_content``, write its messages too."""
+        conversation: str = "",
+    ) -> str:
+        """Write the records of a call; with ``include_content``, write its messages too.
+
+        Return the name of the session. The messages of a ``conversation`` are written once.
+        """
         request_id = records[-1].request_id
         shown = messages if self.include_content else ()
+        session, started = self._find_session(conversation, shown, records[-1])
+        if conversation:
+            recorded, self._recorded[conversation] = self._recorded[conversation], len(messages)
+            shown = shown[recorded:]
         payloads: list[Payload] = [
+            *started,
             *[MessageRecorded(message, request_id=request_id) for message in shown],
             *switches,
             *(records if self.include_content else hide_messages(records)),
         ]
-        if self._session is None:
-            self._session = f"gateway_{new_ulid()}"
-            payloads.insert(0, SessionStarted(kind="gateway"))
-        task = asyncio.get_running_loop().create_task(
-            self._write(self._session, payloads, request_id)
-        )
+        task = asyncio.get_running_loop().create_task(self._write(session, payloads, request_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return session
+
+    def has_conversation(self, session: str) -> bool:
+        """Return whether a session is a conversation that this process has begun."""
+        return session in self._recorded
+
+    def _find_session(
+        self, conversation: str, messages: Sequence[Message], record: CallEnd
+    ) -> tuple[str, list[Payload]]:
+        """Return the session for the records of a call, and the record of its start if it is new."""
+        if not conversation:
+            if self._session is not None:
+                return self._session, []
+            self._session = f"gateway_{new_ulid()}"
+            return self._session, [SessionStarted(kind="gateway")]
+        if conversation in self._recorded:
+            return conversation, []
+        self._recorded[conversation] = 0
+        goal = next((each.text for each in messages if isinstance(each, User)), "")[:_GOAL]
+        started = SessionStarted(goal or None, record.model, record.provider, kind="chat")
+        return conversation, [started]
 
     async def close(self) -> None:
         """Wait until all records are written, and record the end of the session."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        session, self._session = self._session, None
-        if session is not None:
+        sessions = [*([] if self._session is None else [self._session]), *self._recorded]
+        self._session, self._recorded = None, {}
+        for session in sessions:
             await self._write(session, [SessionFinished("completed")], None)
 
     async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
+        if self._open_writer is None and session not in self._recorded:
+            await self._append(self.events, session, payloads, turn)
+            return
+        try:
+            async with self._turn:
+                if self._open_writer is None:
+                    await self._append(self.events, session, payloads, turn)
+                    return
+                with await asyncio.to_thread(self._open_writer) as events:
+                    await self._append(events, session, payloads, turn)
+        except LogError as error:
+            log.warning("the call %s could not be logged: %s", turn, error)
+
+    async def _append(
+        self, events: EventLog, session: str, payloads: Sequence[Payload], turn: str | None
+    ) -> None:
         for payload in payloads:
             try:
-                await self._log.append(session, payload, turn=turn)
+                await events.append(session, payload, turn=turn)
             except LogError as error:
                 log.warning("a record of the call %s could not be logged: %s", turn, error)

@@ -183,6 +183,11 @@ class KeyRing:
         return self._keys
 
     @property
+    def source(self) -> KeySource | None:
+        """The database of the keys, or ``None`` if they are in a file."""
+        return self._source
+
+    @property
     def is_polled(self) -> bool:
         """Whether the keys are in a database, so that ``poll`` must be called."""
         return self._source is not None

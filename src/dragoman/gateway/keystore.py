@@ -83,7 +83,7 @@ class KeyStore:
     """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
-        self._place = place
+        self.place = place
         self._base = open_database(place, _SCHEMA)
         self._file = self._identify()
         self._actor = actor or _find_actor()
@@ -97,7 +97,7 @@ class KeyStore:
         with self._lock:
             if (file := self._identify()) != self._file:
                 self._base.close()
-                self._base, self._file = open_database(self._place, _SCHEMA), file
+                self._base, self._file = open_database(self.place, _SCHEMA), file
             [(last,)] = self._base.run("select coalesce(max(seq), 0) from dragoman_audit")
             return (int(last), *file)
 
@@ -205,9 +205,9 @@ class KeyStore:
 
     def _identify(self) -> tuple[int, ...]:
         """Return the device and inode of the SQLite file, or nothing for PostgreSQL."""
-        if is_postgres(self._place):
+        if is_postgres(self.place):
             return ()
-        facts = Path(self._place).stat()
+        facts = Path(self.place).stat()
         return facts.st_dev, facts.st_ino
 
     def _read(self, name: str) -> Key:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -11,14 +10,18 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..calls import Operation
+from ..capabilities import Capabilities
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
+from ..events import Usage
 from ..messages import Issuer
 from ..middleware import Fallback
 from ..middleware.layer import walk
-from ..provider import HttpProvider, Provider
-from ..registry import Registry
+from ..prices import Cost, PricedAs
+from ..provider import HttpProvider, Model, Provider
+from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
 
 log = logging.getLogger("dragoman")
@@ -152,37 +155,20 @@ class Models:
         """Note that a model has answered, so that its absence from its server's list does not count."""
         self._answered.add(name)
 
-    def is_priced(self, name: str) -> bool:
-        """Return whether the price of a model is known; of a name that is not served, it is not."""
-        operations: tuple[Operation, ...] = ("chat", "embed", "rerank")
-        with contextlib.suppress(ProviderError):
-            found = [self._opened.get((name, each)) for each in operations]
-            model = next(filter(None, found), None) or self.find(name)
-            return model.priced_as.find_problem() is None
-        return False
+    def describe(self, problems: Mapping[str, str] | None) -> list[dict[str, Any]]:
+        """Return what is known of each served model, sorted by name.
 
-    def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return a row for each provider: served name, provider and model, state.
-
-        The state is the error for which the circuit breaker suspended the model, or else the
-        result of the readiness check, which covers the models that were used before.
+        The state is the result of a readiness check, if there was one, which covers the models
+        that were used before. A candidate of a group has the state of its circuit breaker, too.
         """
         known, used = self._registry, {name for name, _ in self._opened}
         unused = [] if known is None else [name for name in self.names() if name not in used]
-        found = [[name, known.find(name).id, "not used yet"] for name in unused if known]
-        chat = [(name, each) for (name, kind), each in self._opened.items() if kind == "chat"]
-        for name, provider in chat:
-            problem = problems.get(name, "ready")
-            breakers = [part.availability for part in walk(provider) if isinstance(part, Fallback)]
-            for end in [part for part in walk(provider) if len([*walk(part)]) == 1]:
-                causes = [
-                    cause
-                    for each in breakers
-                    if (cause := each.trigger(end.name, end.model)) is not None
-                ]
-                state = f"unavailable: {causes[0]}" if causes else problem
-                found.append([name, f"{end.name}:{end.model}", state])
-        return sorted(found)
+        found = [_describe_entry(name, known.find(name)) for name in unused if known]
+        for (name, operation), model in self._opened.items():
+            shown = name if operation == "chat" else f"{name} ({operation})"
+            state = "not checked" if problems is None else problems.get(shown, "ready")
+            found.append(_describe_model(name, model, state))
+        return sorted(found, key=lambda each: str(each["name"]))
 
     async def _find_problems(self) -> None:
         asked: dict[str, Served] = {
@@ -208,6 +194,61 @@ class Models:
             await asyncio.wait([self._probe])
         for provider in {id(each): each for each in self._opened.values()}.values():
             await provider.close()
+
+
+def _describe_entry(name: str, entry: ModelEntry) -> dict[str, Any]:
+    group, unused = entry.group, "not used yet"
+    candidates = () if group is None else group.candidates
+    return {
+        **_describe(name, entry.id, unused, entry.capabilities, entry.priced_as),
+        "strategy": None if group is None else group.strategy,
+        "candidates": [{"served_by": each.model, "state": unused} for each in candidates],
+    }
+
+
+def _describe_model(name: str, model: Served, problem: str) -> dict[str, Any]:
+    groups = [part for part in walk(model) if isinstance(part, Fallback)]
+    candidates = []
+    for end in find_ends(model) if groups else ():
+        causes = [each.availability.trigger(end.name, end.model) for each in groups]
+        cause = next(filter(None, causes), None)
+        state = problem if cause is None else f"circuit open: {cause}"
+        candidates.append({"served_by": f"{end.name}:{end.model}", "state": state})
+    target = "" if groups else f"{model.name}:{model.model}"
+    return {
+        **_describe(name, target, problem, model.capabilities, model.priced_as, model.operation),
+        "strategy": groups[0].strategy.name if groups else None,
+        "candidates": candidates,
+    }
+
+
+def _describe(
+    name: str,
+    served_by: str,
+    state: str,
+    capabilities: Capabilities,
+    price: PricedAs,
+    operation: Operation = "chat",
+) -> dict[str, Any]:
+    cost = price.cost(Usage(0, 0, search_units=0))
+    return {
+        "name": name,
+        "served_by": served_by,
+        "operation": operation,
+        "state": state,
+        "capabilities": {
+            fact: value
+            for fact, value in asdict(capabilities).items()
+            if value.source != "unknown"
+        },
+        "price": cost.row if isinstance(cost, Cost) else None,
+        "price_unknown": None if isinstance(cost, Cost) else cost.reason,
+    }
+
+
+def find_ends(model: Model) -> list[Model]:
+    """Return the models that answer calls themselves, without the layers around them."""
+    return [part for part in walk(model) if len([*walk(part)]) == 1]
 
 
 async def _problem(provider: Served) -> str | None:

@@ -1,7 +1,7 @@
-"""Statistics for the admin page: usage by hour, key and model, and the requests in progress.
+"""Statistics for the overview: one row for each request of the last 31 days, and those in progress.
 
-Each process adds its numbers to the database of the ledger every two seconds; if a process is
-killed, at most its last two seconds are lost. Budgets do not depend on these numbers.
+Each process adds its rows to the database of the ledger every two seconds; if a process is killed,
+at most its last two seconds are lost. Budgets do not depend on these numbers.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from ..database import open_database
 from ..errors import scrub
-from ..events import Usage
 from ..messages import new_ulid
-from ..prices.results import EXACT
 
 log = logging.getLogger("dragoman")
 
 _SCHEMA = [
     (
-        "create table if not exists dragoman_usage (hour bigint, key text, model text, requests "
-        "bigint not null, failed bigint not null, input bigint not null, output bigint not null, "
-        "usd text not null, primary key (hour, key, model))"
+        "create table if not exists dragoman_requests (at bigint not null, id text not null, "
+        "key text not null, model text not null, status bigint not null, error text not null, "
+        "input bigint not null, output bigint not null, usd bigint not null, "
+        "unpriced bigint not null, latency bigint not null, session text not null)"
     ),
+    "create index if not exists dragoman_requests_at on dragoman_requests (at)",
     (
         "create table if not exists dragoman_live ("
         "life text primary key, at double precision not null, data text not null)"
@@ -40,45 +42,69 @@ _FLUSH_SECONDS = 2.0
 # if a process has not written for this many seconds, it is assumed to have ended
 _FRESH_SECONDS = 15.0
 _MAX_LIVE = 200  # maximum number of running requests that one process lists
+_MAX_ROWS = 1_000_000  # the oldest rows above this number are deleted
+_MAX_WAITING = 100_000  # rows that wait while the database is unavailable
+_DAYS = 31
+_UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are exact
+_FAILED = "case when status >= 400 then 1 else 0 end"
+_EXACT = ("model", "key", "error")
+_ONLY = {"failed": "status >= 400", "unpriced": "unpriced > 0"}
+_SUMS = f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd), sum(unpriced)"
 
 
-class Row(NamedTuple):
-    """One key's usage of one model in one hour; ``hour`` counts hours since 1970."""
+class Row(Struct, frozen=True):
+    """One finished request: ``at`` in milliseconds since 1970, ``latency`` in milliseconds.
 
-    hour: int
+    ``unpriced`` is 1 if the price of a call is unknown; ``usd`` is the known cost. ``error`` is
+    the category of the error, and ``session`` the session of the event log with its records.
+    """
+
+    at: int
+    id: str
     key: str
     model: str
+    status: int
+    error: str
+    input: int
+    output: int
+    usd: Decimal
+    unpriced: int
+    latency: int
+    session: str
+
+
+class Sums(Struct, frozen=True):
+    """The sums of the rows in one time slot with the same key, model and error."""
+
+    slot: int
+    key: str
+    model: str
+    error: str
     requests: int
     failed: int
     input: int
     output: int
     usd: Decimal
+    unpriced: int
 
-    @property
-    def is_uncharged(self) -> bool:
-        """Whether tokens were used and no cost was counted: they are free, or have no price."""
-        return not self.usd and self.input + self.output > 0
+
+_USD = Row.__struct_fields__.index("usd")
 
 
 class UsageBook:
-    """Count the usage of this process, and read the usage of all processes from a database."""
+    """Count the requests of this process, and read those of all processes from a database."""
 
     def __init__(self, place: str | Path | None) -> None:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self._life = new_ulid()
-        self._new: dict[tuple[int, str, str], list[Any]] = {}
+        self._new: list[Row] = []
+        self._pruned = 0.0
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
 
-    def count(self, key: str, model: str, status: int, usage: Usage, money: Decimal) -> None:
-        """Add a finished request to the counts in memory, which ``flush`` writes later."""
-        row = self._new.setdefault(
-            (int(time.time() // 3600), key, model), [0, 0, 0, 0, Decimal(0)]
-        )
-        row[0] += 1
-        row[1] += status >= 400
-        row[2] += usage.input_tokens or 0
-        row[3] += usage.output_tokens or 0
-        row[4] = EXACT.add(row[4], money)
+    def count(self, row: Row) -> None:
+        """Add a finished request to the rows in memory, which ``flush`` writes later."""
+        if len(self._new) < _MAX_WAITING:
+            self._new.append(row)
 
     async def keep_flushing(self, live: Iterable[Any]) -> None:
         """Call ``flush`` every two seconds until the task is cancelled."""
@@ -87,9 +113,9 @@ class UsageBook:
             await self.flush(live)
 
     async def flush(self, live: Iterable[Any]) -> None:
-        """Write the counts and the running requests, given by their accounts, to the database.
+        """Write the rows and the running requests, given by their accounts, to the database.
 
-        If the database is unavailable, keep the counts and write them the next time.
+        If the database is unavailable, keep the rows and write them the next time.
         """
         now = time.perf_counter()
         shown = [
@@ -102,7 +128,7 @@ class UsageBook:
             }
             for each, _ in zip(live, range(_MAX_LIVE), strict=False)
         ]
-        rows, self._new = self._new, {}
+        rows, self._new = self._new, []
         try:
             async with self._turn:
                 await asyncio.to_thread(
@@ -110,54 +136,92 @@ class UsageBook:
                 )
         except self._base.errors as error:
             log.warning("usage cannot be written: %s", scrub(str(error)))
-            for (_, key, model), (requests, failed, asked, written, money) in rows.items():
-                self.count(key, model, 0, Usage(asked, written), money)
-                counted = self._new[int(time.time() // 3600), key, model]
-                counted[0] += requests - 1
-                counted[1] += failed
+            self._new = [*rows, *self._new][:_MAX_WAITING]
 
-    async def read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
-        """Return the usage in the last ``hours`` and the running requests, of all processes."""
-        async with self._turn:
-            return await asyncio.to_thread(self._read, hours)
+    async def sum_up(self, since: int, step: int) -> list[Sums]:
+        """Return the sums of the requests since a time, by slots of ``step`` milliseconds."""
+        rows = await self._select(
+            f"select at / ?, key, model, error, {_SUMS} from dragoman_requests "  # noqa: S608
+            "where at >= ? group by 1, 2, 3, 4 order by 1",
+            (step, since),
+        )
+        return [
+            Sums(*[*row[:4], *map(int, row[4:8]), int(row[8]) * _UNIT, int(row[9])])
+            for row in rows
+        ]
+
+    async def find_latency(self, since: int, model: str = "") -> dict[str, int] | None:
+        """Return the 50th and 95th percentile of the latency of requests that did not fail."""
+        where = "from dragoman_requests where at >= ? and status < 400 and (model = ? or ? = '')"
+        values = (since, model, model)
+        [(count,)] = await self._select(f"select count(*) {where}", values)
+        if not count:
+            return None
+        found = {}
+        for share in (50, 95):
+            offset = (count - 1) * share // 100
+            [(found[f"p{share}"],)] = await self._select(
+                f"select latency {where} order by latency limit 1 offset ?", (*values, offset)
+            )
+        return found
+
+    async def list_requests(self, since: int, wanted: Mapping[str, str], most: int) -> list[Row]:
+        """Return the latest requests, of one ``model``, ``key`` or ``error`` if these are given.
+
+        ``failed`` and ``unpriced`` restrict them to such requests, and ``until`` is their end.
+        """
+        where, values = ["at >= ?"], [since, *[wanted[each] for each in _EXACT if each in wanted]]
+        where += [f"{each} = ?" for each in _EXACT if each in wanted]
+        where += [condition for name, condition in _ONLY.items() if name in wanted]
+        if wanted.get("until", "").isdigit():
+            where.append("at < ?")
+            values.append(int(wanted["until"]))
+        rows = await self._select(
+            f"select * from dragoman_requests where {' and '.join(where)} "  # noqa: S608 - our own
+            "order by at desc limit ?",
+            (*values, most),
+        )
+        return [Row(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows]
+
+    async def list_live(self) -> list[dict[str, Any]]:
+        """Return the running requests of all processes, the oldest first."""
+        rows = await self._select(
+            "select data from dragoman_live where at >= ?", (time.time() - _FRESH_SECONDS,)
+        )
+        live = [each for (data,) in rows for each in msgspec.json.decode(data)["live"]]
+        return sorted(live, key=lambda each: -each["seconds"])
 
     def close(self) -> None:
         """Close the database."""
         self._base.close()
 
-    # --- private methods that run in a thread
+    # --- private methods
 
-    def _write(self, rows: Mapping[tuple[int, str, str], list[Any]], live: bytes) -> None:
+    async def _select(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        async with self._turn:
+            return await asyncio.to_thread(self._base.run, statement, values)
+
+    def _write(self, rows: Sequence[Row], live: bytes) -> None:
+        marks = ", ".join("?" * len(Row.__struct_fields__))
         with self._base.transaction("usage") as now:
-            for (hour, key, model), (requests, failed, asked, written, money) in rows.items():
-                found = self._base.run(
-                    "select usd from dragoman_usage where hour = ? and key = ? and model = ?",
-                    (hour, key, model),
-                )
-                total = EXACT.add(Decimal(found[0][0]) if found else Decimal(0), money)
-                self._base.run(
-                    "insert into dragoman_usage values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (hour,"
-                    " key, model) do update set requests = dragoman_usage.requests + "
-                    "excluded.requests, failed = dragoman_usage.failed + excluded.failed, input ="
-                    " dragoman_usage.input + excluded.input, output = dragoman_usage.output + "
-                    "excluded.output, usd = excluded.usd",
-                    (hour, key, model, requests, failed, asked, written, f"{total:f}"),
-                )
+            for row in rows:
+                stored = [*astuple(row)]
+                stored[_USD] = int(row.usd / _UNIT)
+                self._base.run(f"insert into dragoman_requests values ({marks})", stored)  # noqa: S608
             self._base.run("delete from dragoman_live where at < ?", (now - _FRESH_SECONDS,))
             self._base.run(
                 "insert into dragoman_live values (?, ?, ?) on conflict (life) "
                 "do update set at = excluded.at, data = excluded.data",
                 (self._life, now, live.decode()),
             )
+            if now - self._pruned > 3600:
+                self._pruned = now
+                self._prune(int((now - _DAYS * 86_400) * 1000))
 
-    def _read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
-        with self._base.transaction("usage") as now:
-            first = int(now // 3600) - hours + 1
-            rows: list[Any] = self._base.run(
-                "select * from dragoman_usage where hour >= ? order by hour", (first,)
-            )
-            live = self._base.run(
-                "select data from dragoman_live where at >= ?", (now - _FRESH_SECONDS,)
-            )
-        found = [Row(*[*counts, Decimal(usd)]) for *counts, usd in rows]
-        return found, [each for (data,) in live for each in msgspec.json.decode(data)["live"]]
+    def _prune(self, before: int) -> None:
+        self._base.run("delete from dragoman_requests where at < ?", (before,))
+        last = self._base.run(
+            "select at from dragoman_requests order by at desc limit 1 offset ?", (_MAX_ROWS,)
+        )
+        if last:
+            self._base.run("delete from dragoman_requests where at <= ?", (last[0][0],))

@@ -58,7 +58,7 @@ class ServedCall:
             issuer=upstream.issuer,
         )
         resolved, caller = ResolvedModel(provider.model, provider, upstream), Caller({}, None)
-        made = translate_for(resolved, asked, front, is_native, caller)
+        made = translate_for(resolved, asked, front, is_native, drops=False)
         check_translated(resolved, made, caller)
         self._losses = made.warnings
         if made.stops:

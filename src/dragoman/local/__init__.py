@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from ..messages import Request, System
 from ..provider import Provider, connect
-from ..wire import SwapPlan
+from ..wire import Encoded, SwapPlan
 from .catalog import CatalogModel, ModelDefaults
 from .embedder import LocalEmbedder
 from .pull import LocalModel, check_model, find_model, list_models, pull_model, remove_model
@@ -77,6 +77,12 @@ class LocalProvider(LocalServing):
     def plan(self, messages: Any) -> SwapPlan:
         # Planning sends nothing, so no server is needed and the address does not matter.
         return self._connect("http://127.0.0.1:1", "").plan(messages)
+
+    def preview(self, request: Request) -> Encoded | None:
+        inner = self._inner
+        if not isinstance(inner, Provider):
+            inner = self._connect("http://127.0.0.1:1", "")
+        return inner.preview(self._with_defaults(request))
 
     def _connect(self, url: str, key: str) -> Provider:
         # llama.cpp serves its one model under every name. If the chat template does not support

@@ -49,7 +49,7 @@ from ..validate.arguments import (
     Tools,
     Wanted,
 )
-from ..wire import Codec, SwapPlan, make_plan
+from ..wire import Codec, Encoded, SwapPlan, make_plan
 from .model import Model
 from .reply import EventsReply, Reply, read_events
 from .stream import EventStream, WaitingCall
@@ -231,6 +231,13 @@ class Provider(Model):
     def plan(self, messages: Messages) -> SwapPlan:
         """Return which blocks of a conversation this model's wire would keep, rewrite or drop."""
         return self._plan(None, messages)
+
+    def preview(self, request: Request) -> Encoded | None:
+        """Return the HTTP request that a call would send first, without credentials.
+
+        Return ``None`` if this provider does not send HTTP requests itself.
+        """
+        return None
 
     # --- methods for subclasses and middleware layers
 

@@ -87,6 +87,11 @@ class HttpProvider(HttpModel, ReplyProvider):
     def plan(self, messages: Messages) -> SwapPlan:
         return self._plan(self.codec, messages)
 
+    def preview(self, request: Request) -> Encoded:
+        fitted, losses = self._fit(request)
+        encoded = self.codec.encode(fitted)
+        return replace(encoded, warnings=(*losses, *encoded.warnings)) if losses else encoded
+
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
         """Send a request other than a model call, such as one to a batch API; yield the body.
 

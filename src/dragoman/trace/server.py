@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -36,7 +37,7 @@ _FILES = {
     **{name: (name, "text/javascript") for name in SCRIPTS},
 }
 _ANSWER_HEADER = "X-Approval-Token"
-_HEADERS = {
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
         "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -65,7 +66,7 @@ def make_app(log: EventLog, token: str, *, decisions: Approvals | None = None) -
 
     With ``decisions``, the user can answer open questions of sessions on the page.
     """
-    return _Site(log, token, decisions)
+    return Viewer(log, "/{token}", partial(_check_token, token.encode()), decisions)
 
 
 class TraceServer:
@@ -79,7 +80,7 @@ class TraceServer:
     ) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
-        self._serving = serving(_Site(log, self._token, decisions), port=port)
+        self._serving = serving(make_app(log, self._token, decisions=decisions), port=port)
 
     async def __aenter__(self) -> Self:
         self.url = f"{await self._serving.__aenter__()}/{self._token}/"
@@ -92,10 +93,19 @@ class TraceServer:
         return "<TraceServer>"
 
 
-class _Site:
-    """The ASGI application of the trace viewer."""
+class Viewer:
+    """The ASGI application of the trace viewer, for paths that begin with ``prefix``.
 
-    def __init__(self, log: EventLog, token: str, decisions: Approvals | None) -> None:
+    ``check`` returns why a request is refused, as a status and a message, or ``None``.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        prefix: str,
+        check: Callable[[Scope], tuple[int, str] | None],
+        decisions: Approvals | None = None,
+    ) -> None:
         try:
             # Starlette is an optional dependency and slow to import, so it is imported only when
             # the trace viewer starts.
@@ -108,7 +118,7 @@ class _Site:
         self._log = log
         self._reader = Reader(log)
         self._decisions = decisions
-        self._token = token.encode()
+        self._check = check
         handlers = {
             **dict.fromkeys(_FILES, self._send_file),
             "api/raw": self._send_line,
@@ -116,9 +126,9 @@ class _Site:
             "api/questions": self._send_questions,
             **{f"api/{name}": self._answer(read) for name, read in _READS.items()},
         }
-        routes = [Route(f"/{{token}}/{name}", handle) for name, handle in handlers.items()]
+        routes = [Route(f"{prefix}/{name}", handle) for name, handle in handlers.items()]
         if decisions is not None:
-            routes.append(Route("/{token}/api/answer", self._take_answer, methods=["POST"]))
+            routes.append(Route(f"{prefix}/api/answer", self._take_answer, methods=["POST"]))
         self._router = Router(
             routes,
             redirect_slashes=False,
@@ -131,12 +141,13 @@ class _Site:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
         try:
-            answer = self._check(scope) or self._router
+            refused = self._check(scope) if scope["type"] == "http" else None
+            answer = self._router if refused is None else self._refuse(*refused)
             await answer(scope, receive, send_with_headers)
             return
         except NotOpenError as error:  # the question was answered in the meantime
@@ -146,19 +157,6 @@ class _Site:
         except ValueError as error:
             refusal = self._refuse(400, str(error))
         await refusal(scope, receive, send_with_headers)
-
-    def _check(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request, or ``None`` if it may be answered."""
-        if scope["type"] != "http":
-            return None
-        host = _read_host(scope)
-        name, _, port = host.rpartition(":")
-        if (name if port.isdigit() else host) not in _NAMES:
-            return self._refuse(403, "this address is for this machine alone")
-        token = scope["path"].removeprefix("/").partition("/")[0]
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self._token):
-            return self._refuse(404, _NOTHING)
-        return None
 
     def _refuse(self, status: int, why: str) -> Response:
         return self._send(msgspec.json.encode({"error": why}), status_code=status)
@@ -230,6 +228,18 @@ class _Site:
         return self._send(
             msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body))
         )
+
+
+def _check_token(expected: bytes, scope: Scope) -> tuple[int, str] | None:
+    """Return why a request is refused, or ``None`` if it has a local Host header and the token."""
+    host = _read_host(scope)
+    name, _, port = host.rpartition(":")
+    if (name if port.isdigit() else host) not in _NAMES:
+        return 403, "this address is for this machine alone"
+    token = scope["path"].removeprefix("/").partition("/")[0]
+    if not hmac.compare_digest(token.encode("utf-8", "replace"), expected):
+        return 404, _NOTHING
+    return None
 
 
 def _read_host(scope: Scope) -> str:

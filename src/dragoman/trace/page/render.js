@@ -2,6 +2,8 @@
 // Turns texts of a log into elements. Every text is set as text: there is no innerHTML here, and the page's
 // policy (trusted types) would refuse it. Markdown becomes elements that this file names, never markup of the text.
 
+const $ = (id) => document.getElementById(id);
+
 function h(tag, facts, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(facts || {})) {
@@ -165,3 +167,35 @@ function markdown(text, nested) {
   end();
   return root;
 }
+
+// --- values as text ----------------------------------------------------------------------------
+
+const number = (value) => Number(value || 0).toLocaleString("en");
+const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
+const day = (at) => new Date(at).toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+
+function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+// Costs are exact decimals and come as text or numbers; they are shown with the digits that matter.
+function money(amount) {
+  const value = Number(amount);
+  return "$" + (value === 0 ? "0" : value < 0.01 ? String(Number(value.toPrecision(3))) : value.toFixed(value < 1 ? 4 : 2));
+}
+
+// --- light and dark ---------------------------------------------------------------------------
+
+function switchTheme() {
+  const dark = document.documentElement.dataset.theme === "dark" ||
+    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* not kept, then */ }
+}
+
+try { const theme = localStorage.getItem("theme"); if (theme) document.documentElement.dataset.theme = theme; } catch { /* the system's, then */ }

@@ -2,7 +2,6 @@
 // The page: reads the log over HTTP, or from the data of an exported file, and follows sessions as they grow.
 // Everything that comes from the log goes through render.js, which sets it as text.
 
-const $ = (id) => document.getElementById(id);
 const PAGE = 300;
 const DATA = $("data") ? JSON.parse($("data").textContent) : null; // of an exported file
 const FOLLOW = 1500; // milliseconds between two looks at a session under way
@@ -10,25 +9,6 @@ const REFRESH = 5000; // at finished sessions, which may be resumed, and at the 
 const state = { session: null, last: 0, filter: "all", timer: 0, token: 0, matches: [], match: -1, questions: new Map() };
 
 // --- values as text ----------------------------------------------------------------------------
-
-const number = (value) => Number(value || 0).toLocaleString("en");
-const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
-const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
-const day = (at) => new Date(at).toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
-
-function duration(ms) {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  const seconds = ms / 1000;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
-
-// Costs are exact decimals and come as text or numbers; they are shown with the digits that matter.
-function money(amount) {
-  const value = Number(amount);
-  return "$" + (value === 0 ? "0" : value < 0.01 ? String(Number(value.toPrecision(3))) : value.toFixed(value < 1 ? 4 : 2));
-}
 
 function showCost(cost, calls, unpriced) {
   if (!calls) return "";
@@ -39,7 +19,7 @@ function showCost(cost, calls, unpriced) {
 
 async function ask(name, facts) {
   if (DATA) return lookUp(name, facts);
-  const answer = await fetch(`api/${name}?${new URLSearchParams(facts)}`, { cache: "no-store" });
+  const answer = await fetch(`api/${name}?${new URLSearchParams(facts)}`, { cache: "no-store", headers: globalThis.siteHeaders?.() || {} });
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error || `the server answered ${answer.status}`);
   return body;
@@ -383,14 +363,6 @@ document.addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-function switchTheme() {
-  const dark = document.documentElement.dataset.theme === "dark" ||
-    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* not kept, then */ }
-}
-
-try { const theme = localStorage.getItem("theme"); if (theme) document.documentElement.dataset.theme = theme; } catch { /* the system's, then */ }
 $("theme").addEventListener("click", switchTheme);
 $("window-close").addEventListener("click", () => $("window").close());
 $("window").addEventListener("click", (event) => { if (event.target === $("window")) $("window").close(); });

@@ -1,0 +1,8 @@
+"""The web pages of the gateway and of ``dragoman ui``: overview, playground, models, keys, traces.
+
+The gateway imports this package when the first page is requested.
+"""
+
+from .site import make_site
+
+__all__ = ["make_site"]

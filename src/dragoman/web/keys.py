@@ -1,0 +1,117 @@
+"""The keys of a gateway's clients on the page: list, create, change, rotate, block and revoke.
+
+A change does what ``dragoman keys gateway`` does, and leaves the same audit record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
+from starlette.requests import Request
+
+from ..gateway.access import Service
+from ..gateway.keys import read_money
+from ..gateway.keystore import KeyStore
+
+_ACTOR = "admin page"
+_SECRET = {"hash", "old_hash"}
+_MOST_AUDITED = 50  # changes that the page lists
+_Count: TypeAlias = Annotated[int, Meta(ge=1)] | UnsetType | None
+
+
+class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that changes a key; a field that is missing stays as it is."""
+
+    action: Literal["new", "change", "rotate", "block", "revoke"]
+    name: str
+    team: str | UnsetType | None = UNSET
+    models: Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
+    budget_usd: str | UnsetType | None = UNSET
+    budget_usd_month: str | UnsetType | None = UNSET
+    requests_per_minute: _Count = UNSET
+    tokens_per_minute: _Count = UNSET
+    max_concurrency: _Count = UNSET
+    expires: date | UnsetType | None = UNSET
+    on_loss: Literal["drop", "warn", "reject"] | UnsetType = UNSET
+    overlap_hours: Annotated[float, Meta(ge=0, le=24 * 365)] = 24.0
+
+    def read_fields(self) -> dict[str, Any]:
+        """Return the fields of the key that the change sets."""
+        fields = {name: value for name, value in asdict(self).items() if value is not UNSET}
+        for name in ("action", "name", "overlap_hours"):
+            del fields[name]
+        for name in ("budget_usd", "budget_usd_month"):
+            if isinstance(fields.get(name), str):
+                fields[name] = _read_budget(name, fields[name])
+        return fields
+
+
+def find_store(service: Service) -> KeyStore | None:
+    """Return the key database of a gateway that has an admin key, or ``None``."""
+    source = None if service.keys is None or service.admin is None else service.keys.source
+    return source if isinstance(source, KeyStore) else None
+
+
+async def list_keys(service: Service, _: Request) -> dict[str, Any]:
+    """Return the keys without their hashes, the teams, and the latest changes."""
+    store = find_store(service)
+    assert store is not None
+
+    def read() -> dict[str, Any]:
+        keys = [
+            {name: value for name, value in asdict(key).items() if name not in _SECRET}
+            | {"blocked": key.expires is not None and key.expires < date.today()}
+            for key in store.read_keys()
+        ]
+        audit = store.audit(limit=_MOST_AUDITED)
+        return {"keys": keys, "teams": store.teams(), "audit": audit}
+
+    return await asyncio.to_thread(read)
+
+
+async def change_key(service: Service, request: Request) -> dict[str, Any]:
+    """Apply a change to the key database; a new key is in the reply to this request alone."""
+    change = msgspec.json.decode(await request.body(), type=KeyChange)
+    shared, ring = find_store(service), service.keys
+    assert shared is not None
+    assert ring is not None
+
+    def apply() -> dict[str, Any]:
+        store = KeyStore(shared.place, actor=_ACTOR)
+        try:
+            return _apply(store, change)
+        finally:
+            store.close()
+
+    made = await asyncio.to_thread(apply)
+    await asyncio.to_thread(ring.poll)  # this process uses the change at once, the others soon
+    return made
+
+
+def _apply(store: KeyStore, change: KeyChange) -> dict[str, Any]:
+    name, fields = change.name, change.read_fields()
+    if change.action == "new":
+        return {"name": name, "key": store.create(name, **fields)}
+    if change.action == "rotate":
+        key, until = store.rotate(name, timedelta(hours=change.overlap_hours))
+        return {"name": name, "key": key, "old_until": until}
+    if change.action == "revoke":
+        store.revoke(name)
+    elif change.action == "block":
+        store.change(name, {"expires": date.today() - timedelta(days=1)})
+    else:
+        store.change(name, fields)
+    return {"name": name}
+
+
+def _read_budget(name: str, value: str) -> Decimal:
+    try:
+        return read_money(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

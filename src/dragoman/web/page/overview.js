@@ -1,0 +1,182 @@
+"use strict";
+// The overview, the calls behind its numbers, the models and the keys.
+
+const RANGES = { "1h": "Hour", "24h": "Day", "7d": "Week", "31d": "Month" };
+const total = (rows, name) => rows.reduce((sum, row) => sum + Number(row[name]), 0);
+const when = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
+const callsLink = (range, facts, text) => h("a", { href: `#calls?${new URLSearchParams({ range, ...facts })}` }, text);
+
+// An unknown price is not zero: it is counted apart.
+function spend(rows) {
+  const unknown = total(rows, "unpriced"), requests = total(rows, "requests"), usd = total(rows, "usd");
+  if (!unknown) return money(usd);
+  return usd ? `${money(usd)} + ${Math.max(1, Math.round((100 * unknown) / requests))} % unknown` : "unknown";
+}
+
+function group(rows, name) {
+  const groups = new Map();
+  for (const row of rows) groups.set(row[name], [...(groups.get(row[name]) || []), row]);
+  return [...groups].sort((one, other) => total(other[1], "requests") - total(one[1], "requests"));
+}
+
+// --- charts --------------------------------------------------------------------------------------
+
+// The next round number above a value, for the end of an axis.
+function roundUp(value) {
+  const unit = 10 ** Math.floor(Math.log10(value || 1));
+  return unit * [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((each) => each * unit >= value * 0.9999);
+}
+
+function chart(title, data, value, write, range) {
+  const slots = Array.from({ length: Math.floor((data.now - data.since) / data.step) + 1 }, (_, at) => data.since + at * data.step);
+  const sums = slots.map((at) => value(data.rows.filter((row) => row.slot * data.step === at)));
+  const highest = Math.max(...sums);
+  const top = roundUp(highest);
+  const label = (at) => new Date(at).toISOString().slice(...(data.step < 86_400_000 ? [11, 16] : [5, 10]));
+  const bars = slots.map((at, index) => h("a", {
+    href: `#calls?${new URLSearchParams({ range, since: at, until: at + data.step })}`, class: "bar-slot", tabindex: sums[index] ? "0" : "-1",
+    "aria-label": `${label(at)} UTC: ${write(sums[index])}`, title: `${label(at)} UTC: ${write(sums[index])}`,
+  }, bar(sums[index] / top)));
+  const every = Math.ceil(slots.length / 5);
+  return h("figure", { class: "chart" }, h("figcaption", {}, title),
+    highest ? [h("div", { class: "plot" }, h("div", { class: "y" }, h("span", {}, write(top)), h("span", {}, write(top / 2)), h("span", {}, write(0))), h("div", { class: "bars" }, bars)),
+      h("div", { class: "x" }, slots.filter((_, at) => at % every === 0).map((at) => h("span", {}, label(at))), h("span", {}, "UTC"))]
+      : h("p", { class: "soft" }, "Nothing in this time."));
+}
+
+function bar(share) { // the height is set by script: the page's policy allows no style attribute in markup
+  const element = h("i");
+  element.style.height = `${(share * 100).toFixed(2)}%`;
+  return element;
+}
+
+// --- the overview --------------------------------------------------------------------------------
+
+site.pages.overview = async (main, query, isCurrent) => {
+  const range = RANGES[query.get("range")] ? query.get("range") : "24h";
+  const data = await site.ask("overview", { query: { range } });
+  if (!isCurrent()) return;
+  const { rows } = data, requests = total(rows, "requests"), failed = total(rows, "failed"), unpriced = total(rows, "unpriced");
+  const latency = (found) => (found ? `${duration(found.p50)} / ${duration(found.p95)}` : "—");
+  const figures = [
+    ["Requests", callsLink(range, {}, number(requests)), data.live.length ? `${number(data.live.length)} under way` : ""],
+    ["Spend", spend(rows), unpriced ? callsLink(range, { unpriced: 1 }, `${plural(unpriced, "call")} without a known price`) : ""],
+    ["Tokens in", number(total(rows, "input"))], ["Tokens out", number(total(rows, "output"))],
+    ["Latency p50 / p95", latency(data.latency)],
+    ["Failed", failed ? callsLink(range, { failed: 1 }, number(failed)) : "0", requests ? `${((100 * failed) / requests).toFixed(1)} %` : ""],
+  ];
+  const usage = (name, head) => table(`By ${head.toLowerCase()}`, [head, { n: "Requests" }, { n: "Failed" }, { n: "Tokens in" }, { n: "Tokens out" }, { n: "Spend" }, ...(name === "model" ? [{ n: "p50 / p95" }] : [])],
+    group(rows, name).map(([value, of]) => [value || "no key", { n: callsLink(range, { [name]: value }, number(total(of, "requests"))) },
+      { n: total(of, "failed") ? callsLink(range, { [name]: value, failed: 1 }, number(total(of, "failed"))) : "0" },
+      { n: number(total(of, "input")) }, { n: number(total(of, "output")) }, { n: spend(of) },
+      ...(name === "model" ? [{ n: latency(data.latency_of[value]) }] : [])]));
+  main.replaceChildren(h("div", { class: "sheet" },
+    h("header", { class: "bar" }, h("h1", {}, "Overview"), h("div", { class: "filters", role: "group", "aria-label": "Time" },
+      Object.entries(RANGES).map(([name, words]) => h("button", { type: "button", "aria-pressed": String(name === range), on: () => { location.hash = `overview?range=${name}`; } }, words)))),
+    h("dl", { id: "totals" }, figures.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null)))),
+    h("div", { class: "charts" },
+      chart("Requests", data, (of) => total(of, "requests"), (value) => number(value), range),
+      chart("Spend with a known price", data, (of) => total(of, "usd"), (value) => `$${Number(value.toPrecision(2))}`, range)),
+    h("h2", {}, "Models"), usage("model", "Model"), h("h2", {}, "Keys"), usage("key", "Key"),
+    h("h2", {}, "Errors"), table("Errors", ["Error", { n: "Requests" }], group(rows.filter((row) => row.error), "error").map(([name, of]) =>
+      [name, { n: callsLink(range, { error: name }, number(total(of, "requests"))) }]), "No errors."),
+    h("h2", {}, "Budgets"), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
+      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: money(each.left) },
+        each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
+    data.live.length ? [h("h2", {}, "Under way"), table("Under way", ["Key", "Model", { n: "Time" }, { n: "Bytes sent" }], data.live.map((each) =>
+      [each.key || "no key", each.model, { n: duration(each.seconds * 1000) }, { n: number(each.bytes) }]))] : null));
+};
+
+site.pages.calls = async (main, query, isCurrent) => {
+  const facts = Object.fromEntries(query);
+  const { calls, has_more: hasMore } = await site.ask("calls", { query: facts });
+  if (!isCurrent()) return;
+  const words = [facts.model, facts.key, facts.error, facts.failed && "failed", facts.unpriced && "price unknown", facts.since && `from ${when(Number(facts.since))} UTC`].filter(Boolean);
+  main.replaceChildren(h("div", { class: "sheet" }, h("p", {}, h("a", { href: `#overview?range=${facts.range || "24h"}` }, "← Overview")),
+    h("h1", {}, "Calls"), h("p", { class: "chips" }, words.map((each) => h("span", { class: "chip" }, each))),
+    table("Calls", ["Time (UTC)", "Model", "Key", "Outcome", { n: "Tokens" }, { n: "Cost" }, { n: "Latency" }, "Records"], calls.map((each) => [
+      when(each.at), each.model, each.key || "no key", each.error ? h("span", { class: "chip bad" }, each.error) : String(each.status),
+      { n: `${number(each.input)} → ${number(each.output)}` }, { n: each.unpriced ? "unknown" : money(each.usd) }, { n: duration(each.latency) },
+      each.session && site.facts.pages.includes("traces") ? h("a", { href: `ui/traces/#${encodeURIComponent(each.session)}`, title: each.id }, "Trace") : each.id]), "No calls."),
+    hasMore ? h("p", { class: "soft" }, `The latest ${calls.length} are shown.`) : null));
+};
+
+// --- models --------------------------------------------------------------------------------------
+
+const tone = (state) => (state === "ready" ? "good" : state.startsWith("not ") ? "" : "bad");
+const write = (value) => (value === true ? "yes" : value === false ? "no" : typeof value === "number" ? number(value) : [value].flat().join(", "));
+const rate = (price) => price.free ? "free" : price.search ? `$${price.search} per 1,000 searches` : `$${price.input ?? "?"} in, $${price.output ?? "?"} out`;
+
+site.pages.models = async (main, query, isCurrent) => {
+  const { models } = await site.ask("models", { query: query.has("check") ? { check: 1 } : {} });
+  if (!isCurrent()) return;
+  const card = (each) => h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, each.name),
+    h("span", { class: "gist" }, each.candidates.length ? `${each.strategy} group of ${each.candidates.length}` : each.served_by === each.name ? "" : each.served_by),
+    h("span", { class: "rate" }, each.price ? rate(each.price) : "price unknown"), h("span", { class: `chip ${tone(each.state)}` }, each.state)),
+  h("div", { class: "parts" },
+    part("Price", each.price ? `${rate(each.price)}${each.price.free || each.price.search ? "" : ", US dollars per million tokens"}` : `Unknown: ${each.price_unknown}`),
+    each.candidates.length ? part("Group", h("p", {}, each.strategy), h("ul", {}, each.candidates.map((one) => h("li", {}, h("code", {}, one.served_by), " ", h("span", { class: `chip ${tone(one.state)}` }, one.state))))) : null,
+    part("Can do", Object.keys(each.capabilities).length ? h("dl", { class: "pairs known" }, Object.entries(each.capabilities).map(([name, fact]) =>
+      [h("dt", {}, name.replace(/^supports_/, "").replaceAll("_", " ")), h("dd", {}, write(fact.value), h("small", {}, ` ${fact.source}${fact.by ? `, ${fact.by}` : ""}${fact.at ? `, ${fact.at}` : ""}`))])) : "Nothing is known. Nothing is refused for that.")));
+  const part = (name, ...content) => h("div", {}, h("span", { class: "what" }, name), h("div", {}, content));
+  const list = h("div", { class: "stack" }, models.map(card));
+  const search = h("input", { type: "search", placeholder: "Find a model", "aria-label": "Find a model", autocomplete: "off" });
+  search.addEventListener("input", () => models.forEach((each, at) => { list.children[at].hidden = !`${each.name} ${each.served_by}`.toLowerCase().includes(search.value.trim().toLowerCase()); }));
+  main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Models"), h("div", { class: "find" }, search,
+    h("a", { class: "button", href: `#models?check=${Date.now()}` }, "Check readiness"))), list));
+};
+
+// --- keys ----------------------------------------------------------------------------------------
+
+const FIELDS = { team: ["Team", "text"], models: ["Models, such as fast, anthropic:*", "text"], budget_usd: ["Budget in all, USD", "text"], budget_usd_month: ["Budget a month, USD", "text"],
+  requests_per_minute: ["Requests a minute", "number"], tokens_per_minute: ["Tokens a minute", "number"], max_concurrency: ["Calls at a time", "number"], expires: ["Last day", "date"] };
+
+function readFields(form, before) {
+  const fields = {};
+  for (const [name, [, kind]] of Object.entries(FIELDS)) {
+    const text = form.elements[name].value.trim();
+    const value = name === "models" ? text.split(/[\s,]+/).filter(Boolean) : text === "" ? null : kind === "number" ? Number(text) : text;
+    if (name === "models" ? value.length : before || value !== null) fields[name] = value;
+  }
+  return fields;
+}
+
+site.pages.keys = async (main, query, isCurrent) => {
+  const { keys, teams, audit } = await site.ask("keys");
+  if (!isCurrent()) return;
+  const said = h("div", { role: "status" });
+  async function change(body, form) {
+    try {
+      const made = await site.ask("keys", { body });
+      await site.pages.keys(main, query, isCurrent);
+      if (made.key) main.querySelector("[role=status]").replaceChildren(h("div", { class: "waiting" }, h("strong", {}, `The key ${made.name}, shown this once`), copyable(h("pre", {}, made.key), made.key),
+        made.old_until ? h("p", {}, `The old key is valid until ${when(made.old_until)} UTC.`) : null));
+      else main.querySelector("[role=status]").replaceChildren(h("p", { class: "chip good" }, `${made.name}: done`));
+    } catch (error) { (form?.querySelector(".note") || said).textContent = visible(error.message); }
+  }
+  const inputs = (key) => Object.entries(FIELDS).map(([name, [words, kind]]) => {
+    const value = key ? (name === "models" ? key.models.join(", ") : key[name] ?? "") : "";
+    return h("label", {}, words, h("input", { name, type: kind, min: kind === "number" ? "1" : null, value: String(value), autocomplete: "off" }));
+  });
+  function form(key) {
+    const element = h("form", { class: "grid" }, key ? null : h("label", {}, "Name", h("input", { name: "name", required: true, autocomplete: "off" })), inputs(key),
+      h("p", { class: "note", role: "alert" }), h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, key ? "Save limits" : "Create"),
+        key ? [h("button", { type: "button", class: "button", on: () => change({ action: "rotate", name: key.id, overlap_hours: Number(element.elements.overlap.value) }, element) }, "Rotate"),
+          h("label", { class: "inline" }, "old key valid for", h("input", { name: "overlap", type: "number", min: "0", value: "24" }), "hours"),
+          h("button", { type: "button", class: "button", on: () => change(key.blocked ? { action: "change", name: key.id, expires: null } : { action: "block", name: key.id }, element) }, key.blocked ? "Unblock" : "Block"),
+          h("button", { type: "button", class: "button danger", on: (event) => { if (event.target.dataset.sure) change({ action: "revoke", name: key.id }, element); else { event.target.dataset.sure = 1; event.target.textContent = "Revoke for good?"; } } }, "Revoke")] : null));
+    element.addEventListener("submit", (event) => {
+      event.preventDefault();
+      change({ action: key ? "change" : "new", name: key ? key.id : element.elements.name.value.trim(), ...readFields(element, key) }, element);
+    });
+    return element;
+  }
+  const limits = (key) => [key.budget_usd && `${money(key.budget_usd)} in all`, key.budget_usd_month && `${money(key.budget_usd_month)} a month`, key.requests_per_minute && `${number(key.requests_per_minute)} requests/min`,
+    key.tokens_per_minute && `${number(key.tokens_per_minute)} tokens/min`, key.max_concurrency && `${key.max_concurrency} at a time`, key.team && `team ${key.team}`].filter(Boolean).join(", ");
+  main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Keys")), said,
+    h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New key")), form(null)),
+    h("div", { class: "stack" }, keys.map((key) => h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, key.id), h("span", { class: "gist" }, `${key.models.join(", ").replace(/^\*$/, "all models")}${limits(key) ? ` · ${limits(key)}` : ""}`),
+      key.blocked ? h("span", { class: "chip bad" }, "blocked") : key.old_until && new Date(key.old_until) > new Date() ? h("span", { class: "chip wait" }, "two keys valid") : h("span", { class: "chip good" }, "valid")), form(key)))),
+    teams.length ? [h("h2", {}, "Teams"), table("Teams", ["Team", { n: "Budget a month" }], teams.map((each) => [each.id, { n: each.budget_usd_month ? money(each.budget_usd_month) : "none" }]))] : null,
+    h("h2", {}, "Changes"), table("Changes", ["Time (UTC)", "By", "Action", "Key", "Change"], audit.map((each) => [when(each.at), each.actor, each.action, each.subject, h("code", {}, JSON.stringify(each.detail))]))));
+};

@@ -1,0 +1,121 @@
+"use strict";
+// The frame of the pages: the key, the navigation, and requests to the server. The trace viewer uses it too.
+// The key is kept for this tab only and sent as a header by this script, so that no other site can use it.
+
+const site = (() => {
+  const inTraces = location.pathname.endsWith("/ui/traces/");
+  const root = inTraces ? "../../" : "";
+  const pages = {}; // by name: a function of the main element and the query of the address
+  let facts = { pages: [], models: [] };
+  let turn = 0;
+
+  const found = location.hash.match(/^#key=([\w-]+)$/);
+  if (found) {
+    sessionStorage.setItem("key", found[1]);
+    history.replaceState(null, "", location.pathname + "#playground");
+  }
+  const headers = () => {
+    const key = sessionStorage.getItem("key");
+    return key ? { Authorization: `Bearer ${key}` } : {};
+  };
+
+  async function send(name, { query, body, signal, more } = {}) {
+    const sent = { cache: "no-store", headers: { ...headers(), ...more }, signal };
+    if (body !== undefined) {
+      Object.assign(sent, { method: "POST", body: JSON.stringify(body) });
+      sent.headers["Content-Type"] = "application/json";
+    }
+    const answer = await fetch(`${root}ui/api/${name}${query ? `?${new URLSearchParams(query)}` : ""}`, sent);
+    if (answer.ok) return answer;
+    const said = await answer.json().catch(() => ({}));
+    const error = new Error(said.error?.message || said.error || `the server answered ${answer.status}`);
+    throw Object.assign(error, { status: answer.status });
+  }
+  const ask = async (name, options) => (await send(name, options)).json();
+
+  // --- the navigation and the pages
+
+  const TITLES = { overview: "Overview", playground: "Playground", models: "Models", keys: "Keys", traces: "Traces" };
+  function draw(current) {
+    const links = facts.pages.map((name, at) => h("a", {
+      href: name === "traces" ? `${root}ui/traces/` : `${root || "./"}#${name}`, "aria-current": name === current ? "page" : null, title: `${TITLES[name]} (${at + 1})`,
+    }, TITLES[name]));
+    document.querySelector("aside > nav.pages")?.remove();
+    document.querySelector("aside > header").after(h("nav", { class: "pages", "aria-label": "Pages" }, links));
+  }
+
+  async function show() {
+    const [name, query] = location.hash.slice(1).split("?");
+    const wanted = pages[name] ? name : facts.pages[0];
+    const mine = ++turn;
+    draw(wanted === "calls" ? "overview" : wanted);
+    document.title = `${TITLES[wanted] || "Calls"} · Dragoman`;
+    const main = $("main");
+    main.className = wanted;
+    try { await pages[wanted](main, new URLSearchParams(query), () => mine === turn); }
+    catch (error) { if (mine === turn) fail(error); }
+  }
+
+  function fail(error) {
+    if (error.status === 401) return signIn(error);
+    $("main").replaceChildren(h("p", { class: "trouble", role: "alert" }, error.message));
+  }
+
+  function signIn(error) {
+    const input = h("input", { type: "password", id: "key", autocomplete: "current-password", required: true });
+    const form = h("form", { class: "sheet sign-in" }, h("h1", {}, "Sign in"),
+      h("p", {}, "These pages are for the admin key of this gateway. It stays in this tab until you close it."),
+      error ? h("p", { class: "note", role: "alert" }, error.message) : null,
+      h("input", { type: "text", value: "admin", autocomplete: "username", hidden: true }), h("label", {}, "Admin key", input), h("button", { class: "primary", type: "submit" }, "Sign in"));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      sessionStorage.setItem("key", input.value.trim());
+      location.reload();
+    });
+    $("main").replaceChildren(form);
+    input.focus();
+  }
+
+  async function start() {
+    try { facts = await ask("state"); } catch (error) { return fail(error); }
+    if (facts.sign_in) return signIn();
+    if (inTraces) return draw("traces");
+    $("version").textContent = facts.version;
+    addEventListener("hashchange", show);
+    await show();
+  }
+
+  // A link cannot send the key, so a script fetches what is saved as a file.
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest?.("a[download]");
+    if (!link || link.href.startsWith("blob:")) return;
+    event.preventDefault();
+    const saved = h("a", { download: link.download, href: URL.createObjectURL(await (await fetch(link.href, { headers: headers() })).blob()) });
+    saved.click();
+    setTimeout(() => URL.revokeObjectURL(saved.href), 10_000);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
+    const link = document.querySelectorAll("nav.pages a")[Number(event.key) - 1];
+    if (link) link.click();
+    else if (event.key === "t" && !inTraces) switchTheme();
+  });
+  if (!inTraces) {
+    $("theme").addEventListener("click", switchTheme);
+    document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
+  }
+  addEventListener("DOMContentLoaded", start);
+  return { ask, send, headers, pages, get facts() { return facts; } };
+})();
+globalThis.siteHeaders = site.headers;
+
+// --- parts of pages ------------------------------------------------------------------------------
+
+// A table; a cell is text, a number in { n }, or an element. Numbers are set to the right.
+function table(label, heads, rows, empty) {
+  const cell = (tag, value) => value?.n !== undefined ? h(tag, { class: "n" }, value.n) : h(tag, {}, value);
+  if (!rows.length) return h("p", { class: "soft" }, empty || "Nothing yet.");
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: head.n !== undefined ? "n" : null }, head.n ?? head)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => cell("td", value)))))));
+}

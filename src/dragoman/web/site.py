@@ -1,0 +1,170 @@
+"""The pages at ``/``, their files and their data.
+
+The files contain no data, so that every browser may load them. Data needs the admin key as a bearer
+token, which a script of the page sends; a gateway without keys and without an admin key shows the
+playground and the models to its own machine. There is no cookie: a browser sends no credential by
+itself that another site could use (CSRF), and there is no session that an attacker could choose
+(session fixation). Other sites can neither read data nor show the pages in a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import ProviderError, scrub
+from ..gateway.access import Service, read_headers
+from ..trace import HEADERS, Viewer
+from ..trace.export import PAGE as TRACE_PAGE
+from .keys import change_key, find_store, list_keys
+from .overview import list_calls, read_overview
+from .playground import Chat, preview
+
+PAGE = Path(__file__).parent / "page"
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_FILES = {
+    "": PAGE / "site.html",
+    **{name: PAGE / name for name in ("site.css", "site.js", "overview.js", "playground.js")},
+    **{name: TRACE_PAGE / name for name in ("trace.css", "render.js")},
+}
+_STATE = "/ui/api/state"  # without a key, it reports only that one is needed
+_TRACES = "/ui/traces"
+_LARGEST = 64 * 1024 * 1024  # bytes of a request, which may contain a document
+
+Read = Callable[[Service, Request], Awaitable[Any]]
+
+
+def make_site(service: Service) -> ASGIApp:
+    """Return the ASGI application of the pages for the state of a gateway."""
+    return _Site(service)
+
+
+class _Site:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._chat = Chat(service)
+        reads: dict[str, Read] = {"state": _read_state, "models": _read_models}
+        changes: dict[str, Read] = {"preview": preview}
+        if service.usage is not None:
+            reads |= {"overview": read_overview, "calls": list_calls}
+        if find_store(service) is not None:
+            reads["keys"], changes["keys"] = list_keys, change_key
+        routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
+        routes += [Route(f"/ui/api/{name}", self._answer(read)) for name, read in reads.items()]
+        routes += [
+            Route(f"/ui/api/{name}", self._answer(change), methods=["POST"])
+            for name, change in changes.items()
+        ]
+        routes.append(Route("/ui/api/chat", self._chat, methods=["POST"]))
+        if service.admin is not None and service.calls is not None:
+            viewer = Viewer(service.calls.events, _TRACES, self._check)
+            routes.append(Route(f"{_TRACES}/", self._send_viewer))
+            routes.append(Route(f"{_TRACES}/{{path:path}}", viewer))
+        self._router = Router(routes, redirect_slashes=False, default=_refuse(404, "not found"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                missing = [each for each in added if each[0].lower() not in given]
+                message["headers"] = [*message["headers"], *missing]
+            await send(message)
+
+        refused = self._check(scope)
+        answer: ASGIApp = self._router if refused is None else _refuse(*refused)
+        try:
+            await answer(scope, receive, send_with_headers)
+        except HTTPException as error:  # the path does not take this method
+            await _refuse(error.status_code, error.detail)(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> tuple[int, str] | None:
+        """Return why a request is refused, as a status and a message, or ``None``."""
+        if not ("/api/" in scope["path"] or scope["method"] not in ("GET", "HEAD")):
+            return None
+        try:
+            headers = read_headers(scope)
+            if self._service.admin is None:
+                self._service.check_origin(headers)
+        except ProviderError as error:
+            return error.status or 403, error.message
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        is_foreign = site not in ("same-origin", "none") if site else origin is not None
+        if is_foreign and (site or origin.partition("://")[2] != headers.get("host")):  # type: ignore[union-attr]
+            return 403, "these pages are not for other sites"
+        if self._service.admin is None:
+            return None
+        # Only a bearer token counts: a browser repeats a password (Basic) by itself.
+        is_bearer = headers.get("authorization", "")[:7].lower() == "bearer "
+        if scope["path"] == _STATE and "authorization" not in headers:
+            return None
+        if not (is_bearer and self._service.is_admin(headers)):
+            return 401, "the admin key is missing or wrong"
+        return None
+
+    def _answer(self, make: Read) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if request.method == "POST" and kind != "application/json":
+                return _refuse(415, "the body must be JSON")
+            if int(request.headers.get("content-length") or 0) > _LARGEST:
+                return _refuse(413, f"the body is longer than {_LARGEST} bytes")
+            try:
+                made = await make(self._service, request)
+            except (ProviderError, ValueError, LookupError) as error:
+                return _refuse(400, scrub(str(error)))
+            return Response(msgspec.json.encode(made), media_type="application/json")
+
+        return handle
+
+    async def _send_file(self, request: Request) -> Response:
+        path = _FILES[request.scope["path"].rpartition("/")[2]]
+        return Response(await asyncio.to_thread(path.read_bytes), media_type=_KINDS[path.suffix])
+
+    async def _send_viewer(self, _: Request) -> Response:
+        """Send the page of the trace viewer with the navigation of these pages."""
+        text = await asyncio.to_thread((TRACE_PAGE / "index.html").read_text, "utf-8")
+        added = (
+            '<link rel="stylesheet" href="../site.css">\n<script src="../site.js" defer></script>'
+        )
+        first = '<script src="timeline.js"'
+        return Response(text.replace(first, f"{added}\n{first}"), media_type="text/html")
+
+
+def _refuse(status: int, why: str) -> Response:
+    body = msgspec.json.encode({"error": why})
+    return Response(body, status, media_type="application/json")
+
+
+async def _read_state(service: Service, request: Request) -> dict[str, Any]:
+    """Return which pages there are, and what the playground needs."""
+    if service.admin is not None and "authorization" not in request.headers:
+        return {"sign_in": True}
+    key = request.headers.get("authorization", "").partition(" ")[2]
+    pages = ["playground", "models"]
+    pages = ["overview", *pages] if service.usage is not None else pages
+    pages += ["keys"] if find_store(service) is not None else []
+    pages += ["traces"] if service.admin is not None and service.calls is not None else []
+    return {
+        "version": version("dragoman"),
+        "pages": pages,
+        "models": service.models.names(),
+        "needs_key": service.keys is not None and service.keys.find(key) is None,
+        "keeps_content": service.calls is not None and service.calls.include_content,
+    }
+
+
+async def _read_models(service: Service, request: Request) -> dict[str, Any]:
+    """Return what is known of the models; check whether they are ready only if that is asked."""
+    problems = await service.models.problems() if "check" in request.query_params else None
+    return {"models": service.models.describe(problems)}
