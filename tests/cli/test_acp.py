@@ -45,6 +45,7 @@ class Editor:
     def __init__(self, *answers: str, form: dict[str, Any] | None = None) -> None:
         self.answers = list(answers)
         self.form = form
+        self.pause: asyncio.Event | None = None  # before it answers a question
         self.updates: list[tuple[str, Any]] = []
         self.questions: list[tuple[Any, list[Any]]] = []
 
@@ -55,6 +56,8 @@ class Editor:
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> schema.RequestPermissionResponse:
         self.questions.append((tool_call, options))
+        if self.pause is not None:
+            await self.pause.wait()
         if not self.answers:
             return schema.RequestPermissionResponse(
                 outcome=schema.DeniedOutcome(outcome="cancelled")
@@ -228,10 +231,12 @@ def pausing(words: str, pause: asyncio.Event) -> Callable[[Request], list[Any]]:
     return answer
 
 
-@pytest.mark.parametrize("moment", ["in the stream", "at once"])
-async def test_cancel_stops_the_stream_and_is_recorded(moment: str, folder: Path) -> None:
-    provider = Listed(pausing("one two", asyncio.Event()), "Here again.")
-    editor, log = Editor(), MemoryLog()
+@pytest.mark.parametrize("moment", ["in the stream", "in a question", "at once"])
+async def test_cancel_stops_the_prompt_and_is_recorded(moment: str, folder: Path) -> None:
+    slow = pausing("one two", asyncio.Event())
+    provider = Listed(EDIT if moment == "in a question" else slow)
+    editor, log = Editor("once"), MemoryLog()
+    editor.pause = asyncio.Event()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
         asking = asyncio.create_task(ask(connection, session_id))
@@ -239,11 +244,14 @@ async def test_cancel_stops_the_stream_and_is_recorded(moment: str, folder: Path
             await until(editor.text, "the first text")
             with pytest.raises(acp.RequestError, match="still runs a prompt"):
                 await ask(connection, session_id)
+        elif moment == "in a question":
+            await until(lambda: editor.questions, "the question")
         else:
             await asyncio.sleep(0)  # let the task send the prompt
         await connection.cancel(session_id=session_id)
         assert (await asking).stop_reason == "cancelled"
-        assert provider.running == 0
+        editor.pause.set()  # an answer that comes too late
+        assert (provider.running, (folder / "a.txt").read_text()) == (0, "one\n")
         ended = of(list(log.read(session_id)), "session.finished")
         assert [end.outcome for end in ended] == ["cancelled"] * len(ended)
         provider.answers = ["Here again."]
@@ -272,8 +280,18 @@ async def test_two_sessions_run_at_once(folder: Path) -> None:
             assert editor.text(session_id=names[name]) == f"{name} {name}"
 
 
+# Runs the command; what it prints while it opens a session must not reach the editor.
+NOISY = """
+import dragoman.tools as toolbox
+from dragoman.cli import main
+make = toolbox.workspace_tools
+toolbox.workspace_tools = lambda *args, **facts: print("noise", flush=True) or make(*args, **facts)
+main()
+"""
+
+
 async def test_session_is_loaded_and_continued_in_a_new_process(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = Editor("once")
     with SqliteLog(tmp_path / "log.db") as log:
@@ -289,7 +307,7 @@ async def test_session_is_loaded_and_continued_in_a_new_process(
 
     editor = Editor("once")
     with SimServer(ScriptedProvider(ScriptRule(answer)), models=("m",)) as server:
-        words = ["-m", "dragoman", "agent", "--acp", "m", "--base-url", server.base_urls["openai"]]
+        words = ["-c", NOISY, "agent", "--acp", "m", "--base-url", server.base_urls["openai"]]
         place = ["--log", str(tmp_path / "log.db"), "--budget", "steps=4"]
         async with (
             patience("the process"),
@@ -308,8 +326,7 @@ async def test_session_is_loaded_and_continued_in_a_new_process(
             stopped = await ask(agent, session_id, "Go on.")
             assert stopped.stop_reason == "max_turn_requests"
             assert editor.text().endswith("[Stopped: the budget of 4 turns is used up]")
-            agent_ended = process
-        assert agent_ended.returncode == 0
+        assert (process.returncode, caplog.records) == (0, [])
 
 
 SSE = schema.SseMcpServer(type="sse", name="s", url="http://127.0.0.1:9/", headers=[])
@@ -346,7 +363,8 @@ async def test_errors_are_clear_and_contain_no_secret(name: str, folder: Path) -
 async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Path) -> None:
     wrong = AuthenticationError(f"Incorrect key: {SECRET}", provider="listed", status=401)
     audio = helpers.audio_block("AAAA", "audio/wav")
-    async with serving(Editor(), Listed(wrong, "Hi.")) as connection:
+    provider, editor = Listed(wrong, "Hi.", "Hello."), Editor()
+    async with serving(editor, provider) as connection:
         session_id = await begin(connection, folder)
         with pytest.raises(acp.RequestError, match="'audio' of this type is not sent"):
             await connection.prompt(session_id=session_id, prompt=[audio])
@@ -359,24 +377,19 @@ async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Pa
         await connection.close_session(session_id=session_id)
         with pytest.raises(acp.RequestError, match="load it first"):
             await ask(connection, session_id)
+        sent = len(editor.updates)
+        await connection.resume_session(cwd=str(folder), session_id=session_id, mcp_servers=[])
+        assert len(editor.updates) == sent
+        assert (await ask(connection, session_id)).stop_reason == "end_turn"
+        assert "Hi." in str(provider.requests[-1].messages)
 
 
-async def test_mcp_servers_of_the_editor_are_used(
+async def test_mcp_servers_of_the_editor_need_an_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = Path(__file__).parents[1] / "tools" / "mcp_server.py"
-    server = schema.McpServerStdio(
-        name="my tools", command=sys.executable, args=[str(program)], env=[]
-    )
-    provider, editor = Listed(propose(call("my_tools_add", a=2, b=3)), "Five."), Editor("once")
-    async with serving(editor, provider) as connection:
-        opened = await connection.new_session(cwd=str(folder), mcp_servers=[server])
-        await ask(connection, opened.session_id)
-        assert last(provider.requests[1]) == "5"
-        broken = schema.McpServerStdio(name="s", command="/nowhere/server", args=[], env=[])
-        with pytest.raises(acp.RequestError, match="/nowhere/server"):
-            await connection.new_session(cwd=str(folder), mcp_servers=[broken])
-        monkeypatch.setitem(sys.modules, "mcp", None)
+    server = schema.McpServerStdio(name="tracker", command=sys.executable, args=[], env=[])
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    async with serving(Editor(), Listed()) as connection:
         with pytest.raises(acp.RequestError, match=r"pip install 'dragoman\[mcp\]'"):
             await connection.new_session(cwd=str(folder), mcp_servers=[server])
 

@@ -1,13 +1,14 @@
 // What an editor does with an agent, by the Agent Client Protocol's own library:
-// `node editor.mjs FOLDER WORKSPACE FEATURES COMMAND ARGUMENT...`. Prints one JSON object: what
-// became of each feature (or of those named, with commas), "yes" or why not.
+// `node editor.mjs FOLDER WORKSPACE FEATURES SERVER COMMAND ARGUMENT...`. Prints one JSON object:
+// what became of each feature (or of those named, with commas), "yes" or why not. SERVER is a
+// Python program, an MCP server.
 import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { Readable, Writable } from "node:stream";
 import { pathToFileURL } from "node:url";
 
-const [folder, cwd, features, command, ...words] = process.argv.slice(2);
+const [folder, cwd, features, server, command, ...words] = process.argv.slice(2);
 const require = createRequire(`${folder}/package.json`);
 const acp = await import(pathToFileURL(require.resolve("@agentclientprotocol/sdk")));
 const { agent: ask, client: told } = acp.methods;
@@ -120,6 +121,18 @@ const cases = {
     await third.request(ask.session.resume, { cwd, sessionId: id, mcpServers: [] });
     expect([await third.prompt(id, "COUNT"), third.text(id)], ["end_turn", "5 messages"]);
     await third.close();
+  },
+  async mcpServers() {
+    const editor = await open(["session"]);
+    const tools = (program) => ({ name: "my tools", command, args: [program], env: [] });
+    const started = await editor.request(ask.session.new, { cwd, mcpServers: [tools(server)] });
+    await editor.prompt(started.sessionId, "ADD");
+    const result = editor.updates.findLast((each) => each.update.toolCallId).update;
+    expect([result.status, result.content[0].content.text], ["completed", "```\n5\n```"]);
+    const broken = { cwd, mcpServers: [tools("/none.py")] };
+    const error = await editor.request(ask.session.new, broken).catch((reason) => reason);
+    expect([error.code, error.message.includes("/none.py")], [-32603, true]);
+    await editor.close();
   },
   async errors() {
     const editor = await open();

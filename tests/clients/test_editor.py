@@ -19,6 +19,8 @@ from .scripted import TEXT, ends_with_result
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "editor.mjs"
+SERVER = Path(__file__).parents[1] / "tools" / "mcp_server.py"
+ADD = Call("my_tools_add", {"a": 2, "b": 3})
 EDIT = Call("edit_file", {"path": "a.txt", "old": "one", "new": "two"})
 
 
@@ -32,6 +34,7 @@ def script() -> ScriptedProvider:
     return ScriptedProvider(
         ScriptRule("Done.", RequestMatch(where=ends_with_result)),
         ScriptRule(Answer("I edit it.", tool_calls=[EDIT]), RequestMatch(pattern="^EDIT")),
+        ScriptRule(Answer(tool_calls=[ADD]), RequestMatch(pattern="^ADD")),
         ScriptRule(Answer("one two three four five six", pace=0.2), RequestMatch(pattern="^SLOW")),
         ScriptRule(count, RequestMatch(pattern="^COUNT")),
         ScriptRule(TEXT),
@@ -58,10 +61,10 @@ async def test_editor_uses_the_agent_by_the_protocols_own_library(
             "--log",
             str(tmp_path / "log"),
         ]
-        place = [str(INSTALLED / "node"), str(workspace), tried]
+        place = [str(INSTALLED / "node"), str(workspace), tried, str(SERVER)]
         command = [require("node"), str(PROGRAM), *place, sys.executable, *agent]
         status, printed = await run_program(command, workspace, {})
     assert status == 0, printed
     found = json.loads(printed.strip().splitlines()[-1])
-    assert len(found) == (7 if tried == "all" else 2)
+    assert len(found) == (8 if tried == "all" else 2)
     assert {name: what for name, what in found.items() if what != "yes"} == {}

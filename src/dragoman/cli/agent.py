@@ -275,9 +275,9 @@ async def _serve(
         given = settings | watch | {"approve": approver}
         return await _open_session(provider, tools, policy, log, given, chosen)
 
+    with reject(ValueError, about="--acp: "):  # standard input or output is a file
+        streams = await acp.open_stdio()
     async with provider:
-        with reject(ValueError, about="--acp: "):  # standard input or output is a file
-            streams = await acp.open_stdio()
         await acp.EditorAgent(open_session, provider, log).serve(*streams)
 
 
@@ -354,8 +354,9 @@ async def _open_session(
     settings: dict[str, Any],
     options: AgentOptions,
 ) -> Session[Any]:
-    facts = [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
-    for rule in policy.find_idle(facts):
+    for rule in policy.find_idle(
+        [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
+    ):
         # The session accepts a rule about tools that it does not have. A rule for this command
         # is then a mistake, because the tools that name paths are always there.
         raise click.UsageError(
