@@ -259,6 +259,22 @@ async def test_cancel_stops_the_prompt_and_is_recorded(moment: str, folder: Path
         assert editor.text().endswith("Here again.")
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_disconnecting_stops_the_prompt(is_cancelled: bool, folder: Path) -> None:
+    provider = Listed(pausing("one two", asyncio.Event()))
+    editor, log = Editor(), MemoryLog()
+    async with serving(editor, provider, log) as connection:
+        session_id = await begin(connection, folder)
+        asking = asyncio.create_task(ask(connection, session_id))
+        await until(editor.text, "the first text")
+        if is_cancelled:
+            await connection.cancel(session_id=session_id)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        await asking
+    [ended] = of(list(log.read(session_id)), "session.finished")
+    assert (ended.outcome, provider.running) == ("cancelled", 0)
+
+
 async def test_two_sessions_run_at_once(folder: Path) -> None:
     pauses = {"first": asyncio.Event(), "second": asyncio.Event()}
 

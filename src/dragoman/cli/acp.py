@@ -86,30 +86,30 @@ class EditorSession:
         """Pursue a goal, and return the protocol's name for the reason of its end."""
         self.refuse_running()
         self._is_cancelled = False
-        self._run = asyncio.create_task(self.session.run(goal))
-        try:
-            outcome = await self._run
-        except asyncio.CancelledError:
-            if not self._is_cancelled:
-                raise
+        self._run = run = asyncio.create_task(self.session.run(goal))
+        await asyncio.wait([run])  # if the editor disconnects here, close_session stops the run
+        self._run = None
+        await self.flush()
+        if run.cancelled():
             return "cancelled"
-        finally:
-            self._run = None
+        outcome = run.result()
         if outcome.outcome == "failed":
             raise RequestError(_INTERNAL_ERROR, f"the session failed: {outcome.detail}")
         if outcome.outcome != "exhausted":
             return "cancelled" if outcome.outcome == "cancelled" else "end_turn"
         self._send("agent_message_chunk", content=_write(f"\n\n[Stopped: {outcome.detail}]"))
+        await self.flush()
         is_cut = self.session.state.messages[-1].finish_reason == "length"
         return "max_tokens" if is_cut else "max_turn_requests"
 
     async def cancel(self) -> None:
         """Stop the prompt, if one runs, and wait until that is recorded."""
-        if (run := self._run) is None or self._is_cancelled:
+        if (run := self._run) is None:
             return
-        self._is_cancelled = True
-        if not await self.session.cancel("cancelled in the editor"):
-            run.cancel()  # the prompt has arrived, but its run has not begun
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            if not await self.session.cancel("cancelled in the editor"):
+                run.cancel()  # the prompt has arrived, but its run has not begun
         await asyncio.wait([run])
 
     def refuse_running(self) -> None:
@@ -200,14 +200,16 @@ class EditorSession:
     def _send(self, update: str, /, **facts: Any) -> None:
         """Send an update. Tasks start in the order of their creation, so updates keep it."""
         params = {"sessionId": self.session.id, "update": {"sessionUpdate": update, **facts}}
-        sending = self._connection.send_notification("session/update", params)
-        self._sending.add(task := asyncio.create_task(sending))
+        self._sending.add(task := asyncio.create_task(self._deliver(params)))
         task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, params: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the editor has closed the connection
+            await self._connection.send_notification("session/update", params)
 
     async def flush(self) -> None:
         """Wait until every update is sent, so that none arrives after the next reply."""
-        # if an update fails, the connection is closed
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*self._sending)
 
     # --- questions about permission -------------------------------------------------------------
 
@@ -337,10 +339,7 @@ class EditorAgent:
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> dict[str, Any]:
         opened = self._find(session_id)
         goal = User([_read_block(block, opened.workspace) for block in prompt])
-        try:
-            return {"stopReason": await opened.prompt(goal)}
-        finally:
-            await opened.flush()
+        return {"stopReason": await opened.prompt(goal)}
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         if session_id in self._opened:
