@@ -4,7 +4,8 @@ The blocks of a page run from top to bottom in one namespace and in an empty fol
 allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
 name, such as ``# models.yaml``, is written to that file. Every connection goes to a small test
 server that answers everything; the rest of the network is unreachable. The function ``names``
-returns the names that a page may use without an import. A page that opens a log with ``readonly``
+returns the names that a page may use without an import. Blocks with
+packages that take seconds to import run in the exhaustive run only. A page that opens a log with ``readonly``
 finds the file ``log.db``, which contains the session ``fix-tests``.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -34,7 +36,7 @@ from dragoman.provider import SCHEMES
 from dragoman.testing import forbid_network
 from dragoman.transport import HttpTransport
 
-from .gateway.upstream import wire_of, write_reply
+from .gateway.upstream import EXHAUSTIVE, wire_of, write_reply
 from .server import Connection
 from .story import tell
 from .test_sync import Background
@@ -134,8 +136,10 @@ def _openai(asked: dict[str, Any]) -> dict[str, Any]:
     usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
     return {
         "id": "x",
+        "object": "chat.completion",
+        "created": 0,
         "model": "llama3",
-        "choices": [{"message": message, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": usage,
     }
 
@@ -203,7 +207,7 @@ def world(folder: Path) -> Iterator[str]:
     before = Path.cwd()
     with (
         Background(answer_everything) as server,
-        mock.patch.dict(os.environ, settings),
+        mock.patch.dict(os.environ, {**settings, "OPENAI_BASE_URL": f"{server.url}/v1"}),
         redirected(server.url),
     ):
         os.chdir(folder)
@@ -232,7 +236,7 @@ def run_page(page: Path, folder: Path) -> int:
             elif block.language == "python" and _defines_tests(block):
                 tests = f"from dragoman import *\n{block.text}"
                 (folder / f"test_block_{number}.py").write_text(tests)
-            elif block.language == "python":
+            elif block.language == "python" and not _is_left_out(block):
                 _run(block, page, scope, runner)
         if any(folder.glob("test_block_*.py")):
             _run_tests()
@@ -250,6 +254,15 @@ def _write_file(block: Block, folder: Path) -> None:
 
 def _defines_tests(block: Block) -> bool:
     return re.search(r"^(async )?def test_", block.text, re.MULTILINE) is not None
+
+
+# Packages that other pages do not import, in examples of what a program looked like before.
+_SLOW = re.compile(r"^from (?:litellm|langchain_openai) |openai-chat:", re.MULTILINE)
+
+
+def _is_left_out(block: Block) -> bool:
+    is_absent = block.text.startswith("from litellm ") and find_spec("litellm") is None
+    return is_absent or (not EXHAUSTIVE and _SLOW.search(block.text) is not None)
 
 
 def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner) -> None:

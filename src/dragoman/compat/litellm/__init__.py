@@ -50,7 +50,9 @@ def __getattr__(name: str) -> Any:
             return getattr(module, name)
     if name in [names[0] for names in read_sources()["by_key"].facts.values()]:
         return partial(_supports, name)
-    raise AttributeError(f"{__name__} has no {name!r}; see docs/howto/moving.md")
+    raise AttributeError(
+        f"{__name__} has no {name!r}; see the page Moving to Dragoman of the documentation"
+    )
 
 
 class _Settings(ModuleType):

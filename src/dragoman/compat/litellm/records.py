@@ -61,7 +61,7 @@ def _derive(name: str, *absent: str, **defaults: Any) -> type[Record]:
 
 _ABSENT = ("content", "tool_calls", "function_call")
 Message = _derive("Message", *_ABSENT, role="assistant")
-Delta = _derive("Delta", *_ABSENT, "role")
+Delta = _derive("Delta", *_ABSENT, "role", "audio")
 Choices = _derive("Choices", "logprobs", finish_reason="stop", index=0)
 StreamingChoices = _derive("StreamingChoices", "finish_reason", "logprobs", index=0)
 Function = _derive("Function", "name")
