@@ -15,6 +15,7 @@ from .test_layers import LAYERS
 NETWORK = {
     "transport/connect.py": "connects to providers",
     "transport/connection.py": "reads from and writes to these connections",
+    "cli/mcp_serve.py": "an MCP server over standard input and output",
     "cli/serve.py": "starts the gateway's server",
     "gateway/http_connection.py": "serves the gateway's clients",
     "gateway/http_protocol.py": "serves the gateway's clients",

@@ -14,19 +14,44 @@ from ..registry.keys import open_keyring
 from ..tools import KeyringTokens, McpOAuth, McpServer, ToolFailure, log_in_by_browser
 from .console import legible
 from .errors import EXIT_CODES, reject, report_mistakes
+from .log_place import LogPlace
+from .mcp_serve import make_server
 from .mcp_servers import find_server
 from .parameters import add_options
 
 _PATIENCE = 600.0  # seconds that a person has to log in
 
 
-@click.group("mcp")
-def command() -> None:
-    """Log in to MCP servers that need OAuth.
+class _Mcp(click.Group):
+    """Treat ``dragoman mcp`` alone, or with options, as ``dragoman mcp serve``."""
 
-    SERVER is the URL of a server, or its name in mcp.yaml. The agent uses the login: dragoman
-    agent --mcp SERVER.
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("mcp", cls=_Mcp)
+def command() -> None:
+    """Serve the log, plans, costs and models over MCP, or log in to MCP servers.
+
+    "dragoman mcp" without a subcommand does the same as "dragoman mcp serve".
     """
+
+
+@command.command("serve")
+@add_options
+def serve(*, where: LogPlace = None) -> None:
+    """Let another agent search the log, plan conversations and look up costs and models.
+
+    The agent starts this command and uses MCP over its standard input and output. The tools only
+    read: no model is called and nothing is executed.
+    """
+    with reject(ImportError, about="MCP needs the extra: pip install 'dragoman[mcp]': "):
+        server = make_server(where)
+    if sys.stdin.isatty():
+        click.echo("waiting for an MCP client on standard input; Ctrl-C ends", err=True)
+    server.run("stdio")
 
 
 @command.command("login")
@@ -39,7 +64,8 @@ def log_in(
 ) -> None:
     """Log in to SERVER in a browser, and store the login in the system's keyring.
 
-    The URL of the login page is printed too, for a machine without a browser. The page must be
+    SERVER is the URL of a server, or its name in mcp.yaml. The agent uses the login: dragoman
+    agent --mcp SERVER. The URL of the login page is printed too, for a machine without a browser. The page must be
     able to reach this machine at the redirect URI.
     """
     url, oauth = _find_url(server)
