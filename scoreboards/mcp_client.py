@@ -12,10 +12,14 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx2
+from mcp.client.auth.extensions.client_credentials import (
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
 
 from dragoman.permission import Decision
 from dragoman.tools import McpOAuth, McpServer, Toolbox, ToolFailure
@@ -67,18 +71,37 @@ def find_issuer(url: str) -> str:
     return str(httpx2.get(place).json()["authorization_servers"][0])
 
 
+class Memory:
+    """The storage that the MCP library's own providers need; nothing is stored."""
+
+    async def get_tokens(self) -> None:
+        """Return nothing."""
+
+    async def set_tokens(self, tokens: Any) -> None:
+        """Do nothing."""
+
+
 def make_oauth(url: str, context: dict[str, Any]) -> Any:
     """Return how to log in, from what the suite tells the client about the scenario."""
-    client = {"client_id": context.get("client_id"), "tokens": {}}
-    if "private_key_pem" in context or "client_secret" in context:
-        client["client_secret"] = context.get("client_secret")
-        client["private_key"] = context.get("private_key_pem")
+    client: dict[str, Any] = {"client_id": context.get("client_id")}
+    if SCENARIO == "auth/client-credentials-jwt":
+        issuer, who, key = find_issuer(url), context["client_id"], context["private_key_pem"]
+        signed = SignedJWTParameters(
+            issuer=who,
+            subject=who,
+            signing_key=key,
+            signing_algorithm=context["signing_algorithm"],
+        )
+        assertions, memory = signed.create_assertion_provider(), cast("Any", Memory())
+        return PrivateKeyJWTOAuthProvider(url, memory, who, assertions, issuer=issuer)
+    if "client_secret" in context:
+        client["client_secret"] = context["client_secret"]
         client["issuer"] = context.get("issuer") or find_issuer(url)
-    if SCENARIO.startswith("auth/client-credentials"):
-        return McpOAuth(grant="client_credentials", **client)
+    if SCENARIO == "auth/client-credentials-basic":
+        return McpOAuth(grant="client_credentials", tokens={}, **client)
     if SCENARIO == "auth/basic-cimd":
         client["client_metadata_url"] = METADATA
-    return McpOAuth(authorize=authorize, **client)
+    return McpOAuth(authorize=authorize, tokens={}, **client)
 
 
 async def approve(question: dict[str, Any]) -> Decision:

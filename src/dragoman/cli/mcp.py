@@ -47,7 +47,7 @@ def serve(*, where: LogPlace = None) -> None:
     The agent starts this command and uses MCP over its standard input and output. The tools only
     read: no model is called and nothing is executed.
     """
-    with reject(ImportError, about="MCP needs the extra: pip install 'dragoman[mcp]': "):
+    with reject(ImportError):
         server = make_server(where)
     if sys.stdin.isatty():
         click.echo("waiting for an MCP client on standard input; Ctrl-C ends", err=True)
@@ -65,8 +65,8 @@ def log_in(
     """Log in to SERVER in a browser, and store the login in the system's keyring.
 
     SERVER is the URL of a server, or its name in mcp.yaml. The agent uses the login: dragoman
-    agent --mcp SERVER. The URL of the login page is printed too, for a machine without a browser. The page must be
-    able to reach this machine at the redirect URI.
+    agent --mcp SERVER. The URL of the login page is also printed, for a machine without a browser;
+    the page redirects to a port of this machine.
     """
     url, oauth = _find_url(server)
     if oauth.grant == "client_credentials":
@@ -75,17 +75,18 @@ def log_in(
         raise click.UsageError(
             "there is no keyring to store the login in; pip install 'dragoman[keys]'"
         )
-    show = partial(click.echo, err=True)
-    authorize = partial(
-        log_in_by_browser, show=lambda page: show(f"log in at {page}"), browser=browser
-    )
+
+    def show(page: str) -> None:
+        click.echo(f"log in at {page}", err=True)
+
+    authorize = partial(log_in_by_browser, show=show, browser=browser)
     tokens = KeyringTokens()
     with report_mistakes():
         tokens.pop(url)
     with reject(ValueError):
         opened = McpServer(url, oauth=replace(oauth, authorize=authorize), start_timeout=_PATIENCE)
     try:
-        asyncio.run(_open(opened))
+        asyncio.run(_open_and_close(opened))
     except ToolFailure as error:
         click.echo(legible(f"error: {error}", err=True), err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
@@ -93,7 +94,7 @@ def log_in(
     click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")
 
 
-async def _open(server: McpServer) -> None:
+async def _open_and_close(server: McpServer) -> None:
     async with server:
         pass
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import click
 import msgspec
 
-from ..errors import ProviderError, scrub
+from ..errors import ProviderError, advise_import, scrub
 from . import main
 from .options import ModelOptions, open_model
 
@@ -18,8 +18,9 @@ _MAX_RESULT = 200_000  # characters
 
 def make_server(place: str | None) -> Any:
     """Return an MCP server whose tools read the log at a place, plans, costs and models."""
-    from mcp.server import MCPServer
-    from mcp.types import ToolAnnotations
+    with advise_import("MCP needs the extra: pip install 'dragoman[mcp]'"):
+        from mcp.server import MCPServer
+        from mcp.types import ToolAnnotations
 
     server = MCPServer("dragoman", instructions="Read-only: the log of model calls, and models.")
     log = [f"--log={place}"] if place else []

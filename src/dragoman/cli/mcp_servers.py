@@ -39,7 +39,6 @@ from .errors import reject, report_mistakes
 from .parameters import option
 
 _PINS = "mcp-tools.json"
-_FILES = {"client_secret": "client_secret_env", "private_key": "private_key_file"}
 Target: TypeAlias = str | list[str]
 
 
@@ -134,16 +133,14 @@ def find_server(text: str) -> tuple[Target, McpOAuth | None]:
 
 def _read_oauth(server: Section) -> McpOAuth:
     section = server.section("oauth")
-    hidden = ["authorize", "tokens", *_FILES]
-    given: dict[str, Any] = section.values(McpOAuth, without=hidden, more=list(_FILES.values()))
-    variable, path = section.get("client_secret_env", str), section.get("private_key_file", str)
+    hidden = ["authorize", "tokens", "client_secret"]
+    given: dict[str, Any] = section.values(McpOAuth, without=hidden, more=["client_secret_env"])
+    variable = section.get("client_secret_env", str)
     if variable and not os.environ.get(variable):
         raise section.fail(f"the environment variable {variable} is not set", "client_secret_env")
     try:
-        given["client_secret"] = os.environ[variable] if variable else None
-        given["private_key"] = Path(path).expanduser().read_text() if path else None
-        return McpOAuth(**given)
-    except (ValueError, OSError) as error:
+        return McpOAuth(client_secret=os.environ[variable] if variable else None, **given)
+    except ValueError as error:
         raise section.fail(str(error)) from None
 
 

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
-
-import msgspec
 
 from ..messages import Tool
 
 _TEXT = {"type": "string"}
-_PAGE = {"type": "object", "properties": {"cursor": _TEXT}}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
+
+
+def _tool(text: str, fields: dict[str, Any], *required: str) -> Tool:
+    return Tool("", text, {"type": "object", "properties": fields, "required": [*required]})
+
+
+# The tools have the names of the MCP library's methods.
 CONTEXT_TOOLS = {
-    "list_resources": Tool("", "List the resources of the server, with their URIs.", _PAGE),
-    "read_resource": Tool(
-        "",
-        "Read a resource of the server by its URI.",
-        {"type": "object", "properties": {"uri": _TEXT}, "required": ["uri"]},
+    "list_resources": _tool(
+        "List the resources of the server with their URIs.", {"cursor": _TEXT}
     ),
-    "list_prompts": Tool("", "List the prompts of the server, with their arguments.", _PAGE),
-    "get_prompt": Tool(
-        "",
-        "Return a prompt of the server, filled with arguments.",
-        {
-            "type": "object",
-            "properties": {"name": _TEXT, "arguments": _WORDS},
-            "required": ["name"],
-        },
-    ),
+    "read_resource": _tool("Read a resource of the server.", {"uri": _TEXT}, "uri"),
+    "list_prompts": _tool("List the prompts of the server.", {"cursor": _TEXT}),
+    "get_prompt": _tool("Fill in a prompt.", {"name": _TEXT, "arguments": _WORDS}, "name"),
 }
-"""The tools by their names, which are those of the MCP library's methods."""
 
 
 def list_context_tools(capabilities: Any) -> list[str]:
@@ -51,8 +43,7 @@ def to_result(name: str, found: Any) -> Any:
     elif name == "get_prompt":
         items = [message.content for message in found.messages]
     else:
-        listed: Mapping[str, Any] = found.model_dump(mode="json", exclude_none=True)
-        kept = ("resources", "prompts", "next_cursor")
-        shown = {key: listed[key] for key in kept if listed.get(key)}
-        items = [SimpleNamespace(type="text", text=msgspec.json.encode(shown).decode())]
+        kept = {"resources", "prompts", "next_cursor"}
+        text = found.model_dump_json(exclude_none=True, include=kept)
+        items = [SimpleNamespace(type="text", text=text)]
     return SimpleNamespace(content=items, structured_content=None, is_error=False)

@@ -79,8 +79,8 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
     is such a function.
 
     Pass ``client_id`` for a client that is registered already, or ``client_metadata_url`` for one
-    that a document describes. A ``client_secret`` or ``private_key`` (PEM) is sent or used only
-    for the authorization server ``issuer``. The grant ``client_credentials`` needs no login.
+    that a document describes. A ``client_secret`` is sent only to the authorization server
+    ``issuer``. The grant ``client_credentials`` needs no login.
     """
 
     authorize: Authorize | None = None
@@ -88,21 +88,16 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
     client_secret: str | None = None
     client_metadata_url: str | None = None
     issuer: str | None = None
-    private_key: str | None = None
-    algorithm: str = "ES256"
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     auth_method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     redirect_uri: str = "http://127.0.0.1:8976/callback"
     tokens: TokenStore | None = None
 
     def __post_init__(self) -> None:
-        has_secret = bool(self.client_secret or self.private_key)
-        if has_secret and not (self.client_id and self.issuer):
-            raise ValueError("oauth: a client_secret or private_key needs client_id and issuer")
-        if self.grant == "client_credentials" and not has_secret:
-            raise ValueError("oauth: client_credentials needs a client_secret or a private_key")
-        if self.private_key and self.grant != "client_credentials":
-            raise ValueError("oauth: a private_key needs grant='client_credentials'")
+        if self.client_secret and not (self.client_id and self.issuer):
+            raise ValueError("oauth: a client_secret needs client_id and issuer")
+        if self.grant == "client_credentials" and not self.client_secret:
+            raise ValueError("oauth: client_credentials needs a client_secret")
 
     def __repr__(self) -> str:
         return f"McpOAuth({self.grant}, client_id={self.client_id!r}, issuer={self.issuer!r})"
@@ -184,32 +179,17 @@ def _dump(model: Any) -> dict[str, Any] | None:
 
 def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
     """Return the library's authentication for a server; secrets that it uses are collected."""
-    from mcp.client.auth import OAuthClientProvider, OAuthFlowError, oauth2
-    from mcp.client.auth.extensions import client_credentials
+    from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
 
-    # The library logs the traceback of each failure, which may quote a token. It is raised too.
-    oauth2.logger.addFilter(_has_no_traceback)
     if oauth.client_secret:
         secrets.append(oauth.client_secret)
     storage = _Storage(oauth, server, secrets)
+    provider: Any
     if oauth.grant == "client_credentials":
-        facts: Any = {"server_url": server, "storage": storage, "issuer": oauth.issuer}
-        facts["client_id"] = oauth.client_id
-        provider: Any
-        if oauth.private_key:
-            signed = client_credentials.SignedJWTParameters(
-                issuer=oauth.client_id or "",
-                subject=oauth.client_id or "",
-                signing_key=oauth.private_key,
-                signing_algorithm=oauth.algorithm,
-            )
-            facts["assertion_provider"] = signed.create_assertion_provider()
-            provider = client_credentials.PrivateKeyJWTOAuthProvider(**facts)
-        else:
-            facts |= {"client_secret": oauth.client_secret}
-            facts |= {"token_endpoint_auth_method": oauth.auth_method}
-            provider = client_credentials.ClientCredentialsOAuthProvider(**facts)
+        facts = oauth.client_id or "", oauth.client_secret or "", oauth.auth_method
+        provider = ClientCredentialsOAuthProvider(server, storage, *facts, issuer=oauth.issuer)
         storage.context = provider.context
         return provider
     asked: list[str] = []
@@ -226,8 +206,7 @@ def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
         if "error" in first:
             why = first.get("error_description", "")
             raise OAuthFlowError(f"the login was refused: {first['error']} {why}".rstrip())
-        facts = {name: first.get(name) for name in ("state", "iss")}
-        return AuthorizationCodeResult(code=first.get("code", ""), **facts)
+        return AuthorizationCodeResult.model_validate({"code": "", **first})
 
     metadata = {"client_name": "Dragoman", "redirect_uris": [oauth.redirect_uri]}
     provider = OAuthClientProvider(
@@ -261,6 +240,10 @@ class Guard:
     """
 
     def __init__(self, auth: Any, server: str, secrets: list[str]) -> None:
+        from mcp.client.auth import oauth2
+
+        # The library logs the traceback of each failure, which may quote a token.
+        oauth2.logger.addFilter(_has_no_traceback)
         self._auth, self._server, self._secrets = auth, server, secrets
         self.problem: str | None = None
 
