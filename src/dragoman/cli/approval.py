@@ -148,8 +148,9 @@ class InputLines:
         try:
             descriptor = sys.stdin.fileno()
             loop.add_reader(descriptor, ready.set)
-        except (OSError, ValueError):
-            # standard input is a regular file or is closed, so no waiting is needed
+        except (NotImplementedError, OSError, ValueError):
+            # standard input is a regular file or is closed, so no waiting is needed; the event
+            # loop of Windows cannot wait for a console
             return sys.stdin.readline().encode()
         try:
             await ready.wait()

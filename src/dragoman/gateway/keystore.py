@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -257,6 +258,7 @@ def _check_name(name: str) -> None:
 def _find_actor() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user of a container may have a number but no name
-        user = str(os.getuid())
+    except (ImportError, KeyError, OSError):
+        # a user of a container may have a number but no name; Windows has no numbers
+        user = str(os.getuid()) if sys.platform != "win32" else "unknown"
     return f"{user}@{socket.gethostname()}"

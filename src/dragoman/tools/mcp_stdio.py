@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Self, TypeAlias
 
 from .mcp_http import MAX_REPLY
-from .process import clean_environment, end_process, signal_group, supervise
+from .process import check_platform, clean_environment, end_process, signal_group, supervise
 
 Elicit: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _GRACE = 2.0  # seconds that a program has to end after its standard input was closed
@@ -135,6 +135,7 @@ async def open_program(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None, errors_to: int
 ) -> AsyncIterator[ProgramStream]:
     """Start a program; yield the stream of its messages. The program ends with the context."""
+    check_platform()
     output = asyncio.StreamReader(limit=MAX_REPLY)
     read_end, write_end = os.pipe()
     # The pipe is our own: with one of asyncio, a program that has ended counts as running until

@@ -29,6 +29,7 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "T
 _GRACE = 0.5  # seconds that background programs have to write their last output
 _LAST_RESORT = 10.0  # seconds after which a supervisor that does not exit is killed
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+NEEDS_POSIX = "this needs Linux or macOS; on Windows, run Dragoman in WSL"
 _CAN_SUPERVISE = sys.platform == "linux" and bool(sys.executable) and _SUPERVISOR.is_file()
 # Python decodes each invalid UTF-8 byte to one of these surrogate characters.
 _ESCAPED = re.compile("[\udc80-\udcff]")
@@ -108,6 +109,7 @@ async def run_process(
     On Linux a supervisor process kills descendants that left the process group. A program that
     kills its own descendants, such as bubblewrap, needs no supervisor: ``supervised=False``.
     """
+    check_platform()
     kept = KeptOutput(limit), KeptOutput(limit)
     async with contextlib.AsyncExitStack() as stack:
         # We open the pipes ourselves: asyncio would wait until every background program has closed
@@ -139,6 +141,12 @@ async def run_process(
     return Finished(
         code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced
     )
+
+
+def check_platform() -> None:
+    """Raise ``ToolFailure`` on Windows, where programs cannot be ended with their descendants."""
+    if sys.platform == "win32":
+        raise runtime.ToolFailure("not_started", NEEDS_POSIX)
 
 
 def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:

@@ -58,7 +58,7 @@ async def list_protections(workspace: Path) -> list[Protection]:
 
 async def _process_protections(sandbox: Sandbox) -> list[Protection]:
     ordinary = "run the agent as an ordinary user"
-    hidden, root = hide_memory(), os.geteuid() == 0
+    hidden, root = hide_memory(), sys.platform != "win32" and os.geteuid() == 0
     reason = "a process of root can read every other" if root else "needs Linux"
     ended = sandbox.program is not None or await _ends_daemons()
     return [

@@ -14,6 +14,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 
 from ..messages import Tool, new_ulid
 from .function import FunctionTool
-from .process import clean_environment, observe_process, run_process
+from .process import NEEDS_POSIX, clean_environment, observe_process, run_process
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, WITHHELD, ExecutableTool, Observation
 from .sandbox import Sandbox, find_sandbox
 
@@ -47,6 +48,8 @@ class Workspace:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise ValueError(f"workspace: {root} is not a folder")
+        if sys.platform == "win32":  # paths could be followed through links, which no flag forbids
+            raise ValueError(f"workspace: {NEEDS_POSIX}")
 
     def locate(self, path: str) -> str:
         """Return the path relative to the root, with ``/``; raise ``PathError`` if it is invalid.

@@ -14,6 +14,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -185,6 +186,8 @@ class Dialer:
 
     def __init__(self, context: ssl.SSLContext | None, uds: str | None) -> None:
         self._context = context
+        if uds is not None and sys.platform == "win32":
+            raise ValueError("uds: Python has no Unix sockets on Windows; use a port of 127.0.0.1")
         self._uds = uds
 
     async def dial(self, target: Target, proxy: Proxy | None, make: Make) -> Connection:
