@@ -28,7 +28,7 @@ PACKAGE = Path(dragoman.__file__).parent
 MODULES = [
     "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities",
     "registry",
-    "middleware", "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay",
+    "middleware", "prices", "tokens", "batches", "comparison", "log", "session", "tools", "permission", "replay",
     "trace",
     "conformance", "sim", "gateway", "testing", "sync", "local", "transport", "validate", "wire",
 ]  # fmt: skip

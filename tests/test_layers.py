@@ -46,6 +46,7 @@ FLOORS = {
     "replay": "a recorded run, read again", "serving": "an ASGI application on a port",
     "trace": "the trace viewer", "template": "prompts with values in braces",
     "batches": "many requests: a file of rows in, a file of results out",
+    "comparison": "recorded calls, asked again of other models",
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers",
     "sync": "the blocking facade", "local": "the embedded model",

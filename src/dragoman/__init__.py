@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .batches import BatchReport, batch
     from .capabilities import Capabilities
     from .citations import Citation
+    from .comparison import Comparison, compare
     from .errors import (
         AuthenticationError, BillingError, CallCancelledError, ContextOverflowError,
         InvalidModelError, InvalidRequestError, InvalidResponseError, MalformedToolCallError,
@@ -59,6 +60,7 @@ _NAMES = {
     "batches": "BatchReport batch",
     "capabilities": "Capabilities",
     "citations": "Citation",
+    "comparison": "Comparison compare",
     "errors": (
         "AuthenticationError BillingError CallCancelledError ContextOverflowError "
         "InvalidModelError InvalidRequestError InvalidResponseError MalformedToolCallError "
@@ -96,7 +98,8 @@ _NAMES = {
 }
 __all__ = [
     "Assistant", "Audio", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache",
-    "CallCancelledError", "Capabilities", "Citation", "ContextOverflowError", "Continuity", "Cost",
+    "CallCancelledError", "Capabilities", "Citation", "Comparison", "ContextOverflowError",
+    "Continuity", "Cost",
     "Document", "DropOldToolResults", "EmbedRequest", "Embedder", "Embeddings", "Event",
     "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
     "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll",
@@ -111,7 +114,7 @@ __all__ = [
     "Timeouts", "Tool", "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta",
     "ToolUseStart", "Tools", "UnavailableError", "Unpriced", "UnsupportedContentError",
     "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors", "Window", "batch",
-    "check_events", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event",
+    "check_events", "compare", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event",
     "describe", "encode_event", "fold", "gather", "parse_messages", "plan", "recorded_tools",
     "reprice", "to_model_events",
 ]

@@ -55,7 +55,7 @@ def test_shell_completion_completes_model_names(config: Path) -> None:
 
 
 def test_shell_completion_of_command_names_imports_no_command(config: Path) -> None:
-    assert complete("bash", [], "co", config) == ["plain,config", "plain,cost"]
+    assert complete("bash", [], "con", config) == ["plain,config"]
 
 
 def test_bash_completion_completes_names_with_colons(config: Path) -> None:

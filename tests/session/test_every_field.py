@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+import pytest
 from msgspec.structs import FieldInfo, replace
 
 import dragoman
@@ -29,7 +30,13 @@ from dragoman import (
     connect_embedder,
 )
 from dragoman.calls import Inbound
-from dragoman.errors import AuthenticationError, OverloadedError, ProviderError, RateLimitError
+from dragoman.errors import (
+    AuthenticationError,
+    MalformedToolCallError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+)
 from dragoman.events import AssembledFrom, Assembler, IntentSource, Raw
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
@@ -191,7 +198,6 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
         ),
         propose(call("fly", high=True)),
         propose(call("bash", wrong=1)),
-        propose(unreadable),
         propose(call("wait"), call("write_file", call_id="2", path="a.txt")),
         reply("Done.", usage=Usage(1, 1)),
     ]
@@ -211,6 +217,10 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
     await session.run("Go.")
     await session.swap(over_wire((200, HEADERS, body("More."))), "cheaper")
     await session.run("Go on.")  # the thinking of the other model is not sent
+    with pytest.raises(MalformedToolCallError):
+        await Session(sonnet(*[propose(unreadable)] * 5), [bash], ALL, log).run("Go.")
+    schema = {"type": "object"}
+    await Session(Listed("Done.", "{}"), [bash], ALL, log, output=schema).run("Go.")
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:

@@ -71,7 +71,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
 _OWN = frozenset({
     "id", "prompt", "messages", "system", "tools", "tool_choice", "response_schema", "config",
-    "metadata",
+    "metadata", "check_calls",
 })  # fmt: skip
 EMBED_URL = "/v1/embeddings"
 EMBED_FIELDS = ("input", "text")
@@ -187,6 +187,7 @@ class RowParser(Parser):
             request_id="row",  # a placeholder: each call gets a new id when it is sent
             settings=settings,
             metadata=read_metadata(record),
+            check_calls=record.get("check_calls") is not False,
         )
 
     def read_foreign(self, record: Record, shape: Shape) -> Asked:

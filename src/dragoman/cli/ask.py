@@ -258,7 +258,8 @@ def _ask(
     streamed = options.stream and not options.extract
     settings["request_id"] = transcript.begin(
         provider, messages, len(messages) - 1,
-        tools=_try_tools(settings["tools"]), config=settings["config"], stream=streamed,
+        tools=_try_tools(settings["tools"]), config=settings["config"],
+        response_schema=settings["response_schema"], stream=streamed,
     )  # fmt: skip
     response, failure = None, None
     try:

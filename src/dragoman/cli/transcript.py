@@ -140,15 +140,18 @@ class Transcript:
         messages: Sequence[m.Message],
         before: int,
         *,
-        tools: Iterable[m.Tool] = (),
+        tools: Sequence[m.Tool] = (),
         config: m.RuntimeConfig | None = None,
+        response_schema: dict[str, Any] | None = None,
         stream: bool = True,
     ) -> str:
         """Record a question and return the request's id.
 
         The question consists of the messages from index ``before`` on.
         """
-        request = m.Request((), config=config or m.RuntimeConfig(), stream=stream)
+        request = m.Request(
+            (), tuple(tools), config or m.RuntimeConfig(), response_schema, stream=stream
+        )
         watched = provider.provider
         if not isinstance(watched, WatchedProvider):
             return request.request_id
@@ -205,7 +208,7 @@ class Transcript:
     # --- recording the session
 
     def _open_session(
-        self, question: Sequence[m.Message], target: dict[str, Any], tools: Iterable[m.Tool]
+        self, question: Sequence[m.Message], target: dict[str, Any], tools: Sequence[m.Tool]
     ) -> Iterator[logs.Payload]:
         self._is_open = True
         if self._session is None:
@@ -214,7 +217,7 @@ class Transcript:
             names = tuple([tool.name for tool in tools])
             yield logs.SessionStarted(
                 text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
-                kind=self._kind
+                kind=self._kind, definitions=tuple(tools),
             )  # fmt: skip
         elif self._is_resumed:
             self._is_resumed = False

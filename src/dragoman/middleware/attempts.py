@@ -128,6 +128,8 @@ class Attempt:
         return CallStarted(
             estimated_input_tokens=estimate,
             is_worker=request.metadata.get(IS_WORKER) == "true",
+            response_schema=getattr(request, "response_schema", None),
+            tool_choice=getattr(request, "tool_choice", None),
             **self._describe(model.name, asked),
         )
 

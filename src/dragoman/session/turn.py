@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..messages import Message, Request, RuntimeConfig, Tool, ToolChoice, User, 
 from ..middleware.attempts import Attempt, Price
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
+from ..validate.structured import response_schema_of
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
 from .journal import Journal
@@ -145,9 +146,15 @@ class Turn:
         Its intents are recorded as they arrive, before any of them can run.
         """
         provider, config, tools = self.provider, self.settings.config, self._offer()
+        # Some servers reject a conversation with tool calls unless tools are sent: send them, with
+        # tool_choice none.
+        schema, choice = None, self.settings.tool_choice
+        if self.final:
+            schema, choice = self.settings.output, "none" if tools else None
         request = Request(
-            messages, tools=tools or (), config=config, model=provider.model, stream=True,
-            session_id=self.journal.session, metadata={**self.settings.metadata, TURN: self._id},
+            messages, tools or (), config, _write_schema(schema), choice, provider.model,
+            stream=True, session_id=self.journal.session,
+            metadata={**self.settings.metadata, TURN: self._id},
         )  # fmt: skip
         attempt = Attempt(provider, request, price=self.settings.price)
         self._estimate = estimate
@@ -155,11 +162,6 @@ class Turn:
         rejected = False
         stream: EventStream | None = None
         try:
-            # Some servers reject a conversation with tool calls unless tools are sent: send them,
-            # with tool_choice none.
-            schema, choice = None, self.settings.tool_choice
-            if self.final:
-                schema, choice = self.settings.output, "none" if tools else None
             stream = provider.stream(
                 messages, tools, config, schema, choice, request_id=request.request_id,
                 session_id=request.session_id, metadata=request.metadata,
@@ -302,3 +304,10 @@ class Turn:
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
         return await self.journal.write(payload, parent=parent, turn=self._id, **place)
+
+
+def _write_schema(output: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of a structured answer, which is given as a type or a mapping."""
+    if output is None or isinstance(output, Mapping):
+        return None if output is None else dict(output)
+    return response_schema_of(output)

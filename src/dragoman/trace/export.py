@@ -37,7 +37,7 @@ def export_html(log: EventLog, session: str) -> str:
         raise LookupError(f"the log has no session {session!r}")
     style = (PAGE / STYLE).read_text("utf-8")
     script = "\n".join([(PAGE / name).read_text("utf-8") for name in SCRIPTS])
-    policy = _POLICY.format(script=_hash(script), style=_hash(style))
+    policy = _POLICY.format(script=hash_source(script), style=hash_source(style))
     page = (PAGE / "index.html").read_text("utf-8")
     page = page.replace(f'<link rel="stylesheet" href="{STYLE}">', f"<style>{style}</style>")
     for name in SCRIPTS:
@@ -74,5 +74,6 @@ def _encode(data: Any) -> str:
     return text
 
 
-def _hash(text: str) -> str:
+def hash_source(text: str) -> str:
+    """Return the hash of a style or a script, for the Content-Security-Policy of its page."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,13 @@
+"""Comparison: the recorded calls of a log, asked again of other models. Nothing is executed.
+
+- ``cases``: the calls of a log that can be repeated
+- ``api``: ``dragoman.compare``, which asks the models with a batch each
+- ``report``: how the answers agree, what they cost, and what would be lost
+- ``page``: the report as one HTML file
+"""
+
+from .api import compare
+from .page import write_page
+from .report import Amounts, Comparison, Divergence, TargetReport
+
+__all__ = ["Amounts", "Comparison", "Divergence", "TargetReport", "compare", "write_page"]

@@ -1,0 +1,197 @@
+"""Read the model calls of a log as cases: what was sent, and what the model answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ..calls import STOP_REASONS, CallCompleted, CallFailed, CallStarted
+from ..events import read_json
+from ..log import (
+    Conversation,
+    EventLog,
+    LogRecord,
+    MessageRecorded,
+    SessionResumed,
+    SessionStarted,
+)
+from ..messages import NO_CONFIG, Assistant, Message, RuntimeConfig, Tool, ToolChoice
+
+_FAILED = "the call failed"
+
+Calls: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a model answered, or why there is no answer; ``cost_usd`` is ``None`` if unknown."""
+
+    text: str = ""
+    calls: Calls = ()
+    finish_reason: str | None = None
+    cost_usd: Decimal | None = None
+    latency_ms: float | None = None
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the provider ended the answer because of its content filter."""
+        return self.finish_reason == "content_filter"
+
+    def read_value(self) -> Any:
+        """Return the structured answer: the JSON object or list in the text, or ``None``."""
+        text = self.text.strip()
+        if self.calls or text[:1] not in ("{", "["):
+            return None
+        try:
+            return read_json(text)
+        except ValueError:
+            return None
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One recorded call: its request as far as the log has it, and the recorded answer."""
+
+    id: str
+    model: str
+    messages: tuple[Message, ...]
+    answer: Answer
+    tools: tuple[Tool, ...] = ()
+    config: RuntimeConfig = NO_CONFIG
+    response_schema: dict[str, Any] | None = None
+    tool_choice: ToolChoice | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the request as a row of a batch."""
+        settings = asdict(self.config)
+        row = {
+            "id": self.id,
+            "messages": list(self.messages),
+            "config": {
+                name: value
+                for name, value in settings.items()
+                if value != getattr(NO_CONFIG, name)
+            },
+            "check_calls": False,
+        }
+        more: dict[str, Any] = {"tools": list(self.tools), "response_schema": self.response_schema}
+        more["tool_choice"] = self.tool_choice if self.tools else None
+        return row | {name: value for name, value in more.items() if value}
+
+
+def read_cases(log: EventLog, *sessions: str) -> tuple[list[Case], Counter[str]]:
+    """Return the calls of a log that can be repeated, and the reasons why others cannot.
+
+    Without ``sessions``, all sessions of the log are read, in the order of their names.
+    """
+    cases: list[Case] = []
+    skipped: Counter[str] = Counter()
+    for session in sessions or [entry.session for entry in log.sessions()]:
+        reader = _SessionReader(session)
+        for record in log.read(session):
+            for found in reader.read(record):
+                if isinstance(found, Case):
+                    cases.append(found)
+                else:
+                    skipped[found] += 1
+        skipped.update(reader.finish())
+    return cases, skipped
+
+
+class _SessionReader:
+    """Read the cases of one session, record by record."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._conversation = Conversation()
+        self._tools: dict[str, Tool | None] = {}
+        self._started: dict[str, CallStarted] = {}
+        # the calls without an answer so far, and whether each is auxiliary
+        self._open: dict[str, bool] = {}
+        self._is_gateway = False
+        # the messages of the gateway's calls, by request
+        self._sent: dict[str | None, list[MessageRecorded]] = {}
+
+    def read(self, record: LogRecord) -> Iterator[Case | str]:
+        """Process a record; yield a case, or the reason why a call is not one."""
+        payload = record.payload
+        if isinstance(payload, SessionStarted | SessionResumed):
+            names = payload.tools if isinstance(payload, SessionStarted) else ()
+            self._tools |= dict.fromkeys(names)
+            self._tools |= {tool.name: tool for tool in payload.definitions}
+            self._is_gateway = self._is_gateway or getattr(payload, "kind", "") == "gateway"
+        elif isinstance(payload, CallStarted):
+            self._started[payload.request_id] = payload
+            self._open[payload.request_id] = payload.is_worker
+        elif isinstance(payload, CallFailed):
+            self._open.setdefault(payload.request_id, False)
+        elif self._is_gateway and isinstance(payload, MessageRecorded):
+            self._sent.setdefault(payload.request_id, []).append(payload)
+        elif self._is_gateway and isinstance(payload, CallCompleted):
+            self._open.pop(payload.request_id, None)
+            yield self._read_gateway(record, payload)
+        elif isinstance(payload, MessageRecorded) and payload.request_id in self._open:
+            # A fork copies messages without the id of their request; the original is a case.
+            del self._open[payload.request_id]
+            yield self._read_reply(record, payload)
+        if not self._is_gateway:
+            self._conversation.apply(record, payload)
+
+    def finish(self) -> Iterator[str]:
+        """Yield the reason for each call that has no answer in the log."""
+        for is_worker in self._open.values():
+            yield "an auxiliary call, such as a summary" if is_worker else _FAILED
+
+    def _read_reply(self, record: LogRecord, reply: MessageRecorded) -> Case | str:
+        asked, message = self._started.get(reply.request_id or ""), reply.message
+        sent = tuple([entry.message for entry in self._conversation.entries])
+        if reply.finish_reason not in STOP_REASONS or not isinstance(message, Assistant):
+            return _FAILED
+        if asked is None:
+            return "the start of the call is not in the log"
+        if not sent or isinstance(sent[-1], Assistant):
+            return "the reply continues an earlier one"
+        if None in self._tools.values():
+            return "the definitions of its tools are not in the log"
+        return Case(
+            id=f"{self._session}/{record.seq}",
+            model=f"{reply.provider}:{reply.model}",
+            messages=sent,
+            answer=_read_answer(message, reply.finish_reason, reply.cost_usd, reply.latency_ms),
+            tools=tuple([tool for tool in self._tools.values() if tool is not None]),
+            config=asked.config,
+            response_schema=asked.response_schema,
+            tool_choice=asked.tool_choice,
+        )
+
+    def _read_gateway(self, record: LogRecord, call: CallCompleted) -> Case | str:
+        messages = [each.message for each in self._sent.pop(call.request_id, ())]
+        if call.operation != "chat":
+            return "the call is not a chat"
+        reply = messages[-1] if messages else None
+        if not isinstance(reply, Assistant):
+            return "the log has no content of the call (dragoman serve --log-content records it)"
+        sent = messages[:-1]
+        if reply.tool_calls or any(
+            isinstance(each, Assistant) and each.tool_calls for each in sent
+        ):
+            return "the definitions of its tools are not in the log"
+        answer = _read_answer(reply, call.finish_reason, call.cost_usd, call.latency_ms)
+        return Case(
+            id=f"{self._session}/{record.seq}", model=f"{call.provider}:{call.model}",
+            messages=tuple(sent), answer=answer, config=call.config,
+        )  # fmt: skip
+
+
+def _read_answer(
+    message: Assistant, reason: str | None, cost: Decimal | None, latency: float | None
+) -> Answer:
+    calls = tuple([(call.name, call.arguments) for call in message.tool_calls])
+    return Answer(
+        text=message.text, calls=calls, finish_reason=reason, cost_usd=cost, latency_ms=latency
+    )

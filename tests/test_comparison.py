@@ -1,0 +1,151 @@
+"""Test ``dragoman compare``: scripted disagreement is found exactly, and nothing is executed."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import dragoman as d
+from dragoman.cli import main
+from dragoman.comparison import write_page
+from dragoman.log import MemoryLog, SqliteLog
+from dragoman.sim import Answer, Call, Script, ScriptedProvider, ScriptRule, SimServer
+from dragoman.tools import tool
+from dragoman.wire import SERVER_CODECS
+
+Sim = Callable[..., SimServer]
+ran: list[str] = []
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["colour", "count"],
+}
+
+
+@tool(side_effect="none")
+def look(word: str) -> str:
+    """Look up a word."""
+    ran.append(word)
+    return f"{word}: found"
+
+
+def answer(request: d.Request, given: dict[str, str], count: int = 1) -> Answer:
+    """Look up the user's text, or what ``given`` maps it to; answer a result with a text."""
+    word = next(each.text for each in request.messages if isinstance(each, d.User))
+    value = {"colour": "<b>red</b>", "count": count}
+    if isinstance(request.tool_choice, d.ForceTool):  # a schema on a wire without schemas
+        return Answer(tool_calls=[Call(request.tool_choice.name, value)])
+    if request.response_schema is not None:
+        return Answer(json.dumps(value))
+    if word == "refuse":
+        return Answer("no", finish="content_filter" if "refuse" in given else None)
+    if isinstance(request.messages[-1], d.ToolResult) or not given.get(word, word):
+        return Answer(f"{word} is found")
+    return Answer(tool_calls=[Call("look", {"word": given.get(word, word)})])
+
+
+async def record(log: Any) -> None:
+    """Record five sessions: four look up a word, and one has a structured answer."""
+    model = ScriptedProvider(ScriptRule(lambda request: answer(request, {})), model="m")
+    for word in ("a", "b", "c", "d", "refuse"):
+        session = d.Session(model, [look], None, log, session_id=word, config={"max_tokens": 99})
+        await session.run(word)
+    await d.Session(
+        model, [], None, log, session_id="e", output=SCHEMA, config={"max_tokens": 99}
+    ).run("e")
+
+
+@pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
+async def test_scripted_disagreement_is_found_exactly(
+    dragoman_sim: Sim, wire: str, tmp_path: Path
+) -> None:
+    differing = {"c": "x", "d": "", "refuse": ""}
+    sim = dragoman_sim(ScriptRule(lambda request: answer(request, differing, count=2)))
+    with MemoryLog() as log:
+        await record(log)
+        ran.clear()
+        async with d.connect("m", wire=wire, base_url=sim.base_urls[wire], api_key="k") as model:
+            found = await d.compare(log, model, tmp_path)
+    assert ran == []
+    assert (found.cases, found.skipped, found.models) == (10, {}, {"sim:m": 10})
+    [target] = found.targets
+    assert (target.answered, target.errors, target.missing) == (10, {}, 0)
+    assert {name: (rate.count, rate.total) for name, rate in target.rates.items()} == {
+        "tool_calls": (2, 4), "tool_names": (3, 4), "structured": (0, 1), "text": (5, 5),
+        # ollama has no finish reason for a content filter
+        "refusals": (wire != "ollama", 10), "losses": (0, 10),
+    }  # fmt: skip
+    places = {each.case.split("/")[0]: (each.kind, each.places) for each in target.differences}
+    assert places == {
+        "c": ("tool_calls", ("[0].arguments.word",)),
+        "d": ("tool_calls", ("[0]",)),
+        "e": ("structured", ("count",)),
+    }
+    page = write_page(found)
+    assert "&lt;b&gt;red&lt;/b&gt;" in page
+    assert "<b>red" not in page + str(page.count("<script"))
+    assert page.count("<section>") == 3
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *words])
+
+
+def test_comparison_keeps_its_budget_and_continues(
+    dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = [ScriptRule(lambda request: answer(request, {}))]
+    sim = dragoman_sim(Script(rules, model="one", models=["one", "two"]))
+    with SqliteLog(tmp_path / "log.db") as log:
+        asyncio.run(record(log))
+    words = ["log.db", "--to", "one", "--to", "two", "--base-url", sim.base_urls["openai"]]
+    first = run(*words, "--budget", "rows=13")
+    assert first.exit_code == 23
+    assert "two: without an answer, 7: budget" in first.stdout
+    second = run(*words, "--html", "page.html", "--json")
+    assert second.exit_code == 0, second.output
+    one, two = json.loads(second.stdout)["targets"]
+    assert (one["answered"], two["answered"], two["missing"]) == (10, 10, 0)
+    assert one["rates"]["tool_calls"]["interval"] == [0.5101, 1.0]
+    assert len(sim.requests) == 20  # no call was sent twice
+    assert "Comparison of 10 recorded calls" in (tmp_path / "page.html").read_text()
+    third = run(*words[:3], *words[5:], "--session", "a")
+    assert third.exit_code == 2
+    assert "another input" in third.output
+
+
+async def test_comparison_uses_the_batch_api_of_a_provider(
+    dragoman_sim: Sim, tmp_path: Path
+) -> None:
+    sim = dragoman_sim(ScriptRule(lambda request: answer(request, {"c": "x"})))
+    with MemoryLog() as log:
+        await record(log)
+        async with (
+            d.connect(
+                "m", wire="anthropic", base_url=sim.base_urls["anthropic"], api_key="k"
+            ) as one,
+            d.connect(
+                "m", wire="cohere", base_url=sim.base_urls["cohere"], api_key="k", name="c"
+            ) as two,
+        ):
+            found = await d.compare(log, [one, two], tmp_path, via="provider", poll_seconds=0.01)
+    assert [each.via for each in found.targets] == ["provider", "model"]
+    assert [each.rates["tool_calls"].count for each in found.targets] == [3, 3]
+
+
+async def test_calls_that_cannot_be_repeated_are_counted(tmp_path: Path) -> None:
+    model = ScriptedProvider("Hello.", model="m")
+    broken = ScriptedProvider(ScriptRule(Answer(tool_calls=[Call("look", "{")])), model="m")
+    with MemoryLog() as log:
+        with pytest.raises(d.MalformedToolCallError):
+            await d.Session(broken, [look], None, log).run("Go.")
+        await d.Session(model, [look], None, log).run("Go.")
+        found = await d.compare(log, ScriptedProvider("Hello.", model="n"), tmp_path)
+        assert (found.cases, list(found.skipped)) == (1, ["the call failed"])
+        with pytest.raises(ValueError, match="none twice"):
+            await d.compare(log, ["m", "m"], tmp_path)
