@@ -51,7 +51,9 @@ if TYPE_CHECKING:
         Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors,
         connect_embedder, connect_reranker,
     )
-    from .session import Budget, DropOldToolResults, KeepAll, Session, Summarise, Window
+    from .session import (
+        Budget, DropOldToolResults, KeepAll, NativeCompaction, Session, Summarise, Window,
+    )
     from .transport import HttpTransport, Timeouts
     from .validate import Messages, Settings, Tools, parse_messages
     from .wire import SwapPlan
@@ -91,7 +93,7 @@ _NAMES = {
         "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors "
         "connect_embedder connect_reranker"
     ),
-    "session": "Budget DropOldToolResults KeepAll Session Summarise Window",
+    "session": "Budget DropOldToolResults KeepAll NativeCompaction Session Summarise Window",
     "transport": "HttpTransport Timeouts",
     "validate": "Messages Settings Tools parse_messages",
     "wire": "SwapPlan",
@@ -104,8 +106,8 @@ __all__ = [
     "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
     "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll",
     "LocalProvider", "LossWarning", "MalformedToolCallError", "Message", "MessageComplete",
-    "MessageStart", "Messages", "ModelNotLoadedError", "NetworkError", "Observe", "Opaque",
-    "OverloadedError", "Policy", "PriceTable", "PromptCache", "Provider", "ProviderError",
+    "MessageStart", "Messages", "ModelNotLoadedError", "NativeCompaction", "NetworkError", "Observe",
+    "Opaque", "OverloadedError", "Policy", "PriceTable", "PromptCache", "Provider", "ProviderError",
     "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError", "Record",
     "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
     "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings",

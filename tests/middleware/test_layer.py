@@ -145,9 +145,13 @@ async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path)
         capabilities={"max_context_tokens": 9, "supports_tools": False},
     )
     inner.searches_tools = True
+    inner.compaction = lambda tokens: {"compact": tokens}  # type: ignore[method-assign]
+    inner.compacted_at = lambda messages: len(messages) - 1  # type: ignore[method-assign]
     for layer in layers(inner, tmp_path):
         assert (layer.name, layer.model, layer.capabilities) == ("n", "big", inner.capabilities)
         assert layer.searches_tools
+        assert layer.compaction(9) == {"compact": 9}
+        assert layer.compacted_at([d.User("x")] * 5) == 4
         assert layer.plan("hello") == inner.plan("hello")
         assert layer.estimate_input_tokens("hello", None, "system") == inner.estimate_input_tokens(
             "hello", None, "system"

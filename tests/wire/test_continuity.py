@@ -3,12 +3,13 @@
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dragoman as d
 from dragoman.wire import CODECS
-from dragoman.wire.continuity import is_ours, is_welcome, model_line
+from dragoman.wire.continuity import find_compaction, is_ours, is_welcome, model_line
 from tests.rows import read_table
 
 from .cases import CASES
@@ -80,3 +81,74 @@ def test_provider_state_on_user_and_tool_messages_is_dropped_and_reported(wire: 
     paths = ["messages[0].content[0].continuity", "messages[2].content[0].continuity"]
     assert told == [("continuity_dropped", path) for path in paths]
     assert b"signature" not in encoded.http.body
+
+
+SUMMED = {"type": "compaction", "content": "So far."}
+SEALED = {"type": "compaction", "encrypted_content": "E"}
+
+
+@pytest.mark.parametrize(
+    ("data", "issuer", "at"),
+    [
+        (SUMMED, d.Issuer("anthropic", None, "m"), 1),
+        (SEALED, d.Issuer("anthropic"), 1),
+        ({**SUMMED, "content": None}, d.Issuer("anthropic"), None),  # a compaction that failed
+        ({"type": "note"}, d.Issuer("anthropic"), None),
+        ("text", d.Issuer("anthropic"), None),
+        (SUMMED, d.Issuer("responses"), None),
+        (SUMMED, d.Issuer("anthropic", None, "other"), None),
+    ],
+)
+def test_last_compaction_of_an_issuer_is_found(
+    data: Any, issuer: d.Issuer, at: int | None
+) -> None:
+    home, state = d.Issuer("anthropic", None, "m"), d.Continuity(issuer=issuer)
+    messages = [d.User("a"), d.Assistant([d.Opaque(data, state)]), d.User("b")]
+    assert find_compaction(messages, home) == at
+    codec = CODECS["anthropic"].connect("m", "http://x", None, d.Capabilities())
+    request = d.Request(messages[1:], config=d.RuntimeConfig(max_tokens=9), model="m")
+    headers = codec.encode(request).http.headers
+    assert ("anthropic-beta" in headers) == (at is not None)
+
+
+@pytest.mark.parametrize(
+    ("wire", "tokens", "written"),
+    [
+        ("anthropic", 60_000,
+         {"edits": [{"type": "compact_20260112",
+                     "trigger": {"type": "input_tokens", "value": 60_000}}]}),
+        ("anthropic", None, {"edits": [{"type": "compact_20260112"}]}),
+        ("anthropic", 9_000, None),
+        ("responses", 9_000, [{"type": "compaction", "compact_threshold": 9_000}]),
+        ("responses", None, [{"type": "compaction"}]),
+        ("openai", 9_000, None),
+    ],
+)  # fmt: skip
+def test_compaction_is_requested_in_the_form_of_each_wire(
+    wire: str, tokens: int | None, written: Any
+) -> None:
+    codec: Any = CODECS[wire].connect("m", "http://x", None, d.Capabilities())
+    extras = codec.compaction(tokens)
+    assert extras == (None if written is None else {"context_management": written})
+    if extras is None:
+        return
+    config = d.RuntimeConfig(max_tokens=9, extras=extras)
+    request = d.Request([d.User("a")], config=config, model="m")
+    error = codec.error(400, {}, b'{"error": {"message": "context_management: not permitted"}}')
+    learned = codec.learn(error, request)
+    assert b"context_management" in codec.encode(request).http.body
+    assert b"context_management" not in learned.encode(request).http.body
+    assert learned.compaction(tokens) is None
+    assert codec.learn(error, d.Request([d.User("a")], model="m")) is None
+
+
+@pytest.mark.parametrize(("wire", "data"), [("anthropic", SUMMED), ("responses", SEALED)])
+def test_compaction_is_sent_before_what_followed_it(wire: str, data: Any) -> None:
+    codec = CODECS[wire].connect("m", "http://x", None, d.Capabilities())
+    block = d.Opaque(data, d.Continuity(issuer=d.Issuer(wire)))
+    answer, go_on = d.Assistant("Hi.", block), d.User("Go on.")
+    request = d.Request(
+        [d.User("a"), answer, go_on], config=d.RuntimeConfig(max_tokens=9), model="m"
+    )
+    body = codec.encode(request).http.body
+    assert body.index(b'"compaction"') < body.index(b"Hi.")

@@ -198,7 +198,9 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True):
 class ContextSummarised(Struct, frozen=True, omit_defaults=True):
     """A model summarised the messages in the records ``first`` to ``last``.
 
-    ``request_id`` is the id of the model call.
+    ``request_id`` is the id of the model call. A ``native`` summary is a compaction in the reply of
+    the provider, which alone can read it, and has no ``text``. The log keeps the messages, and they
+    are sent to other models.
     """
 
     text: str
@@ -208,6 +210,7 @@ class ContextSummarised(Struct, frozen=True, omit_defaults=True):
     provider: str
     model: str
     request_id: str
+    native: bool = False
 
 
 class BudgetExceeded(Struct, frozen=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from ..errors import (
     UnsupportedFeatureError,
 )
 from ..events import Event, MessageComplete
-from ..messages import Request
+from ..messages import Message, Request
 from ..prices import PricedAs
 from ..provider import Messages, Model, Provider, Reply, Served
 from ..quality import judge_calls
@@ -245,6 +245,15 @@ class Fallback(Wrapper):
         self, messages: Messages, tools: Any = None, system_prompt: str | None = None
     ) -> int:
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        """Return the extras that compact a conversation, if every candidate has the same ones."""
+        found = [candidate.compaction(tokens) for candidate in self._candidates]
+        return found[0] if all(each == found[0] for each in found) else None
+
+    def compacted_at(self, messages: Sequence[Message]) -> int:
+        """Return the index of the last message with a compaction that every candidate can read."""
+        return min(candidate.compacted_at(messages) for candidate in self._candidates)
 
     def plan(self, messages: Messages) -> SwapPlan:
         """Return the swap plan for the first candidate that accepts the conversation.

@@ -6,14 +6,14 @@ import inspect
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from operator import attrgetter
 from typing import Any, cast
 
 from ..errors import StreamInterruptedError, UnsupportedFeatureError
 from ..events import Event
-from ..messages import Request
+from ..messages import Message, Request
 from ..prices import PricedAs
 from ..provider import Messages, Model, Provider, Reply, Served, WrappedReply, read_events
 from ..retrieval import Embedder, Reranker, RetrievalModel
@@ -138,6 +138,12 @@ class Middleware(Layer):
         self, messages: Messages, tools: Any = None, system_prompt: str | None = None
     ) -> int:
         return self.inner.estimate_input_tokens(messages, tools, system_prompt)
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        return self.inner.compaction(tokens)
+
+    def compacted_at(self, messages: Sequence[Message]) -> int:
+        return self.inner.compacted_at(messages)
 
     def plan(self, messages: Messages) -> SwapPlan:
         return self.inner.plan(messages)

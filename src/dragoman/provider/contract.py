@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -31,7 +31,7 @@ from ..events import (
     Sale,
     make_response,
 )
-from ..messages import Request, RuntimeConfig
+from ..messages import Message, Request, RuntimeConfig, System
 from ..tokens import estimate_input_tokens, loaded_tools
 from ..validate import (
     build_request,
@@ -206,7 +206,11 @@ class Provider(Model):
             # rejected locally.
             tools = loaded_tools(request.tools, searched=self.searches_tools)
             estimate = (
-                estimate_input_tokens(request.messages, tools, family=self.token_family) * 2 // 3
+                estimate_input_tokens(
+                    _find_read(self, request.messages), tools, family=self.token_family
+                )
+                * 2
+                // 3
             )
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
@@ -224,9 +228,22 @@ class Provider(Model):
         """Estimate the number of input tokens without calling the model."""
         family = self.token_family
         loaded = loaded_tools(parse_tools(tools), searched=self.searches_tools)
-        return estimate_input_tokens(
-            parse_messages(messages), loaded, system_prompt, family=family
-        )
+        read = _find_read(self, parse_messages(messages))
+        return estimate_input_tokens(read, loaded, system_prompt, family=family)
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        """Return the extras with which the provider compacts a conversation of ``tokens``.
+
+        The result is ``None`` if the provider cannot do so.
+        """
+        return None
+
+    def compacted_at(self, messages: Sequence[Message]) -> int:
+        """Return the index of the last message with a compaction that this model can read.
+
+        The compaction replaces the messages before it. The result is 0 if there is none.
+        """
+        return 0
 
     def plan(self, messages: Messages) -> SwapPlan:
         """Return which blocks of a conversation this model's wire would keep, rewrite or drop."""
@@ -264,6 +281,13 @@ class Provider(Model):
         if refusal is None:
             return planned
         return replace(planned, items=(), refused=str(refusal[1]))
+
+
+def _find_read(provider: Provider, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages that a model reads: not those that a compaction replaces."""
+    at = provider.compacted_at(messages)
+    system = [each for each in messages[:at] if type(each) is System]
+    return [*system, *messages[at:]] if at else messages
 
 
 class ReplyProvider(Provider):

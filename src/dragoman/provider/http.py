@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn, Protocol, final
 from urllib.parse import urlsplit
@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, Event, MessageComplete
-from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
+from ..messages import Issuer, LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..transport import HttpStream, Transport
 from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpRequest, SwapPlan
+from ..wire.continuity import find_compaction
 from ..wire.counting import count_tokens
 from .contract import ReplyProvider
 from .fit import NO_LOSS, fit_request
@@ -71,6 +72,13 @@ class HttpProvider(HttpModel, ReplyProvider):
     def searches_tools(self) -> bool:  # type: ignore[override]
         """Whether the endpoint searches deferred tools; false after it refused to."""
         return getattr(self.codec, "searches_tools", False)
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        write = getattr(self.codec, "compaction", None)
+        return None if write is None else write(tokens)
+
+    def compacted_at(self, messages: Sequence[Message]) -> int:
+        return find_compaction(messages, self._issuer) or 0
 
     def open(self, request: Request) -> Reply:
         return WireReply(self, request)
@@ -179,7 +187,6 @@ class WireReply(AssembledReply):
     def __init__(self, provider: HttpProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
         self.token_family = provider.token_family
-        self.searches_tools = provider.searches_tools
         self._provider = provider
         self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
         self._http: HttpStream | None = None
@@ -203,6 +210,9 @@ class WireReply(AssembledReply):
     async def aclose(self) -> None:
         if not self._ended:
             await self._leave(GeneratorExit())
+
+    def _count_input(self) -> int:
+        return self._provider.estimate_input_tokens(self.request.messages, self.request.tools)
 
     async def _read(self) -> list[Event]:
         """Read bytes until they contain events, and return the events.

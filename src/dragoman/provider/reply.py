@@ -18,7 +18,7 @@ from ..calls import CallFailed, CallRecord
 from ..errors import MalformedToolCallError, ProviderError, TimedOutError
 from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
 from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
-from ..tokens import estimate_input_tokens, loaded_tools
+from ..tokens import estimate_input_tokens
 
 
 class Reply(ABC):
@@ -119,7 +119,6 @@ class AssembledReply(Reply):
     model: str = ""
     attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
-    searches_tools: bool = False
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
         self.request = request
@@ -179,20 +178,22 @@ class AssembledReply(Reply):
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
+    def _count_input(self) -> int:
+        """Return the estimated input tokens of the request."""
+        request = self.request
+        return estimate_input_tokens(request.messages, request.tools, family=self.token_family)
+
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
         """Return an estimate of what the provider bills for an interrupted message.
 
         The reported counts are too low: a provider reports them at the end of a stream, or reports
         one output token at the start.
         """
-        request, family = self.request, self.token_family
-        written = (
-            estimate_input_tokens((Assistant(tuple(content)),), family=family) if content else 0
-        )
+        said = (Assistant(tuple(content)),) if content else ()
+        written = estimate_input_tokens(said, family=self.token_family) if said else 0
         asked = usage.input_tokens
         if asked is None:
-            tools = loaded_tools(request.tools, searched=self.searches_tools)
-            asked = estimate_input_tokens(request.messages, tools, family=family)
+            asked = self._count_input()
         output = max(usage.output_tokens or 0, written)
         return replace(
             usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True

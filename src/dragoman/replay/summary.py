@@ -270,7 +270,7 @@ _HEADLINES: dict[type, Callable[[Any], Headline]] = {
     logs.ContextSummarised: lambda it: Headline(
         "summary",
         f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): "
-        f"{it.text}",
+        f"{it.text or 'compacted by the provider'}",
     ),
     logs.ModelSwapped: lambda it: Headline(
         "model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"

@@ -75,7 +75,8 @@ class ContextView(Struct, frozen=True):
 
     ``summarise(provider, instructions, transcript, parts)`` calls a model (the session's own if
     ``provider`` is ``None``), records the call and the summary, and returns the id of the
-    summary's record and its text.
+    summary's record and its text. ``compacts`` is whether the provider can still compact the
+    conversation itself, in the next call.
     """
 
     parts: tuple[Part, ...]
@@ -84,6 +85,7 @@ class ContextView(Struct, frozen=True):
     window: int | None
     family: str
     summarise: Summariser
+    compacts: bool = False
 
     @property
     def excess(self) -> int:
@@ -206,6 +208,18 @@ class Summarise(ContextPolicy, frozen=True):
         except ProviderError:
             return Projection(dropped, _NOTE)
         return Projection(dropped, f"{_SUMMARY}\n{text}", record)
+
+
+class NativeCompaction(Summarise, frozen=True):
+    """Let the provider compact the conversation, if its wire has compaction.
+
+    The provider compacts at ``share`` of the window. Its reply then has an ``Opaque`` block that
+    replaces the messages before it, for this provider alone. If the provider has no compaction or
+    the conversation is rejected as too long, this policy does the same as ``Summarise``.
+    """
+
+    async def project(self, view: ContextView) -> Projection | None:
+        return None if view.compacts else await super().project(view)
 
 
 # --- shortening tool results -------------------------------------------------------------------

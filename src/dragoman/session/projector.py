@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from .. import messages as m
 from ..calls import IS_WORKER, TURN
@@ -13,7 +13,7 @@ from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
 from ..middleware.attempts import Attempt, Price
 from ..provider import Provider
-from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
+from .context import ContextPolicy, ContextView, KeepAll, NativeCompaction, Part, Projection
 from .journal import Journal
 
 _SUMMARY_TOKENS = 2_000
@@ -67,12 +67,32 @@ class Projector:
 
         Each message is estimated only once.
         """
+        state, entries = self._journal.state, self._journal.state.conversation.entries
+        first = self._find_first(provider)
         sizes = [
-            self._estimate(entry, provider) for entry in self._journal.state.conversation.entries
+            self._estimate(entry, provider)
+            for at, entry in enumerate(entries)
+            if at >= first or isinstance(entry.message, m.System)
         ]
-        return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(
-            sizes
-        )
+        return state.project(provider.name), self._frame(provider, tools) + sum(sizes)
+
+    def _find_first(self, provider: Provider) -> int:
+        """Return the index of the first message that no compaction of the provider replaces."""
+        entries = self._journal.state.conversation.entries
+        return provider.compacted_at([entry.message for entry in entries])
+
+    def compaction(self, provider: Provider) -> dict[str, Any]:
+        """Return the extras with which the provider compacts the conversation, if it is to."""
+        if not any(isinstance(policy, NativeCompaction) for policy in self.policies):
+            return {}
+        window = self._find_window(provider)
+        limit = None if window is None else self._find_limit(window)
+        return provider.compaction(limit) or {}
+
+    def list_replaced(self, provider: Provider) -> list[int]:
+        """Return the numbers of the records whose messages a compaction now replaces."""
+        entries = self._journal.state.conversation.entries[self._find_first(provider) :]
+        return [each.seq for each in entries if not isinstance(each.message, m.System)]
 
     def _estimate(self, entry: Sent, provider: Provider) -> int:
         model = f"{provider.name}:{provider.model}"
@@ -128,8 +148,10 @@ class Projector:
             window = self._find_window(provider)
             summarise = partial(self._summarise, provider, parent, turn)
             view = ContextView(
-                self._list_parts(provider), before, goal, window, provider.token_family, summarise
-            )
+                self._list_parts(provider), before, goal, window, provider.token_family,
+                summarise,
+                reason == "share" and bool(self.compaction(provider)),
+            )  # fmt: skip
             projection = await policy.project(view)
             if projection is None or not projection.left_out:
                 continue
@@ -154,7 +176,7 @@ class Projector:
 
     def _list_parts(self, provider: Provider) -> tuple[Part, ...]:
         state = self._journal.state
-        entries = state.conversation.entries
+        entries, first = state.conversation.entries, self._find_first(provider)
         newest = max(
             [at for at, each in enumerate(entries) if isinstance(each.message, m.Assistant)],
             default=-1,
@@ -172,7 +194,7 @@ class Projector:
                 call, intent = calls[message.tool_call_id]
                 kept = state.intents.get(intent or "")
                 effect = kept.side_effect if kept is not None else None
-            tokens = self._estimate(entry, provider)
+            tokens = self._estimate(entry, provider) if at >= first else 0
             parts.append(
                 Part(
                     entry.seq, message, tokens, entry.is_goal, entry.is_note,

@@ -21,6 +21,7 @@ from ..errors import (
     StructuredOutputError,
 )
 from ..log import (
+    ContextSummarised,
     InvalidRecordError,
     LlmExchangeKept,
     LogRecord,
@@ -146,6 +147,8 @@ class Turn:
         Its intents are recorded as they arrive, before any of them can run.
         """
         provider, config, tools = self.provider, self.settings.config, self._offer()
+        if extras := self.projector.compaction(provider):
+            config = replace(config, extras={**extras, **config.extras})
         # Some servers reject a conversation with tool calls unless tools are sent: send them, with
         # tool_choice none.
         schema, choice = None, self.settings.tool_choice
@@ -254,7 +257,12 @@ class Turn:
         attempt.stop()
         message = make_message(attempt, response, self._ends, self.routing, in_context=usable)
         await self._write_history(attempt.reply, call)
+        replaced = self.projector.list_replaced(self.provider)
         await self._write(message, call)
+        if replaced and replaced[0] not in self.projector.list_replaced(self.provider):
+            facts = min(replaced), max(replaced), len(replaced), *attempt.find_served()
+            compacted = ContextSummarised("", *facts, response.request_id or "", native=True)
+            await self._write(compacted, call)
         await self._keep_raw(response, call)
         await self._write(attempt.end(), call)
 

@@ -103,14 +103,17 @@ class ScriptedProvider(ReplyProvider):
     def open(self, request: Request) -> Reply:
         return _ScriptedReply(self, request)
 
-    def begin(self, request: Request) -> Scene:
-        """Choose the rule for a request; return its events and its byte-level fault separately."""
+    def begin(self, request: Request, wire: str = "sim") -> Scene:
+        """Choose the rule for a request; return its events and its byte-level fault separately.
+
+        ``wire`` is the issuer of the reply's opaque blocks.
+        """
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
         dice = self._dice(number, "id")
         new_id = lambda: "0" + "".join(dice.choices(_LETTERS, k=25))
-        out = self._assembler(request, issuer=Issuer("sim", None, self.model), new_id=new_id)
+        out = self._assembler(request, issuer=Issuer(wire, None, self.model), new_id=new_id)
         events, fault = self._perform(request, rule, out), rule.fault or Fault()
         return Scene(events, out, fault, self._dice(number, "bytes"))
 

@@ -197,7 +197,7 @@ class SimServer:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             made = asked.with_extras()
             check_request(made, history=False)
-            scene = self.provider.begin(made)
+            scene = self.provider.begin(made, codec.wire)
         except ProviderError as error:
             return codec.error(error)
         return _Performance(request, codec, asked, scene)

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..citations import FOR_READERS
-from ..messages import Continuity, Image, Issuer, Text, ToolResult, User
+from ..messages import (
+    Assistant,
+    Continuity,
+    Image,
+    Issuer,
+    Message,
+    Opaque,
+    Text,
+    ToolResult,
+    User,
+)
 from .codec import Note, Notes
 
 # Suffixes that ``model_line`` removes: dates, stages such as "preview", and numbered editions.
@@ -49,6 +60,23 @@ def is_welcome(state: Continuity | None, home: Issuer) -> bool:
     return is_ours(state, home) or (
         state is not None and state.issuer is None and state.replayable
     )
+
+
+def is_compaction(block: object) -> bool:
+    """Return whether a block is a provider's compaction, which replaces the messages before it."""
+    data = block.data if isinstance(block, Opaque) else None
+    if not isinstance(data, dict) or data.get("type") != "compaction":
+        return False
+    return bool(data.get("content") or data.get("encrypted_content"))
+
+
+def find_compaction(messages: Sequence[Message], home: Issuer) -> int | None:
+    """Return the index of the last message with a compaction that ``home`` issued, if any."""
+    for at, message in reversed([*enumerate(messages)]):
+        for block in message.content if type(message) is Assistant else ():
+            if is_compaction(block) and is_ours(block.continuity, home):
+                return at
+    return None
 
 
 def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:

@@ -14,11 +14,13 @@ from typing import Any, ClassVar
 from .. import messages as m
 from ..errors import InvalidRequestError
 from .codec import Note, Notes
-from .continuity import drop_state, is_ours, note_state
+from .continuity import drop_state, is_compaction, is_ours, note_state
 from .ids import Call, Pairs
 from .media import fit_result, transcribe
 from .names import project_names
 from .request import join_texts
+
+_UNREADABLE = "only its issuer can read it; other models need the messages that it replaces"
 
 
 class ConversationWriter(ABC):
@@ -132,7 +134,13 @@ class ConversationWriter(ABC):
     def _assistant(self, message: m.Assistant, at: int, path: str) -> None:
         self.answer = message
         paths, parts, has_call = [], [], False
-        for index, block in enumerate(message.content):
+        blocks = [*enumerate(message.content)]
+        opaque = [block for block in message.content if type(block) is m.Opaque]
+        if opaque and all(map(is_compaction, opaque)):
+            # A gateway's stream has such blocks at its end, and the issuer ignores what precedes
+            # a compaction. Only work of server tools can come before it.
+            blocks.sort(key=lambda each: type(each[1]) is not m.Opaque)
+        for index, block in blocks:
             where, kind = f"{path}.content[{index}]", type(block)
             if has_call and (kind is m.Text or kind is m.Audio) and self.sends_calls_last:
                 why = "text after a tool call is sent before it on this wire"
@@ -205,6 +213,8 @@ class ConversationWriter(ABC):
         loss: bool = True,
     ) -> Any:
         """Note that a block of an assistant message is not sent; return ``None``, its form."""
+        if code is None and is_compaction(block):
+            code, why = "compaction_unreadable", _UNREADABLE
         code = code or f"{block.__struct_config__.tag}_dropped"
         self.notes.items.append(Note("dropped", code, path, why or self.no_place, loss))
 

@@ -75,11 +75,21 @@ def offers_search(request: Request) -> bool:
     return any(tool.name.startswith("tool_search") for tool in request.server_tools)
 
 
+COMPACTION = "context_management"  # the field of the wires whose providers compact
+
 NO_TOOL_SEARCH = Refusal(
     re.compile(r"tool[ _]search|defer_loading", re.IGNORECASE),
     {"tool_search": False},
     detail="the endpoint refused tool search: all tools are sent",
     applies=lambda request, quirks, said: any(tool.deferred for tool in request.tools),
+)
+
+
+NO_COMPACTION = Refusal(
+    re.compile(r"context_management|compact_", re.IGNORECASE),
+    {"compaction": False},
+    detail="the endpoint refused to compact the conversation: it is sent as it is",
+    applies=lambda request, quirks, said: COMPACTION in request.config.extras,
 )
 
 
@@ -221,6 +231,19 @@ class Endpoint(ABC, Generic[Q]):
             return request
         return replace(request, server_tools=(*request.server_tools, ServerTool("tool_search")))
 
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        """Return the extras with which the provider compacts a conversation of ``tokens``.
+
+        The result is ``None`` if the provider cannot do so.
+        """
+        return None
+
+    def _keep_whole(self, request: Request, notes: Notes) -> Request:
+        why = "the endpoint refused it: the conversation is sent as it is"
+        notes.drop(f"config.extras[{COMPACTION!r}]", "compaction_dropped", why)
+        extras = {name: each for name, each in request.config.extras.items() if name != COMPACTION}
+        return replace(request, config=replace(request.config, extras=extras))
+
     def structured_path(self, request: Request, quirks: Any) -> StructuredPath:
         """Return how the response schema of a request is requested."""
         path: StructuredPath = quirks.structured
@@ -262,6 +285,8 @@ class Endpoint(ABC, Generic[Q]):
             request = project_names(request, quirks.name_rule, notes)
         if any(tool.deferred for tool in request.tools):
             request = self._defer(request, notes)
+        if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
+            request = self._keep_whole(request, notes)
         path = None
         if request.response_schema is not None:
             path = self.structured_path(request, quirks)

@@ -15,6 +15,8 @@ TOOL_BETAS = {
     "computer_use": "computer-use-2025-01-24",
 }
 
+COMPACT = "compact-2026-01-12"  # the beta of compaction, also to send a compaction back
+
 _SAFE = (
     "advanced-tool-use advisor-tool cache-diagnosis claude-code code-execution compact "
     "computer-use context-1m context-hint context-management dev-full-thinking effort "

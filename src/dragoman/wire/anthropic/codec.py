@@ -15,12 +15,21 @@ from ...errors import InvalidModelError, InvalidResponseError
 from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
-from ..endpoint import NO_TOOL_SEARCH, Endpoint, Place, Refusal, StructuredPath
+from ..continuity import find_compaction
+from ..endpoint import (
+    COMPACTION,
+    NO_COMPACTION,
+    NO_TOOL_SEARCH,
+    Endpoint,
+    Place,
+    Refusal,
+    StructuredPath,
+)
 from ..errors import read_failure
 from ..json import entries_of
 from ..readiness import get_json, read_success, serves_one_model
 from ..urls import join_url
-from .betas import HEADER, TOOL_BETAS
+from .betas import COMPACT, HEADER, TOOL_BETAS
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import AnthropicDecoder
@@ -47,6 +56,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     error_rows = ROWS
     refusals = (
         NO_TOOL_SEARCH,
+        NO_COMPACTION,
         Refusal(
             re.compile(
                 r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE
@@ -109,12 +119,23 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def headers_for(self, request: Request) -> dict[str, str]:
         own = [TOOL_BETAS[each.name] for each in request.server_tools if each.name in TOOL_BETAS]
+        asked = "compact_" in str(request.config.extras.get(COMPACTION))
+        if asked or find_compaction(request.messages, self.home(request)) is not None:
+            own.append(COMPACT)
         named = dict.fromkeys([*request.native.get(self.wire, {}).get("betas", ()), *own])
         return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
 
     def native_fields(self, request: Request) -> dict[str, Any]:
         fields = super().native_fields(request)
         return {name: value for name, value in fields.items() if name != "betas"}
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        if not self.quirks.compaction or (tokens is not None and tokens < _LEAST_TRIGGER):
+            return None
+        edit: dict[str, Any] = {"type": "compact_20260112"}
+        if tokens is not None:
+            edit["trigger"] = {"type": "input_tokens", "value": tokens}
+        return {COMPACTION: {"edits": [edit]}}
 
     def make_decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         answer = self.answer_tool(request)
@@ -157,6 +178,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         return data
 
 
+_LEAST_TRIGGER = 50_000  # tokens; the server refuses to compact a shorter conversation
 _VERSION = {"anthropic-version": "2023-06-01"}
 _HEADERS = {
     "content-type": "application/json",

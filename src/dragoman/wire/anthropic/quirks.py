@@ -51,6 +51,11 @@ class Quirks(ResultQuirks, frozen=True):
     A 400 about the search turns it off; then every tool is sent.
     """
 
+    compaction: bool = True
+    """Whether the server compacts a conversation that is too long (Claude 4.6 and later). A 400
+    about ``context_management`` turns it off.
+    """
+
     parallel_tools: bool = True
     """Whether the model may make several calls in one turn. With ``False``, every request with
     tools also has the field that turns parallel calls off. The capability

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -12,7 +12,15 @@ from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder, HttpReply, HttpRequest
-from ..endpoint import NO_TOOL_SEARCH, Endpoint, Place, Refusal, may_relax
+from ..endpoint import (
+    COMPACTION,
+    NO_COMPACTION,
+    NO_TOOL_SEARCH,
+    Endpoint,
+    Place,
+    Refusal,
+    may_relax,
+)
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..rules import CONCEPTS
@@ -35,6 +43,7 @@ _NAMES_INCLUDE = re.compile(
 _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNORECASE)
 _REFUSALS = (
     NO_TOOL_SEARCH,
+    NO_COMPACTION,
     Refusal(
         _NAMES_INCLUDE,
         {"encrypted_reasoning": False},
@@ -78,6 +87,12 @@ class ResponsesCodec(Endpoint[Quirks]):
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
+
+    def compaction(self, tokens: int | None) -> dict[str, Any] | None:
+        if not self.quirks.compaction:
+            return None
+        limit = {} if tokens is None else {"compact_threshold": tokens}
+        return {COMPACTION: [{"type": "compaction", **limit}]}
 
     def make_decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None

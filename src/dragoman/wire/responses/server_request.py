@@ -43,6 +43,7 @@ TABLE = FieldTable(
         "include": hint(
             "the model's wire has nothing of the kind", ["reasoning.encrypted_content"]
         ),
+        "context_management": hint("nothing is removed from the conversation"),
         "max_tool_calls": hint("it limits the tools that a server runs by itself"),
         "metadata": HINT,
         "client_metadata": HINT,
