@@ -48,7 +48,8 @@ def __getattr__(name: str) -> Any:
     for module in (exceptions, records):
         if not name.startswith("_") and hasattr(module, name):
             return getattr(module, name)
-    if name in [names[0] for names in read_sources()["by_key"].facts.values()]:
+    facts = [names[0] for names in read_sources()["by_key"].facts.values()]
+    if name.startswith("supports_") and name in facts:
         return partial(_supports, name)
     raise AttributeError(
         f"{__name__} has no {name!r}; see the page Moving to Dragoman of the documentation"
