@@ -7,15 +7,11 @@ from typing import Any
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..events import ToolIntent
-from ..log import CallStarted, EventLog, MemoryLog, MessageRecorded, PermissionDenied
-from ..messages import Assistant, RuntimeConfig, System, User
-from ..permission import Decision, Policy, Proposal, Verdict
+from ..comparison import read_cases
+from ..log import EventLog
 from ..provider import Provider
-from ..replay import recorded_tools, shorten
-from ..session import Session
+from ..replay import shorten
 from .console import plural
 
 
@@ -45,45 +41,25 @@ class Rerun(Struct, frozen=True):
     made: Move | None = None
 
 
-class _RecordedRun(Struct):
-    """A recorded run: each goal with the model's turns after it, and the denied calls."""
-
-    system: str | None = None
-    config: RuntimeConfig = RuntimeConfig()
-    goals: list[tuple[User, list[Move]]] = []
-    denied: dict[str, PermissionDenied] = {}
-
-
 async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
-    """Send a run's goals and recorded tool results to another model until a reply differs."""
-    run = _read_run(log, session)
-    if not run.goals:
+    """Send a run's requests to another model until a reply differs."""
+    cases, _ = read_cases(log, session)
+    if not cases:
         raise click.UsageError(f"{session} has no goal to repeat; choose another session")
     model = f"{provider.name}:{provider.model}"
-
-    def decide(proposal: Proposal, verdict: Verdict) -> Decision:
-        denied = run.denied.get(_key(proposal.tool_name, proposal.input))
-        if denied is None:
-            return Decision(True, "recorded run")
-        return Decision(False, denied.by, denied.reason)
-
-    again = Session(
-        provider, recorded_tools(log, session), Policy(), MemoryLog(), system=run.system,
-        config=run.config,
-        approve=decide,
-    )  # fmt: skip
-    turns = 0
-    for goal, moves in run.goals:
-        for at, recorded in enumerate(moves):
-            step = await again.step(goal if at == 0 else None)
-            turns += 1
-            made = _make_move(step.response.message) if step.response is not None else Move("")
-            is_last = not recorded.calls and not made.calls
-            if recorded.calls != made.calls or (
-                is_last and recorded.text.strip() != made.text.strip()
-            ):
-                return Rerun(session, model, turns, True, recorded, made)
-    return Rerun(session, model, turns, False)
+    for turn, case in enumerate(cases, 1):
+        reply = await provider.complete(
+            case.messages, case.tools, case.config, case.response_schema, case.tool_choice,
+            check_calls=False,
+        )  # fmt: skip
+        recorded = Move(case.answer.text, case.answer.calls)
+        made = Move(reply.text, tuple([(call.name, call.arguments) for call in reply.tool_calls]))
+        is_last = not recorded.calls and not made.calls
+        if recorded.calls != made.calls or (
+            is_last and recorded.text.strip() != made.text.strip()
+        ):
+            return Rerun(session, model, turn, True, recorded, made)
+    return Rerun(session, model, len(cases), False)
 
 
 def show_rerun(found: Rerun) -> None:
@@ -95,35 +71,3 @@ def show_rerun(found: Rerun) -> None:
     click.echo(f"{found.model} does the same in {same} and differs in turn {found.turns}:")
     click.echo(click.style(f"- {found.recorded.describe()}", fg="red"))
     click.echo(click.style(f"+ {found.made.describe()}", fg="green"))
-
-
-def _read_run(log: EventLog, session: str) -> _RecordedRun:
-    run, intents = _RecordedRun(goals=[], denied={}), dict[str, ToolIntent]()
-    configured = False
-    for record in log.read(session):
-        payload = record.payload
-        if isinstance(payload, CallStarted) and not payload.is_worker and not configured:
-            configured, run.config = True, payload.config or RuntimeConfig()
-        elif isinstance(payload, ToolIntent):
-            intents[payload.id] = payload
-        elif isinstance(payload, PermissionDenied) and payload.intent_id in intents:
-            intent = intents[payload.intent_id]
-            run.denied[_key(intent.tool_name, intent.input)] = payload
-        elif isinstance(payload, MessageRecorded) and payload.in_context:
-            message = payload.message
-            if isinstance(message, System) and run.system is None:
-                run.system = message.content
-            elif isinstance(message, User) and record.actor == "user":
-                run.goals.append((message, []))
-            elif isinstance(message, Assistant) and run.goals:
-                run.goals[-1][1].append(_make_move(message))
-    run.config = replace(run.config, extras={})
-    return run
-
-
-def _make_move(message: Assistant) -> Move:
-    return Move(message.text, tuple([(call.name, call.arguments) for call in message.tool_calls]))
-
-
-def _key(name: str, given: Any) -> str:
-    return json.dumps([name, given], sort_keys=True)

@@ -7,7 +7,18 @@
 """
 
 from .api import compare
+from .cases import Answer, Case, read_cases
 from .page import write_page
 from .report import Amounts, Comparison, Divergence, TargetReport
 
-__all__ = ["Amounts", "Comparison", "Divergence", "TargetReport", "compare", "write_page"]
+__all__ = [
+    "Amounts",
+    "Answer",
+    "Case",
+    "Comparison",
+    "Divergence",
+    "TargetReport",
+    "compare",
+    "read_cases",
+    "write_page",
+]

@@ -80,7 +80,7 @@ class Case(Struct, frozen=True, kw_only=True):
             "check_calls": False,
         }
         more: dict[str, Any] = {"tools": list(self.tools), "response_schema": self.response_schema}
-        more["tool_choice"] = self.tool_choice if self.tools else None
+        more["tool_choice"] = self.tool_choice
         return row | {name: value for name, value in more.items() if value}
 
 
@@ -166,7 +166,7 @@ class _SessionReader:
             tools=tuple([tool for tool in self._tools.values() if tool is not None]),
             config=asked.config,
             response_schema=asked.response_schema,
-            tool_choice=asked.tool_choice,
+            tool_choice=asked.tool_choice if self._tools else None,
         )
 
     def _read_gateway(self, record: LogRecord, call: CallCompleted) -> Case | str:

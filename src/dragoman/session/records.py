@@ -7,7 +7,14 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, CallStarted, RoutingChosen, RoutingSwitched, count_usage
+from ..calls import (
+    STOP_REASONS,
+    CallCompleted,
+    CallStarted,
+    RoutingChosen,
+    RoutingSwitched,
+    count_usage,
+)
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
 from ..messages import Assistant, Message, ToolCall, ToolResult, new_ulid
@@ -16,7 +23,7 @@ from ..middleware.attempts import Attempt, CallEnd, make_end
 
 _COST = ("cost_usd", "pricing_version", "cost_unknown", "priced_as")
 # The fields that the start of a call and its end have in common.
-_SHARED = set(CallStarted.__struct_fields__) - {"estimated_input_tokens", "is_worker"}
+_SHARED = set(CallStarted.__struct_fields__) & set(CallCompleted.__struct_fields__)
 
 
 def new_message_id() -> str:
