@@ -1,10 +1,11 @@
 """Create the pictures of the documentation from the real programs: ``python -m scripts.pictures``.
 
-The trace viewer is captured in Chromium with the log of ``tests/story.py``. The output of
-``dragoman check`` comes from a run against a small model on llama.cpp's server, which takes some
-minutes.
+The trace viewer is captured in Chromium with the log of ``tests/story.py``, and the web pages by
+their test. The output of ``dragoman check`` comes from a run against a small model on llama.cpp's
+server, which takes some minutes.
 """
 
+import asyncio
 import io
 import os
 import re
@@ -20,6 +21,7 @@ from rich.text import Text
 from tests.programs import require
 from tests.story import LEFT_OPEN, tell
 from tests.trace.conftest import FLAGS, Served
+from tests.web.test_pages import take_pictures
 
 from dragoman.local import LocalServer, check_model, find_model
 from dragoman.log import SqliteLog
@@ -123,5 +125,6 @@ if __name__ == "__main__":
     ASSETS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         photograph_trace(Path(name))
+        asyncio.run(take_pictures(ASSETS))
         if "--trace" not in sys.argv:
             draw_check(Path(name))

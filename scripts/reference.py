@@ -57,7 +57,7 @@ def write_commands() -> str:
     )
     shared = {record for record, times in counted.items() if times > _SHARED}
     text = _context(main, "dragoman", None).make_formatter()
-    text.write_dl(sorted(shared, key=lambda record: record[0].lstrip("-")))
+    text.write_dl(sorted(shared, key=lambda record: (record[0].lstrip("-"), record[1])))
     parts = [_COMMANDS_HEAD, f"```text\n{text.getvalue().lstrip()}```\n"]
     for name, (command, context) in found.items():
         head = f"{name} {_arguments(command, context)}".rstrip()

@@ -156,7 +156,7 @@ site.pages.keys = async (main, query, isCurrent) => {
   }
   const inputs = (key) => Object.entries(FIELDS).map(([name, [words, kind]]) => {
     const value = key ? (name === "models" ? key.models.join(", ") : key[name] ?? "") : "";
-    return h("label", {}, words, h("input", { name, type: kind, min: kind === "number" ? "1" : null, value: String(value), autocomplete: "off" }));
+    return h("label", {}, words, h("input", { name, type: kind, min: kind === "number" ? "1" : null, pattern: name.startsWith("budget") ? "[0-9]+([.][0-9]+)?" : null, title: name.startsWith("budget") ? "An amount such as 20 or 0.50" : null, value: String(value), autocomplete: "off" }));
   });
   function form(key) {
     const element = h("form", { class: "grid" }, key ? null : h("label", {}, "Name", h("input", { name: "name", required: true, autocomplete: "off" })), inputs(key),
