@@ -7,14 +7,16 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.upstream import WIRES
 
 from .running import find_program, in_full_run, run_program
 
+pytestmark = [pytest.mark.exhaustive, in_full_run]
 PROGRAM = Path(__file__).parent / "dspy_programs.py"
 
 
-@in_full_run
 async def test_programs_of_dspy_run_over_every_wire(tmp_path: Path) -> None:
     python = find_program("dspy", "bin", "python")
     extra = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONWARNINGS": "ignore"}
