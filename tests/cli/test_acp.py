@@ -29,7 +29,7 @@ from dragoman.tools import workspace_tools
 
 from ..listed import Listed, reply
 from ..session.playing import call, check_evidence, of, propose, text
-from ..waiting import patience, until
+from ..waiting import PATIENCE, patience, until
 
 SECRET = "sk-canary-0123456789abcdef"
 READING = Policy([Rule("allow", side_effect=["none", "read"])])
@@ -55,6 +55,7 @@ class Editor:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> schema.RequestPermissionResponse:
+        assert self.list("tool_call"), "the call is shown before the question"
         self.questions.append((tool_call, options))
         if self.pause is not None:
             await self.pause.wait()
@@ -296,6 +297,7 @@ async def test_two_sessions_run_at_once(folder: Path) -> None:
             assert editor.text(session_id=names[name]) == f"{name} {name}"
 
 
+WAITING = {"shutdown_timeout": PATIENCE}  # the library ends the process after two seconds
 # Runs the command; what it prints while it opens a session must not reach the editor.
 NOISY = """
 import dragoman.tools as toolbox
@@ -327,7 +329,9 @@ async def test_session_is_loaded_and_continued_in_a_new_process(
         place = ["--log", str(tmp_path / "log.db"), "--budget", "steps=4"]
         async with (
             patience("the process"),
-            acp.spawn_agent_process(editor, sys.executable, *words, *place) as (agent, process),  # type: ignore[arg-type]
+            acp.spawn_agent_process(
+                editor, sys.executable, *words, *place, transport_kwargs=WAITING  # type: ignore[arg-type]
+            ) as (agent, process),
         ):
             await agent.initialize(protocol_version=1)
             with pytest.raises(acp.RequestError, match="no session 'other' in this log"):

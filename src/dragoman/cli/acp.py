@@ -89,7 +89,6 @@ class EditorSession:
         self._run = run = asyncio.create_task(self.session.run(goal))
         await asyncio.wait([run])  # if the editor disconnects here, close_session stops the run
         self._run = None
-        await self.flush()
         if run.cancelled():
             return "cancelled"
         outcome = run.result()
@@ -215,7 +214,6 @@ class EditorSession:
 
     async def approve(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Ask the editor about a tool call, with the answers that the terminal offers."""
-        await self.flush()
         answers = self._list_answers(proposal)
         call = self._describe(proposal.intent_id, proposal.tool_name, proposal.input)
         options = [
