@@ -330,7 +330,11 @@ async def test_session_is_loaded_and_continued_in_a_new_process(
         async with (
             patience("the process"),
             acp.spawn_agent_process(
-                editor, sys.executable, *words, *place, transport_kwargs=WAITING  # type: ignore[arg-type]
+                editor,  # type: ignore[arg-type]
+                sys.executable,
+                *words,
+                *place,
+                transport_kwargs=WAITING,
             ) as (agent, process),
         ):
             await agent.initialize(protocol_version=1)
