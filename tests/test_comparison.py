@@ -17,6 +17,8 @@ from dragoman.sim import Answer, Call, Script, ScriptedProvider, ScriptRule, Sim
 from dragoman.tools import tool
 from dragoman.wire import SERVER_CODECS
 
+from .listed import Listed
+
 Sim = Callable[..., SimServer]
 ran: list[str] = []
 SCHEMA = {
@@ -144,8 +146,12 @@ async def test_calls_that_cannot_be_repeated_are_counted(tmp_path: Path) -> None
     with MemoryLog() as log:
         with pytest.raises(d.MalformedToolCallError):
             await d.Session(broken, [look], None, log).run("Go.")
+        with pytest.raises(d.UnavailableError):  # nothing arrived, so the log has no message
+            await d.Session(Listed(d.UnavailableError("down")), [], None, log).run("Go.")
         await d.Session(model, [look], None, log).run("Go.")
         found = await d.compare(log, ScriptedProvider("Hello.", model="n"), tmp_path)
-        assert (found.cases, list(found.skipped)) == (1, ["the call failed"])
+        failed = len([*log.find("llm.call_failed")])
+        assert failed > 1
+        assert (found.cases, found.skipped) == (1, {"the call failed": failed})
         with pytest.raises(ValueError, match="none twice"):
             await d.compare(log, ["m", "m"], tmp_path)

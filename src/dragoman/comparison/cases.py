@@ -128,8 +128,8 @@ class _SessionReader:
         elif isinstance(payload, CallStarted):
             self._started[payload.request_id] = payload
             self._open[payload.request_id] = payload.is_worker
-        elif isinstance(payload, CallFailed):
-            self._open.setdefault(payload.request_id, False)
+        elif self._is_gateway and isinstance(payload, CallFailed):
+            self._open[payload.request_id] = False
         elif self._is_gateway and isinstance(payload, MessageRecorded):
             self._sent.setdefault(payload.request_id, []).append(payload)
         elif self._is_gateway and isinstance(payload, CallCompleted):
