@@ -441,7 +441,11 @@ async def test_conversation_of_the_playground_is_one_session_of_the_log(tmp_path
     with SqliteLog(tmp_path / "log.db") as log:
         settings = {"keys": KEYS, "admin": DIGEST, "log": log, "log_content": True}
         model = priced(reply("Rhine", usage=USED), reply("Seine", usage=USED))
-        async with open_site({"fast": model}, **settings) as url:
+        own = Listed(reply("x"), name="own")
+        async with open_site({"fast": model, "own": own}, **settings) as url:
+            *_, end = await read(url, "chat", {**QUESTION, "model": "own"}, PAYING)
+            (call,) = (await read(url, "calls?unpriced=1"))["calls"]
+            assert (end["cost_usd"], call["model"]) == (None, "own")
             *_, complete, end = await read(url, "chat", QUESTION, PAYING)
             assert complete["final_content"] == [{"type": "text", "text": "Rhine"}]
             assert (Decimal(end["cost_usd"]), end["usage"]["input_tokens"]) == (
