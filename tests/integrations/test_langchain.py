@@ -14,10 +14,11 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
+from langchain_tests.utils.stream_lifecycle import assert_valid_event_stream
 
 import dragoman as d
 from dragoman.integrations.langchain import ChatDragoman, DragomanLossWarning
-from dragoman.sim import SimServer
+from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
 from .obliging import obliging
@@ -230,3 +231,24 @@ def test_structured_output_can_include_the_raw_message(server: SimServer) -> Non
     )
     with pytest.raises(d.StructuredOutputError):
         broken.invoke("Name a river.")
+
+
+@pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_events_of_reasoning_text_and_calls_follow_langchains_life_cycle(
+    is_async: bool,
+) -> None:
+    """The standard tests check the life cycle of a text only."""
+    calls = [Call("depth", '{"river": "Aare"}'), Call("depth", '{"river": "Rhine"}')]
+    provider = ScriptedProvider(Answer(text="Let me look.", thinking="Hm.", tool_calls=calls))
+    model: Any = ChatDragoman(provider=provider)
+    if is_async:
+        stream = await model.astream_events("How deep?", version="v3")
+        events, message = [event async for event in stream], await stream.output
+    else:
+        stream = await asyncio.to_thread(model.stream_events, "How deep?", version="v3")
+        events, message = await asyncio.to_thread(list, stream), stream.output
+    assert_valid_event_stream(events)
+    kinds = [block["type"] for block in message.content_blocks]
+    assert kinds == ["reasoning", "text", "tool_call", "tool_call"]
+    assert [call["args"]["river"] for call in message.tool_calls] == ["Aare", "Rhine"]

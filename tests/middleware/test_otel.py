@@ -1,5 +1,6 @@
 """Test OpenTelemetry with its real SDK: spans and metrics are named as in its conventions."""
 
+import asyncio
 import json
 import sys
 from typing import Any
@@ -134,6 +135,44 @@ def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
     operations = {each.value for each in gen_ai_attributes.GenAiOperationNameValues}
     assert set(OPERATIONS.values()) - operations == {"rerank"}
     assert {"invoke_agent", "execute_tool"} <= operations
+
+
+# The attributes that the conventions require of each span and metric, and those that they require
+# under a condition which these calls fulfil. The Python package has names but no requirement levels.
+REQUIRED = {
+    gen_ai_attributes.GEN_AI_OPERATION_NAME: str,
+    gen_ai_attributes.GEN_AI_PROVIDER_NAME: str,
+    gen_ai_attributes.GEN_AI_REQUEST_MODEL: str,
+    server_attributes.SERVER_ADDRESS: str,
+    server_attributes.SERVER_PORT: int,
+}
+OF_FAILURES = REQUIRED | {error_attributes.ERROR_TYPE: str}
+OF_TOKENS = REQUIRED | {gen_ai_attributes.GEN_AI_TOKEN_TYPE: str}
+
+
+@pytest.mark.parametrize("operation", ["chat", "embed"])
+async def test_spans_and_metrics_have_the_required_attributes(sdk: Sdk, operation: str) -> None:
+    with SimServer(ScriptedProvider("Hello.")) as server:
+        for url in (server.base_urls["openai"], "http://127.0.0.1:9/v1"):
+            inner: Any = (d.connect if operation == "chat" else d.connect_embedder)(
+                "m", base_url=url
+            )
+            async with d.Observe(inner, sdk.subscriber) as watched:
+                work = watched.complete("Hi") if operation == "chat" else watched.embed(["Hi"])
+                await asyncio.gather(work, return_exceptions=True)
+    done, failed = sdk.spans
+    duration = sdk.points("gen_ai.client.operation.duration")[1:]
+    tokens = sdk.points("gen_ai.client.token.usage")[1:]
+    assert len(duration) == 2
+    for attributes, required in [
+        (done.attributes, REQUIRED),
+        (failed.attributes, OF_FAILURES),
+        (duration[0].attributes, REQUIRED),
+        (duration[1].attributes, OF_FAILURES),
+        *[(each.attributes, OF_TOKENS) for each in tokens],
+    ]:
+        found = {name: type(value) for name, value in (attributes or {}).items()}
+        assert {name: found.get(name) for name in required} == required
 
 
 # Vendors that the conventions do not name.
