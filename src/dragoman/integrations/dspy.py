@@ -17,8 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from dspy import LM
-from dspy.lm15 import AsyncOpenAIChatLM, OpenAIChatLM
+from dspy import LM  # pyright: ignore[reportMissingImports]
+from dspy.lm15 import (  # pyright: ignore[reportMissingImports]
+    AsyncOpenAIChatLM,
+    OpenAIChatLM,
+)
 
 from ..errors import ProviderError
 from ..provider import Provider, connect
