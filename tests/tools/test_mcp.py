@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from dragoman.log import SqliteLog
 from dragoman.messages import Image, Inline, Text
-from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
+from dragoman.permission import Decision, Policy, Proposal, Rule, Scope, Verdict
 from dragoman.session import Session
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
@@ -103,10 +103,12 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
     """Only an approver answers what a server asks, and the answer must fit the form."""
     asked: list[Proposal] = []
 
-    def approve(answer: Any) -> Any:
+    def approve(answer: Any, scopes: tuple[Scope, Scope] = ("once", "session")) -> Any:
         def decide(proposal: Proposal, verdict: Verdict) -> Decision:
             asked.append(proposal)
-            return Decision(True, "ann", input=answer and {"answer": answer}, scope="session")
+            is_question = "question" in proposal.input
+            given = {"answer": answer} if is_question and answer else None
+            return Decision(True, "ann", input=given, scope=scopes[is_question])
 
         return decide
 
@@ -118,6 +120,8 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
         (approve({"size": "big"}), [allowed], "ann", None),
         (approve(None), [allowed], "ann", None),  # the default has no colour
         (approve(blue), [allowed, denied], "policy", None),
+        (approve(blue), [], "ann", blue),  # asked about two calls and two questions
+        (approve(blue, ("session", "once")), [], "ann", blue),  # one call and two questions
     ]
     for number, (approver, rules, by, answer) in enumerate(cases):
         with SqliteLog(tmp_path / f"questions-{number}.db") as log:
@@ -133,7 +137,7 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
                 assert question["answer"] == answer
                 assert ("blue" in str(seen.content)) is (answer is not None)
     # the decision for one question does not cover the next one, or a call
-    assert len(asked) == 6
+    assert len(asked) == 6 + 4 + 3
     assert asked[0].input["answer"] == {"size": 7}
 
 

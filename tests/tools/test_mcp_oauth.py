@@ -158,7 +158,10 @@ PROBLEMS: list[tuple[dict[str, str], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("given", "metadata", "reason"), PROBLEMS)
 async def test_failed_login_ends_without_a_token(
-    given: dict[str, str], metadata: dict[str, Any], reason: str
+    given: dict[str, str],
+    metadata: dict[str, Any],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serve(**metadata) as place:
         place.given = given
@@ -166,19 +169,42 @@ async def test_failed_login_ends_without_a_token(
             await call(place, authorize=place.authorize, tokens={})
         assert place.forms == []
         assert place.logins <= 1
+    assert "Traceback" not in caplog.text
+
+
+class Memory:
+    """The storage of a provider of the MCP library."""
+
+    async def get_tokens(self) -> None:
+        return None
+
+    async def set_tokens(self, tokens: Any) -> None:
+        pass
+
+    get_client_info: Any = get_tokens
+    set_client_info: Any = set_tokens
 
 
 async def test_client_credentials_are_sent_to_their_issuer_only() -> None:
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+
     facts: dict[str, Any] = {"client_id": "me", "client_secret": SECRET, "tokens": {}}
     async with serve() as place:
         issuer = place.url.replace("/mcp", "/as")
         grant: Any = {"grant": "client_credentials", "auth_method": "client_secret_post"}
         assert "[hidden]" in await call(place, issuer=issuer, **facts, **grant)
         assert {each["client_secret"] for each in place.forms} == {SECRET}
+        own = ClientCredentialsOAuthProvider(place.url, Memory(), "me", SECRET, issuer=issuer)
+        async with McpServer(place.url, oauth=own, start_timeout=PATIENCE) as server:
+            seen = await Toolbox(server.tools).execute("look", {})
+        assert seen.content == "you sent Bearer [hidden]"
         facts["tokens"], count = {}, len(place.forms)
         with pytest.raises(ToolFailure, match=r"https://other\.test") as caught:
             await call(place, issuer="https://other.test", **facts, **grant)
-        assert len(place.forms) == count
+        assert "[hidden]" in await call(
+            place, issuer="https://other.test", authorize=place.authorize, **facts
+        )
+        assert SECRET not in str(place.forms[count:])  # another client is registered
     assert SECRET not in f"{caught.value} {McpOAuth(issuer=issuer, **facts)!r}"
 
 

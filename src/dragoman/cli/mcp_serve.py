@@ -83,6 +83,7 @@ def _report(work: Any) -> str:
     """Return the result of a function without secrets; raise the library's error if it fails."""
     from mcp.server.mcpserver.exceptions import ToolError
 
+    found = ""
     with contextlib.redirect_stderr(io.StringIO()) as complaints:
         try:
             found = work()

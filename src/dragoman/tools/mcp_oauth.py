@@ -143,7 +143,7 @@ class _Storage:
     async def set_tokens(self, tokens: Any) -> None:
         saved, context = self._saved, self.context
         saved.tokens = tokens.model_dump(mode="json", exclude_none=True)
-        self._hide(saved.tokens)
+        self._hide(saved.tokens or {})
         saved.expires_at = context.token_expiry_time
         saved.metadata = _dump(context.oauth_metadata)
         saved.resource = _dump(context.protected_resource_metadata)
@@ -164,8 +164,8 @@ class _Storage:
         self._hide(client)
         return OAuthClientInformationFull.model_validate(client)
 
-    async def set_client_info(self, client: Any) -> None:
-        self._saved.client = _dump(client)
+    async def set_client_info(self, client_info: Any) -> None:
+        self._saved.client = _dump(client_info)
         self._hide(self._saved.client or {})
 
     def _hide(self, values: dict[str, Any]) -> None:
