@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman import Fallback, Policy, Request, Rule, Session, Tool
+from dragoman import Fallback, ForceTool, Policy, Request, Rule, Session, Tool
 from dragoman.log import MemoryLog
 from dragoman.provider import connect
 from dragoman.replay import ReplayProvider, recorded_tools
@@ -128,6 +128,9 @@ async def test_search_needs_no_approval_but_a_rule_may_deny_it() -> None:
     denying = Policy([Rule("deny", "search_tools")])
     outcome = await Session(ScriptedProvider(SEARCH, "Done."), office(1), denying).run(TASK)
     assert [each.tool_name for each in outcome.denied] == ["search_tools"]
+    model = ScriptedProvider("Done.")
+    await Session(model, office(1), tool_choice=ForceTool("audit_badge_0")).run(TASK)
+    assert names(model.requests[0]) == ["search_tools", "audit_badge_0"]
     with pytest.raises(ValueError, match="'search_tools' is the session's own"):
         Session(ScriptedProvider("x"), [*office(1), replace_name(clock)])
 

@@ -180,6 +180,8 @@ def test_deferred_tools_are_searched_by_the_provider_or_all_sent_with_a_warning(
     native = wire in ("anthropic", "responses")
     assert encoded.http.body.count(b'"defer_loading":true') == 2 * native
     assert [each.code for each in encoded.warnings] == ["deferral_dropped"] * (not native)
+    forced = codec.encode(replace(request, tool_choice=d.ForceTool("g"))).http.body
+    assert forced.count(b'"defer_loading":true') == native  # a forced tool must be loaded
     own = d.ServerTool("tool_search_tool_regex_20251119", {"name": "tool_search_tool_regex"})
     if native:  # a search that the caller offers is the only one
         written = json.loads(codec.encode(replace(request, server_tools=(own,))).http.body)

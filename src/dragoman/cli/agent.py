@@ -31,6 +31,7 @@ from ..session import (
     ContextPolicy,
     DropOldToolResults,
     KeepAll,
+    NativeCompaction,
     Outcome,
     RemoteApprover,
     Session,
@@ -67,6 +68,7 @@ _CONTEXTS: dict[str, tuple[ContextPolicy, ...]] = {
     "results": (DropOldToolResults(), Window()),
     "window": (Window(),),
     "summary": (DropOldToolResults(), Summarise()),
+    "native": (NativeCompaction(),),
     "all": (KeepAll(),),
 }
 _READING = Rule("allow", side_effect=["none", "read"], name="reading")
@@ -156,7 +158,7 @@ class AgentOptions(Struct, kw_only=True):
     context: Annotated[
         str,
         "Shorten a conversation that grows too long: leave out old results or old turns, "
-        "summarise old turns, or do nothing.",
+        "summarise old turns, let the provider compact the conversation, or do nothing.",
         option(type=click.Choice(list(_CONTEXTS))),
     ] = "results"
     plugins: Annotated[

@@ -29,7 +29,16 @@ from ..log import (
     Routing,
     TurnStarted,
 )
-from ..messages import Message, Request, RuntimeConfig, Tool, ToolChoice, User, new_ulid
+from ..messages import (
+    ForceTool,
+    Message,
+    Request,
+    RuntimeConfig,
+    Tool,
+    ToolChoice,
+    User,
+    new_ulid,
+)
 from ..middleware.attempts import Attempt, Price
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
@@ -138,8 +147,10 @@ class Turn:
         return await self._ask(messages, estimate, parent)
 
     def _offer(self) -> Sequence[Tool] | None:
-        found, searched = self.journal.state.found, self.provider.searches_tools
-        return self.tools.offer(found, searched=searched) or None
+        choice, found = self.settings.tool_choice, self.journal.state.found
+        if isinstance(choice, ForceTool):
+            found = {choice.name: None, **found}  # a model can only be made to call what it has
+        return self.tools.offer(found, searched=self.provider.searches_tools) or None
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> ev.Response:
         """Call the model once.

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import AuthenticationError, ProviderError
 from ..events import Assembler
-from ..messages import Issuer, LossWarning, Request, ServerTool
+from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING
 from .codec import JSON_HEADERS, Decoder, Encoded, HttpReply, HttpRequest, Notes, encode_post
 from .errors import Failure, Row, build_error, read_failure
@@ -227,6 +227,9 @@ class Endpoint(ABC, Generic[Q]):
             return replace(
                 request, tools=[replace(tool, deferred=False) for tool in request.tools]
             )
+        forced = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else None
+        tools = [replace(t, deferred=t.deferred and t.name != forced) for t in request.tools]
+        request = replace(request, tools=tools)
         if offers_search(request):
             return request
         return replace(request, server_tools=(*request.server_tools, ServerTool("tool_search")))
