@@ -77,6 +77,8 @@ async def test_provider_compacts_where_it_can_and_the_session_summarises_elsewhe
     first: Any = requests[-1].messages[5].content[0]
     assert first.data == BLOCKS[wire]
     other = connect("m", wire="openai", base_url="http://127.0.0.1:9")
+    counts = [each.estimate_input_tokens(session.messages) for each in (model, other)]
+    assert counts[0] < WINDOW < counts[1]
     plan = other.plan(session.messages)
     assert [item.rule for item in plan.losses] == ["compaction_unreadable"]
     assert plan.losses[0].path.startswith("messages[5].content[")
