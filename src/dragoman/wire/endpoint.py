@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import AuthenticationError, ProviderError
+from ..errors import ProviderError
 from ..events import Assembler
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING
-from .codec import JSON_HEADERS, Decoder, Encoded, HttpReply, HttpRequest, Notes, encode_post
+from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import Failure, Row, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
@@ -259,20 +259,6 @@ class Endpoint(ABC, Generic[Q]):
     def headers_for(self, request: Request) -> dict[str, str]:
         """Return the headers of a request, without credentials."""
         return JSON_HEADERS
-
-    def check_key(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check the key with a request that is an empty object.
-
-        Many servers list and describe their models without a key. They refuse a wrong key before
-        they read a request, and this request costs nothing, because no server can answer it.
-        """
-        empty = Request([])
-        headers = {**self.headers_for(empty)}
-        reply = yield HttpRequest("POST", self.url_for(empty), headers, b"{}")
-        if reply.status >= 300:
-            error = self.error(reply.status, reply.headers, reply.body)
-            if reply.status in (401, 403) or isinstance(error, AuthenticationError):
-                raise error
 
     def native_fields(self, request: Request) -> dict[str, Any]:
         """Return the fields of the body that override those that the codec writes."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from ..errors import InvalidResponseError
+from ..errors import AuthenticationError, InvalidResponseError
 from ..events import read_json
+from ..messages import Request
 from .codec import Codec, HttpReply, HttpRequest
+from .endpoint import Endpoint
 
 
 def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
@@ -30,6 +32,21 @@ def refuse_failure(codec: Codec, reply: HttpReply) -> None:
     """Raise an error if a reply does not have a success status."""
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)
+
+
+def check_key(codec: Endpoint[Any]) -> Generator[HttpRequest, HttpReply, None]:
+    """Check the key with a request that is an empty object.
+
+    Many servers list and describe their models without a key. They refuse a wrong key before they
+    read a request, and this request costs nothing, because no server can answer it.
+    """
+    empty = Request([])
+    headers = {**codec.headers_for(empty)}
+    reply = yield HttpRequest("POST", codec.url_for(empty), headers, b"{}")
+    if reply.status >= 300:
+        error = codec.error(reply.status, reply.headers, reply.body)
+        if reply.status in (401, 403) or isinstance(error, AuthenticationError):
+            raise error
 
 
 def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -27,7 +27,7 @@ from ..endpoint import (
 )
 from ..errors import read_failure
 from ..json import entries_of
-from ..readiness import get_json, read_success, serves_one_model
+from ..readiness import check_key, get_json, read_success, serves_one_model
 from ..urls import join_url
 from .betas import COMPACT, HEADER, TOOL_BETAS
 from .errors import ROWS
@@ -162,7 +162,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             _find_model(self._read(reply), self.model)
         else:
             self._read(reply)
-        yield from self.check_key()
+        yield from check_key(self)
 
     # --- private methods of the anthropic codec
 

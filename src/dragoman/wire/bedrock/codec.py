@@ -13,7 +13,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
-from ..readiness import get_json, read_success
+from ..readiness import check_key, get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
@@ -75,4 +75,4 @@ class BedrockCodec(Endpoint[Quirks]):
                 f"the service does not have the model {self.model!r} here", status=404
             )
         read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
-        yield from self.check_key()
+        yield from check_key(self)

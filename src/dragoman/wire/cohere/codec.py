@@ -15,7 +15,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..json import dig, list_of
-from ..readiness import get_json, read_success
+from ..readiness import check_key, get_json, read_success
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
@@ -65,4 +65,4 @@ class CohereCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} is not served for chat", status=reply.status
             )
-        yield from self.check_key()
+        yield from check_key(self)

@@ -11,7 +11,7 @@ from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseErr
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
-from ..readiness import get_json, read_success
+from ..readiness import check_key, get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
@@ -118,7 +118,7 @@ class GeminiCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} does not generate content", status=reply.status
             )
-        yield from self.check_key()
+        yield from check_key(self)
 
     def address(self, model: str, verb: str) -> str:
         """Return the URL of the model, followed by a verb such as ``:generateContent``."""

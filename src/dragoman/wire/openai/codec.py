@@ -15,7 +15,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
-from ..readiness import get_json, refuse_failure, serves_one_model
+from ..readiness import check_key, get_json, refuse_failure, serves_one_model
 from ..rules import CONCEPTS
 from ..urls import join_url
 from .errors import ROWS
@@ -87,7 +87,7 @@ class OpenAICodec(Endpoint[Quirks]):
             yield from self._ask_loaded(kind)
         elif kind == "auto":
             yield from self._ask_health()
-            yield from self.check_key()
+            yield from check_key(self)
 
     # --- checking the readiness of a server
 
