@@ -154,7 +154,9 @@ def read_everything(log: logs.EventLog, session: str) -> None:
 async def replay(log: logs.EventLog, session: str) -> None:
     provider = d.ReplayProvider(log, session)
     # Offer every recorded tool, so that every recorded call can be replayed.
-    tools = [d.Tool(name, "", {"type": "object"}) for name in provider._tools]  # noqa: SLF001
+    started = provider._started  # noqa: SLF001
+    names = started.tools if started is not None else ()
+    tools = [d.Tool(name, "", {"type": "object"}) for name in names]
     for call in list(provider._recorded):  # noqa: SLF001 - every recorded call is replayed, whichever it is
         await provider.complete(call.complete, tools)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -19,8 +18,8 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``path`` is added to addresses that users give. ``template`` is the address of a cloud, in
     which ``settings`` are filled in, and ``auth`` the credentials that are used there. ``strip``
-    are beginnings of model names to remove, ``prefix`` is one to add, and ``only`` is a pattern
-    for the models that can be reached.
+    are beginnings of model names to remove, ``prefix`` is one to add, and ``only`` is the beginning
+    of the names of the models that can be reached.
     """
 
     vendor: str = ""
@@ -87,7 +86,7 @@ def find_name(model: str, provider: str | None = None) -> Named | None:
         if provider is None and load_vendor(table.routes[each].vendor).lists(model):
             provider = each
     route = table.routes.get(provider or "")
-    if provider is None or route is None or not re.search(route.only, model):
+    if provider is None or route is None or not model.startswith(route.only):
         return None
     for start in route.strip:
         model = model.removeprefix(start)
