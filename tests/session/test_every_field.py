@@ -28,6 +28,7 @@ from dragoman import (
     Summarise,
     Usage,
     connect_embedder,
+    sim,
 )
 from dragoman.calls import Inbound
 from dragoman.errors import (
@@ -61,6 +62,7 @@ from dragoman.transport import FixtureTransport
 from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
 from ..waiting import until
+from . import test_compaction as compaction
 from .playing import anthropic_reply as body
 from .playing import call, propose, text
 from .test_context import read_page, reader
@@ -471,8 +473,18 @@ async def serve(log: EventLog, seen: list[Any]) -> None:
     await app.state.service.calls.close()
 
 
+async def compact(log: MemoryLog, seen: list[Any]) -> None:
+    with sim.serve(compaction.reader("responses")) as server:
+        limits = {"max_context_tokens": compaction.WINDOW, "max_output_tokens": 500}
+        async with server.connect("responses", capabilities=limits) as model:
+            context = dragoman.NativeCompaction()
+            session = Session(model, [compaction.read_page], ALL, log, context=context)
+            await session.run("Read all pages.")
+
+
 CORPUS: tuple[Run, ...] = (
-    use_tools, approve, resume, shorten, fail, keep_replies, prune, observe, retrieve, serve,
+    use_tools, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
+    serve,
 )  # fmt: skip
 
 
