@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 import dragoman as d
-from dragoman.calls import CallCompleted, CallFailed
+from dragoman.calls import CallCompleted
 from dragoman.cli import main
 from dragoman.log import EventLog, MemoryLog, SqliteLog, rate_tool_calls, read_tool_calls
 from dragoman.quality import Rate
@@ -84,15 +83,6 @@ async def test_faults_of_a_session_are_counted_on_every_wire(
                     assert goal.startswith("length")
         assert count(log) == wanted
         assert [each.server for each in rate_tool_calls(log)] == [url.split("/")[2]]
-        # An earlier version wrote no outcomes; its intents give the same counts.
-        with MemoryLog() as old:
-            for entry in log.sessions():
-                for record in log.read(entry.session):
-                    payload = record.payload
-                    if isinstance(payload, CallCompleted | CallFailed):
-                        payload = replace(payload, tool_outcomes={})
-                    old.append_sync(entry.session, payload)  # type: ignore[arg-type]
-            assert count(old) == wanted
 
 
 def test_log_tools_prints_the_rates(tmp_path: Path) -> None:

@@ -21,17 +21,16 @@ from .events import MessageComplete, Response
 from .messages import Request, ToolCall
 from .validate import Expectation
 
-__all__ = ["FAULTS", "FAULT_OF", "SOUND", "Fault", "Rate", "judge_calls", "rate_calls"]
+__all__ = ["FAULTS", "SOUND", "Fault", "Rate", "judge_calls", "rate_calls"]
 
 Fault: TypeAlias = Literal["invalid_json", "unknown_name", "schema_mismatch"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 SOUND = "sound"
-FAULT_OF: dict[str, Fault] = {
+# the fault for each problem of a tool call that can be read
+_FAULT_OF: dict[str, Fault] = {
     "unknown_tool": "unknown_name",
     "invalid_arguments": "schema_mismatch",
 }
-"""The fault for each problem of a tool call that can be read."""
-
 _Z = 1.959963984540054  # the quantile of the normal distribution for an interval of 95 %
 
 
@@ -68,8 +67,6 @@ class Rate(Struct, frozen=True):
         return f"{self.share:.1%} ({self.low:.1%}-{self.high:.1%})"
 
     def _bound(self, sign: int) -> float:
-        if not self.total:
-            return 0.0 if sign < 0 else 1.0
         if self.count == (0 if sign < 0 else self.total):
             return 0.0 if sign < 0 else 1.0  # exact, where the formula has rounding errors
         share, total = self.count / self.total, self.total
@@ -101,7 +98,7 @@ def judge_calls(
     for call in calls:
         if call.arguments is not None:
             problem = expected.tool_problem(call.name, call.arguments)
-            found[SOUND if problem is None else FAULT_OF[problem[0]]] += 1
+            found[SOUND if problem is None else _FAULT_OF[problem[0]]] += 1
         elif reason != "length":
             found["invalid_json"] += 1
     return dict(found)

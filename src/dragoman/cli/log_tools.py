@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
@@ -38,9 +38,8 @@ def show_tools(
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
-        group = Grouping(log, by)
         with working("counting"):
-            found = rate_tool_calls(log, session, lambda record: group(record, _name(record)))
+            found = rate_tool_calls(log, session, Grouping(log, by))
     if as_json:
         rows = [each.to_data() for each in found]
         show_json({f"{by}s": [{by: row.pop("name"), **row} for row in rows]})
@@ -54,7 +53,3 @@ def show_tools(
         ]
         show_table(heads, lines, right=heads[2:])
         click.echo("\nIn parentheses: the 95 % interval of the rate.")
-
-
-def _name(record: Any) -> str:
-    return f"{record.payload.provider}:{record.payload.model}"
