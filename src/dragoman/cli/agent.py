@@ -218,11 +218,9 @@ def command(goal: str | None, options: AgentOptions) -> None:
     view = AgentView(as_json=options.as_json)
     # The library's warnings are recorded and shown by other means, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
-    lines = InputLines()
-    approver = make_approver(view, lines, always=options.mode == "ask")
-    is_watched = sys.stdin.isatty() and sys.stdout.isatty()
-    follow_up = lines if is_watched and not options.as_json and not options.once else None
     settings = {
+        "provider": provider,
+        "policy": policy,
         "system": options.system,
         "config": RuntimeConfig(max_tokens=options.max_tokens),
         "budget": budget,
@@ -231,17 +229,15 @@ def command(goal: str | None, options: AgentOptions) -> None:
         "on_event": view.show_event,
     }
     with open_log_at(options.where, readonly=False) as log:
+        settings["log"] = log
         if options.acp:
-            asyncio.run(_serve((provider, policy, log), settings, options))
+            asyncio.run(_serve(settings, options))
             return
-        settings["approve"] = _extend(approver, log, options)
-        if options.resume is not None:
-            options.resume = find_session(log, options.resume, "agent")
-        if options.fork is not None:
-            options.fork = find_session(log, options.fork, "agent")
-        view.warn_of_sandbox(toolbox.find_sandbox())
-        work = _run(provider, policy, log, goal, settings, options, view, lines, follow_up)
-        outcome = asyncio.run(work).outcome
+        options.resume = find_session(log, options.resume, "agent")
+        options.fork = find_session(log, options.fork, "agent")
+        if not options.as_json:  # otherwise the records have the warning
+            view.warn_of_sandbox()
+        outcome = asyncio.run(_run(goal, settings, options, view)).outcome
         code = 0 if outcome == "completed" else EXIT_CODES.get(f"session_{outcome}")
         raise SystemExit(EXIT_CODES["cancelled"] if code is None else code)
 
@@ -255,27 +251,23 @@ def _extend(approver: Approver | None, log: EventLog, options: AgentOptions) -> 
     return approver
 
 
-async def _serve(
-    parts: tuple[Provider, Policy, EventLog], settings: dict[str, Any], options: AgentOptions
-) -> None:
+async def _serve(settings: dict[str, Any], options: AgentOptions) -> None:
     """Serve the sessions of an editor until it closes the connection."""
     advice = "--acp needs the package of the protocol: pip install 'dragoman[acp]'"
     with reject(ImportError), advise_import(advice):
         acp = importlib.import_module(".acp", __package__)
-    provider, policy, log = parts
+    provider, log = settings["provider"], settings["log"]
     view = AgentView(as_json=True)  # its notes go to standard error
-    if (sandbox := toolbox.find_sandbox()).program is None:
-        view.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
+    view.warn_of_sandbox()
 
     async def open_session(
         editor: Any, workspace: Path, servers: Sequence[dict[str, Any]], resume: str | None
     ) -> Session[Any]:
         chosen = replace(options, workspace=workspace, resume=resume)
-        approver = _extend(editor.approve, log, options)
         watch = {"on_record": editor.show_record, "on_event": editor.show_event}
+        approver = _extend(editor.approve, log, options)
         tools = await _open_tools(editor.stack, chosen, view, None, servers)
-        given = settings | watch | {"approve": approver}
-        return await _open_session(provider, tools, policy, log, given, chosen)
+        return await _open_session(tools, settings | watch | {"approve": approver}, chosen)
 
     with reject(ValueError, about="--acp: "):  # standard input or output is a file
         streams = await acp.open_stdio()
@@ -303,44 +295,34 @@ def _open_model(options: AgentOptions) -> Provider:
 
 
 def _refuse(provider: str, model: str) -> UnsupportedFeatureError:
-    local = next((each.name for each in list_models() if each.calls_tools), None)
-    remedy = (
-        f" Without a key: dragoman local pull {local}, and --model local:{local}." if local else ""
-    )
-    return UnsupportedFeatureError(
-        "this model does not call tools, and an agent works with tools",
-        provider=provider,
-        model=model,
-        advice=f"Name one that does with --model.{remedy}",
-    )
+    advice = "Name one that does with --model."
+    if local := next((each.name for each in list_models() if each.calls_tools), None):
+        advice += f" Without a key: dragoman local pull {local}, and --model local:{local}."
+    problem = "this model does not call tools, and an agent works with tools"
+    return UnsupportedFeatureError(problem, provider=provider, model=model, advice=advice)
 
 
 async def _run(
-    provider: Provider,
-    policy: Policy,
-    log: EventLog,
-    goal: str | None,
-    settings: dict[str, Any],
-    options: AgentOptions,
-    view: AgentView,
-    lines: InputLines,
-    follow_up: InputLines | None,
+    goal: str | None, settings: dict[str, Any], options: AgentOptions, view: AgentView
 ) -> Outcome:
+    lines = InputLines()
+    approver = make_approver(view, lines, always=options.mode == "ask")
+    settings["approve"] = _extend(approver, settings["log"], options)
+    is_watched = sys.stdin.isatty() and sys.stdout.isatty()
+    is_asked = is_watched and not options.as_json and not options.once
     try:
-        async with provider, AsyncExitStack() as stack:
+        async with settings["provider"], AsyncExitStack() as stack:
             tools = await _open_tools(stack, options, view, lines)
-            session = await _open_session(provider, tools, policy, log, settings, options)
+            session = await _open_session(tools, settings, options)
             for more in options.goals:
                 session.follow_up(more)
-            outcome = await session.run(goal)
-            view.show_outcome(outcome)
-            while follow_up is not None and outcome.outcome == "completed":
-                goal = await _ask_next(follow_up)
-                if not goal:
-                    break
+            while True:
                 outcome = await session.run(goal)
                 view.show_outcome(outcome)
-            return outcome
+                if not is_asked or outcome.outcome != "completed":
+                    return outcome
+                if not (goal := await _ask_next(lines)):
+                    return outcome
     except (SessionError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     except toolbox.ToolFailure as error:
@@ -349,32 +331,23 @@ async def _run(
 
 
 async def _open_session(
-    provider: Provider,
-    tools: list[toolbox.ExecutableTool],
-    policy: Policy,
-    log: EventLog,
-    settings: dict[str, Any],
-    options: AgentOptions,
+    tools: list[toolbox.ExecutableTool], settings: dict[str, Any], options: AgentOptions
 ) -> Session[Any]:
-    for rule in policy.find_idle(
-        [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
-    ):
+    facts = [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
+    for rule in settings["policy"].find_idle(facts):
         # The session accepts a rule about tools that it does not have. A rule for this command
         # is then a mistake, because the tools that name paths are always there.
         raise click.UsageError(
             f"the rule {rule.label!r} never matches: no tool that it is about names paths"
         )
-    settings["metadata"] = {
-        "workspace": str(options.workspace.resolve()),
-        "sandbox": toolbox.find_sandbox().label,
-    }
-    parts = provider, tools, policy, log
+    folder, sandbox = str(options.workspace.resolve()), toolbox.find_sandbox().label
+    settings |= {"tools": tools, "metadata": {"workspace": folder, "sandbox": sandbox}}
     if options.fork is not None:
-        return await Session.fork(*parts, options.fork, at=options.at, **settings)
+        return await Session.fork(session_id=options.fork, at=options.at, **settings)
     if options.resume is None:
-        return Session(*parts, **settings)
+        return Session(**settings)
     settings |= {"takeover": options.takeover, "at": options.at}
-    return await Session.resume(*parts, options.resume, **settings)
+    return await Session.resume(session_id=options.resume, **settings)
 
 
 async def _ask_next(lines: InputLines) -> str:
@@ -470,9 +443,8 @@ def _read_budget(limits: tuple[str, ...]) -> Budget:
     for text in [part for limit in limits for part in limit.split(",")]:
         name, _, number = text.partition("=")
         if name not in _LIMITS:
-            raise click.UsageError(
-                f"--budget {text}: must be one of {', '.join(f'{each}=N' for each in _LIMITS)}"
-            )
+            known = ", ".join([f"{each}=N" for each in _LIMITS])
+            raise click.UsageError(f"--budget {text}: must be one of {known}")
         field, read = _LIMITS[name]
         try:
             facts[field] = read(number)

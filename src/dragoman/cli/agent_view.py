@@ -10,7 +10,7 @@ from .. import log as logs
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolIntent
 from ..replay import make_headline, make_printable, shorten
 from ..session import Outcome
-from ..tools import Sandbox
+from ..tools import find_sandbox
 from .console import console, echo_json, legible
 from .screen import MarkdownScreen
 
@@ -83,12 +83,9 @@ class AgentView:
         else:
             self.say("note", text, "yellow")
 
-    def warn_of_sandbox(self, sandbox: Sandbox) -> None:
-        """Warn if commands are not sandboxed.
-
-        With ``--json`` nothing is printed, because the records contain the warning.
-        """
-        if sandbox.program is None and not self.as_json:
+    def warn_of_sandbox(self) -> None:
+        """Warn if commands are not sandboxed."""
+        if (sandbox := find_sandbox()).program is None:
             self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 
     def show_outcome(self, outcome: Outcome) -> None:
@@ -97,21 +94,16 @@ class AgentView:
             return
         spent = outcome.spent
         text = f"{outcome.outcome}{f': {outcome.detail}' if outcome.detail else ''}"
-        colour = "green" if outcome.outcome == "completed" else "red"
-        self.say(
-            "finished",
-            f"{text} ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})",
-            colour,
-        )
+        text += f" ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})"
+        self.say("finished", text, "green" if outcome.outcome == "completed" else "red")
         self.say("", f"dragoman replay {outcome.session}")
 
     def _show_text(self, text: str, *, is_thinking: bool) -> None:
         if is_thinking != self._was_thinking:
             self._break()
         self._was_thinking = is_thinking
-        click.echo(
-            click.style(legible(text), dim=True) if is_thinking else legible(text), nl=False
-        )
+        shown = legible(text)
+        click.echo(click.style(shown, dim=True) if is_thinking else shown, nl=False)
         self._fresh = text.endswith("\n")
 
     def _break(self) -> None:
@@ -126,20 +118,13 @@ class AgentView:
         if not isinstance(seen.content, str) or not seen.content.strip():
             return
         lines = seen.content.strip("\n").split("\n")
-        shown = [
-            line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…"
-            for line in lines[:_SHOWN_LINES]
-        ]
-        if len(lines) > _SHOWN_LINES:
-            shown.append(f"… {len(lines) - _SHOWN_LINES} more lines")
+        if (more := len(lines) - _SHOWN_LINES) > 0:
+            lines[_SHOWN_LINES:] = [f"… {more} more lines"]
         is_diff = seen.content.startswith(("--- ", "diff --git "))
-        for line in shown:
+        for line in lines:
             colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
-            click.echo(
-                click.style(
-                    legible(f"{'':>9}  {line}"), dim=True if colour is None else None, fg=colour
-                )
-            )
+            text = legible(line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…")
+            click.echo(click.style(f"{'':>9}  {text}", dim=colour is None or None, fg=colour))
 
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}

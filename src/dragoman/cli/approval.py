@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 from typing import Any
 
 import click
+import msgspec
 
 from ..permission import Approver, Decision, Proposal, Verdict, find_prefix
 from ..replay import describe_action
@@ -28,14 +30,10 @@ def make_approver(view: AgentView, lines: InputLines, *, always: bool = False) -
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         if not view.as_json:
-            view.say(
-                "asked",
-                f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})",
-                "yellow",
-            )
-            view.show_block(
-                _show_proposal(proposal), is_diff={"old", "new"} <= set(proposal.input)
-            )
+            action = describe_action(proposal.tool_name, proposal.input)
+            view.say("asked", f"{action} ({proposal.side_effect})", "yellow")
+            is_diff = {"old", "new"} <= proposal.input.keys()
+            view.show_block(_show_proposal(proposal), is_diff=is_diff)
         click.echo(_write_question(proposal), nl=False, err=True)
         line = await lines.read()
         if line is None:
@@ -68,31 +66,22 @@ def _read_answer(answer: str, proposal: Proposal) -> Decision:
     other text denies the call and is recorded as the reason.
     """
     word, _, rest = answer.partition(" ")
-    word = word.casefold()
-    if answer.casefold() in ("y", "yes"):
+    word, whole = word.casefold(), answer.casefold()
+    if whole in ("y", "yes"):
         return Decision(True, "user")
-    if answer.casefold() in ("a", "always"):
+    if whole in ("a", "always"):
         return Decision(True, "user", "for the rest of the session", scope="session")
-    if answer.casefold() in ("p", "path") and proposal.paths:
+    if whole in ("p", "path") and proposal.paths:
         return Decision(True, "user", scope="path")
     prefix = find_prefix(proposal.input, rest or None) if word in ("c", "command") else None
     if prefix is not None:
         return Decision(True, "user", scope="prefix", prefix=prefix)
     if word in ("e", "edit"):
-        edited = _read_object(rest)
-        if edited is not None:
+        with contextlib.suppress(msgspec.DecodeError):
+            edited = msgspec.json.decode(rest, type=dict[str, Any])
             return Decision(True, "user", input=edited)
         answer = answer if rest else "no edit was made"
-    word = answer.casefold()
-    return Decision(False, "user", "" if word in ("", "n", "no") else answer)
-
-
-def _read_object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+    return Decision(False, "user", "" if whole in ("", "n", "no") else answer)
 
 
 def _show_proposal(proposal: Proposal) -> str:

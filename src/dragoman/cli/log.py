@@ -231,7 +231,7 @@ def approve(
     its prefix. Without INTENT, the open questions are listed.
     """
     with open_log_at(where) as log:
-        session = find_session(log, session) if session is not None else None
+        session = find_session(log, session)
         questions = find_questions(log, session)
         if intent is None:
             _show_questions(questions, as_json=as_json)
@@ -310,8 +310,7 @@ def show_cost(
         raise click.UsageError("give --csv or --json, not both")
     table = load_prices(prices, only=only)
     with open_log_at(where) as log:
-        if session is not None:
-            session = find_session(log, session)
+        session = find_session(log, session)
         with working("adding up"):
             rows = add_up(log, session, table, by)
     if as_json:
@@ -350,8 +349,7 @@ def view(
         raise click.UsageError("--by names who approves; add --approve")
     decider = (by or getpass.getuser()) if approve else None
     with open_log_at(where) as log:
-        if session is not None:
-            session = find_session(log, session)
+        session = find_session(log, session)
         with reject(ImportError), reject(OSError, about=f"--port {port}: "):
             asyncio.run(_serve(log, session, port, decider, browser=browser, as_json=as_json))
 

@@ -94,8 +94,7 @@ def export(
     if as_html and session is None:
         raise click.UsageError("--html: needs a SESSION; `dragoman log list` shows them")
     with open_log_at(where) as log:
-        if session is not None:
-            session = find_session(log, session)
+        session = find_session(log, session)
         if as_html and session is not None:
             _write_page(export_html(log, session), output)
             return
@@ -134,8 +133,7 @@ def take_over(
     session whose records differ from those in this log is rejected.
     """
     with open_log_at(source) as other:
-        if session is not None:
-            session = find_session(other, session)
+        session = find_session(other, session)
         with open_log_at(where, readonly=False) as log, Bar(slow=True) as bar:
             count = log.restore(other, session, progress=partial(bar, "importing"))
     if as_json:

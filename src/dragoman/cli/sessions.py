@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from msgspec.structs import asdict, replace
@@ -12,35 +12,32 @@ from ..log import ADMINISTRATION, EventLog, SessionEntry, SessionStarted
 from ..replay import Summary, shorten, summarize
 from .cost import write_amount
 
+_Word = TypeVar("_Word", str, str | None)
 _CANDIDATES = 10
 _SHORTEST = 16  # minimum number of characters of an abbreviated session id
 
 
 def sort_sessions(log: EventLog, *kinds: str) -> list[SessionEntry]:
     """Return the sessions, or those of these kinds, the newest first."""
-    entries = [
-        entry for entry in log.sessions() if not kinds or _find_kind(log, entry.session) in kinds
-    ]
+    found = log.sessions()
+    entries = [each for each in found if not kinds or _find_kind(log, each.session) in kinds]
     return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
 
 
-def find_session(log: EventLog, word: str, *kinds: str) -> str:
+def find_session(log: EventLog, word: _Word, *kinds: str) -> _Word:
     """Return the session that an argument names: its id, a unique prefix of the id, or ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
-    ``chat_01M7FV3Y``. With ``kinds``, ``last`` is the newest session of these kinds.
+    ``chat_01M7FV3Y``. With ``kinds``, ``last`` is the newest session of these kinds. An argument
+    that is left out names none.
     """
-    if any(log.read(word)):
+    if word is None or any(log.read(word)):
         return word
     if word == "last":
-        newest = [
-            entry.session
-            for entry in sort_sessions(log, *kinds)
-            if entry.session != ADMINISTRATION
-        ]
-        if not newest:
-            raise click.UsageError(f"the log has no {' or '.join(kinds) or 'session'} yet")
-        return newest[0]
+        for entry in sort_sessions(log, *kinds):
+            if entry.session != ADMINISTRATION:
+                return entry.session
+        raise click.UsageError(f"the log has no {' or '.join(kinds) or 'session'} yet")
     entries = [
         entry
         for entry in sort_sessions(log)
@@ -50,9 +47,8 @@ def find_session(log: EventLog, word: str, *kinds: str) -> str:
     if len(entries) == 1:
         return entries[0].session
     if not entries:
-        raise click.UsageError(
-            f"the log has no session {word!r}; `dragoman log list` shows which it has"
-        )
+        advice = "`dragoman log list` shows which it has"
+        raise click.UsageError(f"the log has no session {word!r}; {advice}")
     lines = [f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:"]
     for entry in entries[:_CANDIDATES]:
         when, kind, _, _, _, session, goal = make_row(entry, summarize(log, entry))
