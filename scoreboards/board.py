@@ -23,7 +23,7 @@ class Board:
     expected: dict[str, str] = field(default_factory=dict)
     """The reason of a failure that is known, by the words that its text contains."""
     counts: str = ""
-    """A table that takes the place of the cells, for a suite with too many of them."""
+    """A table that takes the place of the passed rows, for a suite with too many of them."""
     missing: str = ""
     """Why the suite could not be run."""
 
@@ -50,31 +50,33 @@ class Board:
         lines += [f"Run with {used}.", ""]
         passed = sum(not outcome for outcome in self.cells.values())
         lines += [f"**{passed:,} of {len(self.cells):,} passed.**", ""]
-        lines += [self.counts or self._table(), ""]
+        lines += [self.counts or self._passed(), ""]
         if failures := self._failures():
-            lines += ["| failed | cells | reason |", "|---|---|---|", *failures, ""]
+            lines += ["| failed | at | reason |", "|---|---|---|", *failures, ""]
         return "\n".join(lines)
 
-    def _table(self) -> str:
-        rows = list(dict.fromkeys(row for row, _ in self.cells))
+    def _passed(self) -> str:
+        """Return the rows that pass wherever they are tried, by these columns."""
         columns = list(dict.fromkeys(column for _, column in self.cells))
-        lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-        for row in rows:
-            found = [self.cells.get((row, column)) for column in columns]
-            shown = ["" if each is None else "fails" if each else "passes" for each in found]
-            lines.append(f"| {row} | {' | '.join(shown)} |")
-        return "\n".join(lines)
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for row in dict.fromkeys(row for row, _ in self.cells):
+            tried = {name: self.cells[row, name] for name in columns if (row, name) in self.cells}
+            if not any(tried.values()):
+                groups.setdefault(tuple(tried), []).append(row)
+        lines = [f"- {', '.join(where)}: {'; '.join(rows)}" for where, rows in groups.items()]
+        return "\n".join(["Passed:", "", *lines])
 
     def _failures(self) -> list[str]:
-        groups: dict[str, list[str]] = {}
-        for (row, _), outcome in self.cells.items():
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for cell, outcome in self.cells.items():
             if outcome:
                 why = self.reason(outcome) or f"not expected: {outcome}"
-                groups.setdefault(why, []).append(row)
+                groups.setdefault(why, []).append(cell)
         lines = []
-        for why, rows in groups.items():
-            names = list(dict.fromkeys(rows))
+        for why, cells in groups.items():
+            names = list(dict.fromkeys(row for row, _ in cells))
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            shown = ", ".join(names[:_NAMED]) + more
-            lines.append(f"| {shown} | {len(rows)} | {why.replace('|', chr(92) + '|')} |")
+            shown = "; ".join(names[:_NAMED]) + more
+            where = ", ".join(dict.fromkeys(column for _, column in cells))
+            lines.append(f"| {shown} | {where} | {why.replace('|', chr(92) + '|')} |")
         return lines

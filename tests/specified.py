@@ -7,6 +7,7 @@ have a function of that name. ``python -m tests.specified`` writes the rules int
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,21 +57,27 @@ def find_tests() -> dict[str, list[str]]:
 
 
 def write_rules() -> str:
-    """Return the number of rules, and each rule with its tests and the reason for a difference."""
+    """Return the number of rules, and each rule with its tests and the reason for a difference.
+
+    Rules of a section that hold by the same tests share a line.
+    """
     rules = list(read_rules())
     differing = sum([bool(rule.difference) for rule in rules])
     lines = [f"{len(rules)} rules: {len(rules) - differing} hold, {differing} differ."]
-    document = section = ""
-    for rule in rules:
-        if rule.document != document:
-            document, section = rule.document, ""
+    document = ""
+    for (named, section), group in groupby(rules, key=lambda rule: (rule.document, rule.section)):
+        if named != document:
+            document = named
             lines += ["", f"## {document}"]
-        if rule.section != section:
-            section = rule.section
-            lines += ["", f"### {section}", ""]
-        tests = ", ".join([f"`{test}`" for test in rule.tests])
-        why = f" **Here:** {rule.difference}." if rule.difference else ""
-        lines.append(f"- {rule.text} ({tests}){why}")
+        lines += ["", f"### {section}", ""]
+        shared: dict[tuple[tuple[str, ...], str], list[str]] = {}
+        for rule in group:
+            shared.setdefault((rule.tests, rule.difference), []).append(rule.text)
+        for (tests, difference), texts in shared.items():
+            why = f" **Here:** {difference}." if difference else ""
+            lines.append(
+                f"- {'; '.join(texts)} ({', '.join([f'`{test}`' for test in tests])}){why}"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,8 @@ STREAM_ONLY = ("sse.py",)
 
 def printed_path() -> list[str]:
     section = PAGE.read_text().split("## The flow of one call")[1].split("\n## ")[0]
-    return re.findall(r"^- `([\w/]+\.py)`:", section, re.MULTILINE)
+    steps = re.findall(r"^- (?:.|\n  )*", section, re.MULTILINE)
+    return re.findall(r"`([\w/]+\.py)`", "".join(steps))
 
 
 async def walk(stream: bool) -> list[str]:

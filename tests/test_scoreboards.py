@@ -13,8 +13,9 @@ def test_section_lists_failures_with_their_reasons() -> None:
     shown = board.show()
     assert "**1 of 3 passed.**" in shown
     assert "Run with suite 1.2." in shown
-    assert "| b | 1 | no login yet |" in shown
-    assert "| c | 1 | not expected: c: a new fault |" in shown
+    assert "- x: a\n" in shown
+    assert "| b | x | no login yet |" in shown
+    assert "| c | x | not expected: c: a new fault |" in shown
     assert board.surprises == ["c, x: c: a new fault"]
 
 

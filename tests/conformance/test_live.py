@@ -5,7 +5,6 @@ secret.
 import asyncio
 import html.parser
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -520,7 +519,7 @@ def test_check_command_reports_invalid_options(
     assert "Traceback" not in result.output
 
 
-def test_example_report_in_the_documentation_has_every_check() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/check-llamacpp.md").read_text()
-    assert re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE) == [check.name for check in CHECKS]
-    assert os.sep + "home" not in page
+def test_documentation_lists_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/check-a-server.md").read_text()
+    listed = page.partition("The checks: ")[2].partition(".\n")[0]
+    assert re.findall(r"`([\w.]+)`", listed) == [check.name for check in CHECKS]

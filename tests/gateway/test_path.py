@@ -20,7 +20,7 @@ from .serving import serving
 
 PACKAGE = Path(dragoman.__file__).parent / "gateway"
 SECRET = "sk-dragoman-" + "a" * 32
-ROW = re.compile(r"^- (?:\*\*\w+\*\* )?`([\w/]+\.py)` `([\w.]+)`:", re.MULTILINE)
+ROW = re.compile(r"`([\w/]+\.py)` `([\w.]+)`")
 
 
 def printed_path() -> list[tuple[str, str]]:
