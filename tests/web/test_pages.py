@@ -30,6 +30,7 @@ from dragoman.serving import serving
 from dragoman.web import make_site
 
 from ..cli.terminal import Terminal
+from ..gateway.upstream import EXHAUSTIVE
 from ..listed import Listed, reply, speak
 from ..programs import require
 from ..server import Connection, serve, stream_of
@@ -37,6 +38,8 @@ from ..trace.conftest import FLAGS
 from ..waiting import PATIENCE, until
 from .test_site import ADMIN, DIGEST, TOOL, priced
 
+SLOW = "starts a browser once more; make test-exhaustive"
+WHOLE = (pytest.mark.exhaustive, pytest.mark.skipif(not EXHAUSTIVE, reason=SLOW))
 ANSWER = "The **Rhine** flows through:\n\n- Basel\n- Cologne\n- Rotterdam"
 USED = Usage(input_tokens=1000, output_tokens=500, total_tokens=1500)
 PIXEL = bytes.fromhex(
@@ -112,7 +115,7 @@ async def check_page(page: Page, is_deep: bool) -> None:
 # --- the playground ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_deep", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("is_deep", [False, pytest.param(True, marks=WHOLE)])
 async def test_playground_talks_compares_stops_and_shows_what_is_sent(
     tmp_path: Path, is_deep: bool
 ) -> None:
@@ -296,7 +299,7 @@ async def photograph(browser: Browser, url: str, key: str, scheme: str, folder: 
         await page.screenshot(path=folder / f"overview-{scheme}.png")
 
 
-@pytest.mark.parametrize("is_deep", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("is_deep", [False, pytest.param(True, marks=WHOLE)])
 async def test_operator_signs_in_reads_the_overview_and_changes_keys(
     tmp_path: Path, is_deep: bool
 ) -> None:
@@ -377,6 +380,7 @@ async def take_pictures(folder: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.skipif(not EXHAUSTIVE, reason=SLOW)
 async def test_ui_command_talks_with_the_embedded_model(tmp_path: Path) -> None:
     place = tmp_path / "log.db"
     with Terminal("ui", "local", "--no-browser", "--json", "--log", str(place)) as terminal:
