@@ -22,7 +22,6 @@ from openai.types.responses import Response, ResponseStreamEvent
 
 from ..errors import InvalidRequestError, ProviderError
 from ..provider import Provider, connect
-from ..sse import SseDecoder
 from ..sync import SyncProvider
 from ..wire.schema import schema_name
 from .loops import Opened
@@ -117,18 +116,14 @@ class _Client:
         call = ServedCall(await self._opened.get(), "responses", fields, kept)
         if fields.get("stream"):
             return _read_stream(call)
-        body = b"".join([part async for part in call.write()])
-        return cast("Response", _make_response(msgspec.json.decode(body), call))
+        return cast("Response", _make_response(await call.read(), call))
 
 
 async def _read_stream(call: ServedCall) -> AsyncIterator[ResponseStreamEvent]:
-    decoder = SseDecoder()
-    async for part in call.write():
-        for frame in decoder.feed(part):
-            event = msgspec.json.decode(frame.data)
-            if event["type"] == "response.completed":
-                event["response"] = _make_response(event["response"], call)
-            yield _EVENTS[event["type"]].construct(**event)
+    async for event in call.read_stream():
+        if event["type"] == "response.completed":
+            event["response"] = _make_response(event["response"], call)
+        yield _EVENTS[event["type"]].construct(**event)
 
 
 def _make_response(response: dict[str, Any], call: ServedCall) -> Response:

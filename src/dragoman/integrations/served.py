@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from ..errors import InvalidRequestError, ProviderError
+from ..events import MessageComplete
 from ..gateway.access import Caller
 from ..gateway.models import describe_upstream
 from ..gateway.policy import read
 from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
+from ..sse import SseDecoder
 from ..wire import SERVER_CODECS
 from ..wire.seal import holds_sealed
 from .losses import warn_of_losses
@@ -29,11 +33,12 @@ KEPT = "dragoman_message"
 
 
 class ServedCall:
-    """One call: the fields of a client's request in, the bytes of the reply out.
+    """One call: the fields of a client's request in, the reply in the client's form out.
 
     ``kept`` are the exact messages of earlier replies. They take the place of those messages of
     the conversation that have the same text and tool calls, so that the provider's state, such as
-    reasoning signatures, is sent back.
+    reasoning signatures, is sent back. ``drops`` is as for ``translate_for``, and ``budget`` is a
+    number of tokens for reasoning, which a wire may have no field for.
     """
 
     def __init__(
@@ -42,6 +47,9 @@ class ServedCall:
         wire: str,
         fields: Mapping[str, Any],
         kept: Iterable[Any] = (),
+        *,
+        drops: bool = False,
+        budget: int | None = None,
     ) -> None:
         front, upstream = SERVER_CODECS[wire], describe_upstream(provider)
         body = {**fields, "model": provider.model}
@@ -50,21 +58,20 @@ class ServedCall:
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
         asked = read(front, body, "")
-        messages = _restore(asked.request.messages, kept)
+        messages, config = _restore(asked.request.messages, kept), asked.request.config
         is_native = is_native and messages == asked.request.messages
-        asked = replace(
-            asked,
-            request=replace(asked.request, messages=messages),
-            issuer=upstream.issuer,
-        )
+        if budget is not None:
+            config = replace(config, reasoning=budget)
+        request = replace(asked.request, messages=messages, config=config)
+        asked = replace(asked, request=request, issuer=upstream.issuer)
         resolved, caller = ResolvedModel(provider.model, provider, upstream), Caller({}, None)
-        made = translate_for(resolved, asked, front, is_native, drops=False)
+        made = translate_for(resolved, asked, front, is_native, drops)
         check_translated(resolved, made, caller)
-        self._losses = made.warnings
+        self.losses = made.warnings
         if made.stops:
             why = "the model's wire has no such setting"
-            self._losses += (LossWarning("stop_sequences_dropped", "stop", why),)
-        self._provider, self._request = provider, made.request
+            self.losses += (LossWarning("stop_sequences_dropped", "stop", why),)
+        self._provider, self._reply = provider, provider.open(made.request)
         self._encoder = front.encoder(asked, created=int(time.time()))
 
     async def write(self) -> AsyncGenerator[bytes]:
@@ -73,7 +80,7 @@ class ServedCall:
         A reply whose tool call or text is invalid is written as the model wrote it, if the client
         can detect the error.
         """
-        reply, encoder = self._provider.open(self._request), self._encoder
+        reply, encoder = self._reply, self._encoder
         try:
             while events := await reply.next():
                 for event in events:
@@ -88,18 +95,43 @@ class ServedCall:
         finally:
             await reply.aclose()
         assert encoder.complete is not None
-        warn_of_losses((*self._losses, *encoder.complete.warnings), stacklevel=3)
+        warn_of_losses((*self.losses, *encoder.complete.warnings), stacklevel=3)
+
+    async def read(self) -> dict[str, Any]:
+        """Return the reply to a request that does not stream."""
+        reply: dict[str, Any] = msgspec.json.decode(
+            b"".join([part async for part in self.write()])
+        )
+        return reply
+
+    async def read_stream(self) -> AsyncGenerator[dict[str, Any]]:
+        """Yield the events of a streamed reply."""
+        decoder = SseDecoder()
+        async with aclosing(self.write()) as parts:
+            async for part in parts:
+                for frame in decoder.feed(part):
+                    if frame.data != b"[DONE]":
+                        yield msgspec.json.decode(frame.data)
+
+    @property
+    def complete(self) -> MessageComplete | None:
+        """The last event of the reply, once it has arrived."""
+        return self._encoder.complete
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What the call has cost in dollars, if that is known."""
+        price = self._provider.find_sold(self._reply.provider, self._reply.model)
+        return price.cost(self.complete.usage).total if self.complete is not None else None
 
     def keep(self) -> dict[str, Any] | None:
         """Return the exact message of the reply, for ``kept`` of later calls.
 
         Return ``None`` if the written reply represents it completely.
         """
-        complete = self._encoder.complete
-        if complete is None or not any(block.continuity for block in complete.final_content):
-            return None
-        kept: dict[str, Any] = msgspec.to_builtins(Assistant(complete.final_content))
-        return kept
+        content = self.complete.final_content if self.complete is not None else ()
+        has_state = any(block.continuity for block in content)
+        return msgspec.to_builtins(Assistant(content)) if has_state else None
 
 
 def _restore(messages: Sequence[Message], kept: Iterable[Any]) -> tuple[Message, ...]:

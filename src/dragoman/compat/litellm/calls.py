@@ -7,25 +7,22 @@ reply.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from ...errors import InvalidModelError, ProviderError, UnsupportedFeatureError
-from ...gateway.models import describe_upstream
-from ...gateway.policy import Translated, read
-from ...gateway.translation import ResolvedModel, translate_for
+from ...errors import InvalidModelError, UnsupportedFeatureError
 from ...integrations.loops import Opened
 from ...integrations.losses import warn_of_losses
+from ...integrations.served import ServedCall
 from ...messages import LossWarning
 from ...prices import PricedAs, cost
-from ...provider import EventStream, Provider
+from ...provider import Provider
 from ...registry import Adapter, Registry, config_path
 from ...registry.auth import AuthSettings
 from ...retrieval import Embedder
@@ -33,13 +30,12 @@ from ...retrieval.wire.server import EmbedServer
 from ...sim import ScriptedProvider
 from ...sync import SyncProvider, run
 from ...validate.structured import response_schema_of
-from ...wire import SERVER_CODECS, Asked
 from . import exceptions
 from .exceptions import BadRequestError, OpenAIError, converted_errors
 from .names import Named, Route, find_name, read_table
-from .records import EmbeddingResponse, ModelResponse, ModelResponseStream
+from .records import EmbeddingResponse, ModelResponse, ModelResponseStream, Reply
 
-_FRONT = SERVER_CODECS["openai"]
+ReplyT = TypeVar("ReplyT", bound=Reply)
 # The parameters that are not part of the request body.
 _OPTIONS = (
     "custom_llm_provider", "api_base", "base_url", "api_key", "timeout", "request_timeout",
@@ -64,18 +60,13 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _keep_registry(path: Path | None, *settings: tuple[str, Any]) -> Opened[Any, Any]:
-    """Return the registry of models.yaml, or one with one adapter, for each event loop."""
-
-    def open_registry() -> Registry:
-        if path is not None:
-            return load_registry(path)
-        adapter = dict(settings)
-        if "auth" in adapter:
-            adapter["auth"] = AuthSettings(**dict(adapter["auth"]))
-        return Registry([Adapter(max_retries=0, **adapter)])
-
-    return Opened(open_registry, SyncProvider)
+def _keep_registry(source: Path | bytes) -> Opened[Any, Any]:
+    """Return the registry of models.yaml, or of an adapter in JSON, for each event loop."""
+    if isinstance(source, Path):
+        return Opened(lambda: load_registry(source), SyncProvider)
+    settings = msgspec.json.decode(source)
+    settings["auth"] = msgspec.convert(settings.get("auth"), AuthSettings | None)
+    return Opened(lambda: Registry([Adapter(**settings)]), SyncProvider)
 
 
 def load_registry(path: Path | None = None) -> Registry:
@@ -117,10 +108,8 @@ async def _open(named: Named, options: Mapping[str, Any], operation: str = "open
     if adapter and provider:
         if elsewhere and not base_url and "api_key" not in settings:
             adapter["api_key_env"] = route.key_variable
-        if "auth" in adapter:
-            adapter["auth"] = tuple(adapter["auth"].items())
-        adapter |= {"name": provider, "type": route.vendor or "openai"}
-        kept, name = _keep_registry(None, *adapter.items()), f"{provider}:{name}"
+        adapter |= {"name": provider, "type": route.vendor or "openai", "max_retries": 0}
+        kept, name = _keep_registry(msgspec.json.encode(adapter)), f"{provider}:{name}"
     elif provider and not route.vendor:
         raise BadRequestError(f"{provider} needs api_base", provider, name)
     else:
@@ -143,96 +132,48 @@ def _open_mock(named: Named, mock: Any) -> Provider:
 # --- a chat call -------------------------------------------------------------------------------
 
 
-def _read_body(model: str, messages: Any, body: dict[str, Any]) -> Asked:
-    """Read the parameters of a call as a request of the openai wire."""
+def _make_call(
+    provider: Provider, messages: Any, body: dict[str, Any], *, drops: bool
+) -> ServedCall:
+    """Read the parameters of a call; unless ``drops``, refuse a parameter that would be lost."""
     plain = [dict(each if isinstance(each, dict) else each.model_dump()) for each in messages]
     for each in plain:
         if each.get("role") == "tool":
             each.pop("name", None)  # the id of the call names the tool
-    body = {**body, "model": model, "messages": plain}
+    body = {**body, "messages": plain}
     form, thinking = body.get("response_format"), body.get("thinking")
     if isinstance(form, type):
         schema = {"name": form.__name__, "schema": response_schema_of(form)}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
-    if budget is None:
-        return read(_FRONT, body, _FRONT.paths[0])
-    del body["thinking"]
-    asked = read(_FRONT, body, _FRONT.paths[0])
-    config = replace(asked.request.config, reasoning=budget)
-    return replace(asked, request=replace(asked.request, config=config))
-
-
-def _translate(provider: Provider, asked: Asked, *, drops: bool) -> Translated:
-    """Translate a request for a model; unless ``drops``, refuse a parameter that would be lost."""
-    resolved = ResolvedModel(asked.request.model, provider, describe_upstream(provider))
-    made = translate_for(resolved, asked, _FRONT, True, drops)
-    stops = [LossWarning("stop_dropped", "stop", "the model's wire has no stop sequences")]
-    losses = (*made.warnings, *(stops if made.stops else ()))
-    for loss in losses:
-        if not drops and loss.code.endswith("_dropped") and loss.path in asked.client:
+    if budget is not None:
+        del body["thinking"]
+    call = ServedCall(provider, "openai", body, drops=drops, budget=budget)
+    for loss in call.losses:
+        if not drops and loss.code.endswith("_dropped") and loss.path in body:
             advice = "drop_params=True leaves it out"
             raise UnsupportedFeatureError(f"{loss.path}: {loss.detail}; {advice}")
-    provider.check(made.request)
-    return Translated(made.request, losses)
+    return call
 
 
 class CustomStreamWrapper:
     """A streamed reply: its chunks, for ``for`` or, from ``acompletion``, for ``async for``."""
 
-    def __init__(
-        self, provider: Provider, named: Named, asked: Asked, translated: Translated
-    ) -> None:
-        request, reply = translated.request, provider.open(translated.request)
-        self._stream: EventStream[Any] = EventStream(reply, request, None, provider.find_sold)
-        self._encoder = _FRONT.encoder(asked, created=int(time.time()))
-        self._named = named
-        self._warnings = translated.warnings
+    def __init__(self, call: ServedCall, named: Named) -> None:
+        self._call, self._named = call, named
         self._chunks = self._read_chunks()
         self._first: list[ModelResponseStream] = []
 
-    async def _frames(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes of the reply on the openai wire."""
-        with converted_errors(self._named.provider, self._named.model):
-            async with aclosing(self._stream):
-                try:
-                    async for event in self._stream:
-                        yield self._encoder.feed(event)
-                    last = self._encoder.end()
-                except ProviderError as error:
-                    # A tool call that violates its schema is returned as the model wrote it.
-                    last = self._encoder.fail(error)
-                    if self._encoder.unsound is None:
-                        raise
-                yield last
-
     async def _read_chunks(self) -> AsyncGenerator[ModelResponseStream]:
-        async with aclosing(self._frames()) as frames:
-            async for data in frames:
-                for frame in data.split(b"\n\n"):
-                    text = frame.removeprefix(b"data: ")
-                    if text and text != b"[DONE]":
-                        yield self._note(ModelResponseStream(msgspec.json.decode(text)))
+        with converted_errors(self._named.provider, self._named.model):
+            async with aclosing(self._call.read_stream()) as chunks:
+                async for chunk in chunks:
+                    yield _note(ModelResponseStream(chunk), self._call, self._named)
 
     async def begin(self) -> Self:
         """Wait for the first chunk, so that a refused call fails where it is made."""
         self._first = [await anext(self._chunks)]
         return self
-
-    async def reply(self) -> Any:
-        """Return the complete reply of a call that does not stream."""
-        body = b"".join([data async for data in self._frames()])
-        return self._note(ModelResponse(msgspec.json.decode(body)))
-
-    def _note(self, made: Any) -> Any:
-        """Add the facts about the call that are not part of the reply, once it has ended."""
-        if self._stream.ended:
-            response = self._stream.response
-            warn_of_losses(response.warnings, stacklevel=3)
-            losses = [str(loss) for loss in (*self._warnings, *response.warnings)]
-            provider = self._named.provider
-            made.note(cost(response).total, custom_llm_provider=provider, warnings=losses)
-        return made
 
     def __aiter__(self) -> Self:
         return self
@@ -254,17 +195,24 @@ class CustomStreamWrapper:
         await self._chunks.aclose()
 
 
+def _note(made: ReplyT, call: ServedCall, named: Named) -> ReplyT:
+    """Add the facts about a call that are not part of the reply, once it has ended."""
+    if call.complete is not None:
+        losses = [str(loss) for loss in (*call.losses, *call.complete.warnings)]
+        made.note(call.cost, custom_llm_provider=named.provider, warnings=losses)
+    return made
+
+
 async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any) -> Any:
     named, mock = locate(model, options["custom_llm_provider"]), options["mock_response"]
     if isinstance(mock, ModelResponse):
         return mock
     with converted_errors(named.provider, named.model):
-        asked = _read_body(named.model, messages, body)
         provider = await _open(named, options) if mock is None else _open_mock(named, mock)
-        translated = _translate(provider, asked, drops=options["drop_params"] or False)
-    warn_of_losses(translated.warnings, stacklevel=3)
-    call = CustomStreamWrapper(provider, named, asked, translated)
-    return await (call.begin() if asked.request.stream else call.reply())
+        call = _make_call(provider, messages, body, drops=bool(options["drop_params"]))
+        if not body.get("stream"):
+            return _note(ModelResponse(await call.read()), call, named)
+    return await CustomStreamWrapper(call, named).begin()
 
 
 async def complete(model: str, messages: Any, given: Mapping[str, Any]) -> Any:

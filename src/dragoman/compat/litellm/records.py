@@ -71,7 +71,7 @@ Usage = _derive(
 )  # fmt: skip
 
 
-class _Reply(Record):
+class Reply(Record):
     """A reply or a chunk. ``_hidden_params`` has its cost and the parts that were not sent."""
 
     def __init__(self, *given: Any, **items: Any) -> None:
@@ -83,19 +83,19 @@ class _Reply(Record):
         self._hidden_params |= {"response_cost": None if cost is None else float(cost), **facts}
 
 
-class ModelResponse(_Reply):
+class ModelResponse(Reply):
     """The complete reply of a chat model."""
 
     defaults: ClassVar = {"object": "chat.completion", "system_fingerprint": None, "usage": {}}
 
 
-class ModelResponseStream(_Reply):
+class ModelResponseStream(Reply):
     """A chunk of a streamed reply."""
 
     defaults: ClassVar = {"object": "chat.completion.chunk", "system_fingerprint": None}
 
 
-class EmbeddingResponse(_Reply):
+class EmbeddingResponse(Reply):
     """The vectors of texts."""
 
     defaults: ClassVar = {"object": "list", "usage": {}}
