@@ -27,7 +27,6 @@ from .options import (
     ModelOption,
     ModelOptions,
     SystemOption,
-    choose_model,
     is_model_name,
     open_model,
     read_json,
@@ -36,13 +35,7 @@ from .parameters import ExistingFile, Json, add_options, option
 from .schemas import SchemaOption, read_schema
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
 from .templates import SavedPrompt, complete_template, fill_template
-from .transcript import (
-    Transcript,
-    find_past,
-    make_metadata,
-    open_transcript,
-    restore_target,
-)
+from .transcript import Transcript, choose_target, find_past, open_transcript
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
@@ -124,17 +117,12 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     # The library's warnings are printed by the command, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")
-    target = options.target
-    past = find_past("last", "ask", "chat") if options.resumed else None
-    if past is not None and options.system is not None:
-        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
+    resumed = "last" if options.resumed else None
+    past = find_past(resumed, "ask", "chat", system=options.system)
     model, prompt = _sort_words(model, prompt, options, is_piped=piped is not None)
     # The instruction comes after the document, because models follow it better there.
     filled = _fill(options, "\n\n".join([part for part in (piped, prompt) if part]))
-    model = model or filled.model
-    if model is None and past is not None and target.base_url is None:
-        model, target = restore_target(past, target)
-    model = model or choose_model()
+    model, target = choose_target(model or filled.model, options.target, past)
     earlier = past.messages if past is not None else []
     messages = [*earlier, *_messages(filled, options.attachments)]
     schema = filled.schema
@@ -143,9 +131,7 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
         "response_schema": read_schema(schema) if isinstance(schema, str) else schema,
         "config": read_config(options.config),
     }
-    transcript = open_transcript(
-        "ask", make_metadata(model, target.base_url, target.wire), off=options.no_log
-    )
+    transcript = open_transcript("ask", model, target, off=options.no_log)
     with (
         report_errors(as_json=options.as_json),
         transcript,
@@ -185,17 +171,13 @@ def _sort_words(
         if prompt is not None:
             raise click.UsageError("the model is named twice: by MODEL and by -m; leave out one")
         model, prompt = options.named, model
-    elif (
-        model is not None
-        and prompt is None
-        and (options.target.base_url is None or options.template is not None)
-        and (options.resumed or not is_model_name(model))
-    ):
-        model, prompt = None, model
+    elif model is not None and prompt is None:
+        is_named = options.target.base_url is not None and options.template is None
+        if not is_named and (options.resumed or not is_model_name(model)):
+            model, prompt = None, model
     if not is_piped and prompt in (None, "-") and options.template is None:
-        raise click.UsageError(
-            "Missing argument 'PROMPT': give a text, or pipe one to the command."
-        )
+        advice = "give a text, or pipe one to the command."
+        raise click.UsageError(f"Missing argument 'PROMPT': {advice}")
     return model, "" if prompt in (None, "-") else str(prompt)
 
 
@@ -254,7 +236,6 @@ def _ask(
     options: AskOptions,
     transcript: Transcript,
 ) -> None:
-    quiet = options.raw or options.extract
     streamed = options.stream and not options.extract
     settings["request_id"] = transcript.begin(
         provider, messages, len(messages) - 1,
@@ -264,7 +245,7 @@ def _ask(
     response, failure = None, None
     try:
         if streamed:
-            response = _stream(provider, messages, settings, as_json=options.as_json, quiet=quiet)
+            response = _stream(provider, messages, settings, options)
         else:
             with working(f"waiting for {provider.model}"):
                 response = provider.complete(messages, **settings)
@@ -274,17 +255,19 @@ def _ask(
     finally:
         kept = response.message if response is not None else None
         transcript.end(response, failure, kept=kept, count=len(messages))
-    if response is not None and response.finish_reason == "cancelled":
+    if response is None:
+        return
+    if response.finish_reason == "cancelled":
         raise KeyboardInterrupt
-    if response is not None and not streamed and not quiet:
+    if options.extract:
+        block = _first_block(response.text)
+        show_json({"block": block}) if options.as_json else click.echo(legible(block))
+    elif options.raw:
+        show_json(response.raw)
+    elif not streamed:
         record = {"text": response.text, **msgspec.to_builtins(response)}
         record.pop("kept", None)
         show_json(record) if options.as_json else _show(response)
-    if options.extract and response is not None:
-        block = _first_block(response.text)
-        show_json({"block": block}) if options.as_json else click.echo(legible(block))
-    elif options.raw and response is not None:
-        show_json(response.raw)
 
 
 def _try_tools(tools: list[Any] | None) -> list[Tool]:
@@ -299,14 +282,9 @@ def _try_tools(tools: list[Any] | None) -> list[Tool]:
 
 
 def _stream(
-    provider: SyncProvider,
-    messages: list[Message],
-    settings: dict[str, Any],
-    *,
-    as_json: bool,
-    quiet: bool,
+    provider: SyncProvider, messages: list[Message], settings: dict[str, Any], options: AskOptions
 ) -> Response | None:
-    screen = PlainScreen() if as_json or quiet else open_screen()
+    screen = PlainScreen() if options.as_json or options.raw else open_screen()
     with (
         working(f"waiting for {provider.model}") as arrived,
         provider.stream(messages, **settings) as stream,
@@ -315,9 +293,9 @@ def _stream(
         try:
             for event in stream:
                 arrived()
-                if as_json:
+                if options.as_json:
                     echo_json(encode_event(event))
-                elif not quiet:
+                elif not options.raw:
                     screen.show(event)
         finally:
             screen.close()

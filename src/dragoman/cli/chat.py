@@ -16,14 +16,13 @@ from ..errors import ProviderError
 from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
-from .console import echo_json, plural, working
+from .console import echo_json, notify, plural, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation
 from .errors import EXIT_CODES, report_errors, show_error
 from .options import (
     ModelOption,
     ModelOptions,
     SystemOption,
-    choose_model,
     is_model_name,
     model_argument,
     open_model,
@@ -31,14 +30,7 @@ from .options import (
 from .parameters import Json, add_options, option
 from .prompt import LineReader, open_reader
 from .screen import Screen, open_screen, stop_on_interrupt
-from .transcript import (
-    RecordedChat,
-    Transcript,
-    find_past,
-    make_metadata,
-    open_transcript,
-    restore_target,
-)
+from .transcript import RecordedChat, Transcript, choose_target, find_past, open_transcript
 
 
 @click.command("chat")
@@ -75,15 +67,9 @@ def command(
     # in "chat -c MODEL" the argument after -c is not a session but a model
     if resumed is not None and model is None and is_model_name(resumed):
         model, resumed = resumed, "last"
-    past = None if resumed is None else find_past(resumed, "chat")
-    if past is not None and system is not None:
-        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
-    if model is None and past is not None and target.base_url is None:
-        model, target = restore_target(past, target)
-    model = model or choose_model()
-    transcript = open_transcript(
-        "chat", make_metadata(model, target.base_url, target.wire), off=no_log
-    )
+    past = find_past(resumed, "chat", system=system)
+    model, target = choose_target(model, target, past)
+    transcript = open_transcript("chat", model, target, off=no_log)
     opener = partial(_open, first=model, target=target, transcript=transcript)
     with report_errors(as_json=as_json), transcript, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
@@ -107,13 +93,9 @@ def command(
 
 
 def _open(
-    model: str,
-    address: str | None = None,
-    *,
-    first: str,
-    target: ModelOptions,
-    transcript: Transcript,
-) -> SyncProvider:
+    model: str, address: str | None = None,
+    *, first: str, target: ModelOptions, transcript: Transcript,
+) -> SyncProvider:  # fmt: skip
     """Open a model by name or address.
 
     The address on the command line applies to the model on the command line, and to names without
@@ -125,12 +107,10 @@ def _open(
 
 
 def _greet(talk: Conversation, past: RecordedChat | None) -> None:
-    click.echo(
-        f"{talk.provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.",
-        err=True,
-    )
+    model = talk.provider.model
+    notify(f"{model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
     if past is not None:
-        click.echo(f"continuing {past.session}, {plural(len(past.messages), 'message')}", err=True)
+        notify(f"continuing {past.session}, {plural(len(past.messages), 'message')}")
 
 
 def _talk(
@@ -222,9 +202,7 @@ class _ModelCall:
         Most wires have no field for earlier reasoning, so every reply after the first would cause
         a warning.
         """
-        others = tuple(
-            [warning for warning in end.warnings if warning.code not in REASONING_LOSSES]
-        )
+        others = tuple([each for each in end.warnings if each.code not in REASONING_LOSSES])
         screen.show(replace(end, warnings=others))
         if len(others) < len(end.warnings) and not self._is_noted:
             self._is_noted = True

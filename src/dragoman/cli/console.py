@@ -119,6 +119,11 @@ def legible(text: str, *, err: bool = False) -> str:
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def notify(text: str) -> None:
+    """Print a line on standard error, and escape control characters at a terminal."""
+    click.echo(legible(text, err=True), err=True)
+
+
 # Characters that a terminal interprets instead of showing them: control characters (C0 and C1)
 # except the new line and the tab, and characters that change the direction of text.
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -217,7 +222,5 @@ class Bar:
 def _make_bar(screen: Any, columns: Sequence[str]) -> Any:
     from rich import progress  # lazy import: an optional dependency that is slow to import
 
-    made = [
-        progress.TextColumn(each) if "{" in each else getattr(progress, each)() for each in columns
-    ]
-    return progress.Progress(*made, console=screen, transient=True)
+    make = lambda each: progress.TextColumn(each) if "{" in each else getattr(progress, each)()
+    return progress.Progress(*map(make, columns), console=screen, transient=True)

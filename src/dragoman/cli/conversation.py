@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import click
 import msgspec
@@ -20,7 +21,7 @@ from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from ..wire import SwapPlan
 from .ask import read_tools
-from .console import legible, plural
+from .console import notify, plural
 from .cost import write_amount
 from .errors import reject
 from .plan import read_conversation, show_plan
@@ -47,12 +48,8 @@ REASONING_LOSSES = ("thinking_dropped", "redacted_thinking_dropped")
 _NOT_RUN = "Not executed: the user has only looked at this proposal."
 
 
-class Opener(Protocol):
-    """A function that opens a model by name."""
-
-    def __call__(self, model: str, address: str | None = None) -> SyncProvider:
-        """Open the model, at ``address`` if one is given."""
-        ...
+# Opens a model by its name, at an address if one is given.
+Opener: TypeAlias = Callable[[str, str | None], SyncProvider]
 
 
 class Conversation:
@@ -84,9 +81,8 @@ class Conversation:
     def ask(self, text: str) -> None:
         """Add a question; before it, add an error result for each tool call without a result."""
         self.before = len(self.messages)
-        self.messages += [
-            m.ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
-        ]
+        waiting = self._open_calls()
+        self.messages += [m.ToolResult(call.id, _NOT_RUN, is_error=True) for call in waiting]
         self.messages.append(m.User([m.Text(text), *self._shown]) if self._shown else m.User(text))
         self._shown = []
 
@@ -97,9 +93,8 @@ class Conversation:
             self.add_usage(reply.usage)
             # drop the tool calls of a cancelled reply, since they may be incomplete
             if reply.finish_reason == "cancelled":
-                message = m.Assistant(
-                    [block for block in message.content if not isinstance(block, m.ToolCall)]
-                )
+                kept = [each for each in message.content if not isinstance(each, m.ToolCall)]
+                message = m.Assistant(kept)
         if not message.content:
             del self.messages[self.before :]
             return None
@@ -112,13 +107,9 @@ class Conversation:
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
     def _open_calls(self) -> list[m.ToolCall]:
-        done = {
-            message.tool_call_id for message in self.messages if isinstance(message, m.ToolResult)
-        }
-        last = next(
-            (each for each in reversed(self.messages) if isinstance(each, m.Assistant)), None
-        )
-        return [call for call in (last.tool_calls if last else ()) if call.id not in done]
+        done = {each.tool_call_id for each in self.messages if isinstance(each, m.ToolResult)}
+        replies = [each for each in self.messages if isinstance(each, m.Assistant)]
+        return [call for last in replies[-1:] for call in last.tool_calls if call.id not in done]
 
     # --- commands of the user: each method has the name of its command
 
@@ -152,10 +143,8 @@ class Conversation:
             fresh.close()
             click.echo(f"still with {self.name}", err=True)
             return
-        losses = [
-            m.LossWarning(item.rule, item.path, item.reason)
-            for item in (planned.losses if planned else ())
-        ]
+        items = planned.losses if planned else ()
+        losses = [m.LossWarning(item.rule, item.path, item.reason) for item in items]
         self.transcript.swap(self.provider, fresh, f"/model {rest}", losses)
         self.provider.close()
         self.provider, self.name = fresh, name
@@ -205,9 +194,8 @@ class Conversation:
         elif picture.media_type == "application/pdf":
             self._shown.append(m.Document.from_file(path))
         else:
-            raise click.UsageError(
-                f"{path} is not a picture, by its name ({picture.media_type or 'unknown type'})"
-            )
+            kind = picture.media_type or "unknown type"
+            raise click.UsageError(f"{path} is not a picture, by its name ({kind})")
         click.echo(f"{path} goes with your next message", err=True)
 
     def _tools(self, rest: str) -> None:
@@ -218,7 +206,7 @@ class Conversation:
             with reject(ValueError, ProviderError, about=f"{path}: "):
                 self.tools = tuple(parse_tools(read_tools(str(path))) or ())
         for tool in self.tools:
-            click.echo(legible(f"{tool.name}: {tool.description or ''}", err=True), err=True)
+            notify(f"{tool.name}: {tool.description or ''}")
         click.echo(f"{plural(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
 
     def _result(self, rest: str) -> bool:
@@ -228,7 +216,7 @@ class Conversation:
         self.before = len(self.messages)
         self.messages.append(m.ToolResult(waiting[0].id, rest))
         if len(waiting) > 1:
-            click.echo(legible(f"and {waiting[1].name}?", err=True), err=True)
+            notify(f"and {waiting[1].name}?")
         return len(waiting) == 1
 
 
@@ -270,9 +258,8 @@ def _price(bills: list[Cost | Unpriced]) -> str:
     known = [bill for bill in bills if not isinstance(bill, Unpriced)]
     reasons = [bill.reason for bill in bills if isinstance(bill, Unpriced)]
     if not known:
-        return f"price unknown: {reasons[0]}".replace(
-            "set priced_as", "set priced_as: in models.yaml"
-        )
+        reason = reasons[0].replace("set priced_as", "set priced_as: in models.yaml")
+        return f"price unknown: {reason}"
     more = f" and more ({reasons[0]})" if reasons else ""
     if not reasons and all(bill.row is not None and bill.row.free for bill in known):
         return "free"

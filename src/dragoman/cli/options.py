@@ -17,6 +17,7 @@ from ..provider import SCHEMES, connect
 from ..registry import Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
+from .console import notify
 from .errors import reject, report_mistakes
 from .parameters import option
 from .progress import fetch_default_model
@@ -86,13 +87,9 @@ def default_model() -> str | None:
 def choose_model() -> str:
     """Return the configured default model or, if none is configured, the embedded model."""
     chosen = default_model()
-    if chosen:
-        return chosen
-    click.echo(
-        'using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml',
-        err=True,
-    )
-    return "local"
+    if not chosen:
+        notify('using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml')
+    return chosen or "local"
 
 
 def is_model_name(word: str) -> bool:
@@ -132,9 +129,7 @@ def open_model(
 
 
 def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
-    click.echo(
-        f"attempt {attempt + 1} failed ({error.category}); retrying in {wait:.1f} s", err=True
-    )
+    notify(f"attempt {attempt + 1} failed ({error.category}); retrying in {wait:.1f} s")
 
 
 def read_json(path: str) -> Any:

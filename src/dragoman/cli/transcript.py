@@ -32,8 +32,9 @@ from ..session.journal import Journal
 from ..session.records import make_message, new_message_id
 from ..session.state import State, reduce_records
 from ..sync import SyncProvider
+from .console import notify
 from .log_place import open_log_at, open_patiently
-from .options import ModelOptions
+from .options import ModelOptions, choose_model
 from .sessions import find_session
 
 _PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
@@ -128,9 +129,9 @@ class Transcript:
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
         """Wrap a provider, so that its calls can be recorded."""
-        return (
-            provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
-        )
+        if self._writer is None:
+            return provider
+        return SyncProvider(WatchedProvider(provider.provider))
 
     # --- recording one call
 
@@ -145,28 +146,21 @@ class Transcript:
         response_schema: dict[str, Any] | None = None,
         stream: bool = True,
     ) -> str:
-        """Record a question and return the request's id.
-
-        The question consists of the messages from index ``before`` on.
-        """
-        request = m.Request(
-            (), tuple(tools), config or m.RuntimeConfig(), response_schema, stream=stream
-        )
+        """Record a question, the messages from index ``before`` on; return the request's id."""
+        config = config or m.RuntimeConfig()
+        request = m.Request((), tuple(tools), config, response_schema, stream=stream)
         watched = provider.provider
         if not isinstance(watched, WatchedProvider):
             return request.request_id
         self._watched = watched
         watched.attempt, watched.ends = Attempt(watched.inner, request), []
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
-        self._routing = self._routing or logs.Routing(
-            "default", f"{provider.name}:{provider.model}", "the model named"
-        )
-        self._write(
-            *self._open_session(messages[before:], target, tools),
-            *[_record(message) for message in messages[self._recorded : before]],
-        )
+        name = f"{provider.name}:{provider.model}"
+        self._routing = self._routing or logs.Routing("default", name, "the model named")
+        earlier = map(_record, messages[self._recorded : before])
+        self._write(*self._open_session(messages[before:], target, tools), *earlier)
         self._turn += 1
-        recorded = [_record(message) for message in messages[max(before, self._recorded) :]]
+        recorded = map(_record, messages[max(before, self._recorded) :])
         started = watched.attempt.start(_estimate(provider, messages, tools))
         self._write(logs.TurnStarted(self._turn, **target), *recorded, started, turn=True)
         return request.request_id
@@ -194,10 +188,8 @@ class Transcript:
         attempt.stop(error or (asyncio.CancelledError() if arrived is None else None))
         payloads: list[logs.Payload] = []
         if arrived is not None:
-            is_kept = kept is not None
-            message = make_message(
-                attempt, arrived, watched.ends, self._routing, in_context=is_kept
-            )
+            parts = attempt, arrived, watched.ends, self._routing
+            message = make_message(*parts, in_context=kept is not None)
             if arrived.message.content:
                 payloads.append(replace(message, message=kept or arrived.message))
             for intent in [each.intent for each in watched.ends if each.intent is not None]:
@@ -221,10 +213,8 @@ class Transcript:
             )  # fmt: skip
         elif self._is_resumed:
             self._is_resumed = False
-            state = self._session.state
-            yield logs.SessionResumed(
-                state.last_seq, reason=f"continued by {self._kind}", epoch=state.epoch + 1
-            )
+            state, reason = self._session.state, f"continued by {self._kind}"
+            yield logs.SessionResumed(state.last_seq, reason=reason, epoch=state.epoch + 1)
 
     def resume(self, past: RecordedChat) -> None:
         """Continue a recorded conversation; write nothing until the next question."""
@@ -243,7 +233,7 @@ class Transcript:
         """Record that the user switched the conversation to another model by entering ``line``."""
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
         self._routing = logs.Routing("manual", new, line)
-        self._metadata = read_place(line)
+        self._metadata = _read_place(line)
         if self._is_open:
             self._write(logs.ModelSwapped(old, new, line, tuple(losses)))
 
@@ -269,11 +259,10 @@ class Transcript:
             self._writer.report()
 
     def _write(self, *payloads: logs.Payload, turn: bool = False, of_call: bool = False) -> None:
-        if self._writer is not None and self._session is not None and payloads:
-            place = f"t{self._turn}" if turn else None
-            self._writer.write(
-                [_PendingRecord(self._session, payload, place, of_call) for payload in payloads]
-            )
+        session, place = self._session, f"t{self._turn}" if turn else None
+        if self._writer is not None and session is not None and payloads:
+            entries = [_PendingRecord(session, each, place, of_call) for each in payloads]
+            self._writer.write(entries)
 
     def __enter__(self) -> Self:
         return self
@@ -289,22 +278,32 @@ class Transcript:
 
 
 def open_transcript(
-    kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
+    kind: Literal["chat", "ask"], model: str, target: ModelOptions, *, off: bool
 ) -> Transcript:
     """Return the transcript of a command; ``--no-log`` and ``dragoman log off`` disable it."""
-    return Transcript(kind, logs.find_place() if is_logging() and not off else None, metadata)
+    place = logs.find_place() if is_logging() and not off else None
+    return Transcript(kind, place, _make_metadata(model, target.base_url, target.wire))
 
 
-def find_past(word: str, *kinds: str) -> RecordedChat:
-    """Read the conversation with this id, or the last one of these kinds, from the default log."""
+def find_past(word: str | None, *kinds: str, system: str | None) -> RecordedChat | None:
+    """Read the conversation that ``-c`` names, or the last one of these kinds, if any is named."""
+    if word is None:
+        return None
     with open_log_at(None) as log:
-        return read_past(log, find_session(log, word, *kinds))
+        past = read_past(log, find_session(log, word, *kinds))
+    if system is not None:
+        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
+    return past
 
 
-def restore_target(past: RecordedChat, target: ModelOptions) -> tuple[str | None, ModelOptions]:
-    """Return the model of a recorded conversation, and where it was served."""
-    base_url, wire = past.metadata.get("base_url"), past.metadata.get("wire", target.wire)
-    return past.metadata.get("model"), replace(target, base_url=base_url, wire=wire)
+def choose_target(
+    model: str | None, target: ModelOptions, past: RecordedChat | None
+) -> tuple[str, ModelOptions]:
+    """Return the named, the recorded or the default model, and where it is served."""
+    if model is None and past is not None and target.base_url is None:
+        model, base_url = past.metadata.get("model"), past.metadata.get("base_url")
+        target = replace(target, base_url=base_url, wire=past.metadata.get("wire", target.wire))
+    return model or choose_model(), target
 
 
 def read_past(log: logs.EventLog, session: str) -> RecordedChat:
@@ -324,21 +323,21 @@ def read_past(log: logs.EventLog, session: str) -> RecordedChat:
         elif isinstance(payload, logs.SessionStarted):
             metadata = payload.metadata
         elif isinstance(payload, logs.ModelSwapped):
-            metadata = read_place(payload.reason) or metadata
+            metadata = _read_place(payload.reason) or metadata
     if not is_answered:
         del messages[mark:]
     return RecordedChat(session, messages, metadata, reduce_records(records))
 
 
-def read_place(line: str) -> dict[str, Any]:
+def _read_place(line: str) -> dict[str, Any]:
     """Return the model and the address in a line such as ``/model m http://127.0.0.1:8080/v1``."""
     words = line.split()
     if len(words) < 2 or words[0] != "/model":
         return {}
-    return make_metadata(words[1], words[2] if len(words) > 2 else None, "openai")
+    return _make_metadata(words[1], words[2] if len(words) > 2 else None, "openai")
 
 
-def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
+def _make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
     """Return the data with which ``chat --continue`` reopens the model.
 
     A URL that may contain a secret is omitted.
@@ -405,14 +404,10 @@ class _LogWriter:
         A locked log may become free later, so a lock is reported only at the end.
         """
         problem = self._problem
-        if (
-            problem is None
-            or self._is_reported
-            or (isinstance(problem, logs.LogLockedError) and not self._is_off)
-        ):
-            return
-        self._is_reported = True
-        click.echo(f"note: the log is not complete: {scrub(str(problem))}", err=True)
+        is_early = isinstance(problem, logs.LogLockedError) and not self._is_off
+        if problem is not None and not self._is_reported and not is_early:
+            self._is_reported = True
+            notify(f"note: the log is not complete: {scrub(str(problem))}")
 
     def close(self) -> None:
         if self._last is not None:
@@ -440,14 +435,12 @@ class _LogWriter:
         while self._waiting:
             session, payload, turn, of_call = self._waiting[0]
             journal = Journal(log, session.id, session.state)
+            parent = session.call if of_call else None
             try:
-                record = await journal.write(
-                    payload, turn=turn, parent=session.call if of_call else None
-                )
+                record = await journal.write(payload, turn=turn, parent=parent)
+                if isinstance(payload, CallStarted) and not of_call:
+                    session.call = record.id
             # the record is invalid, for example because an attachment is too long
             except logs.InvalidRecordError as error:
                 self._problem = error
-            else:
-                if isinstance(payload, CallStarted) and not of_call:
-                    session.call = record.id
             self._waiting.popleft()
