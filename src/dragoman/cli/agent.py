@@ -43,7 +43,7 @@ from ..session import (
 from .agent_view import AgentView
 from .approval import InputLines, make_approver
 from .completion import ModelName
-from .console import legible, show_json
+from .console import notify, show_json
 from .errors import EXIT_CODES, reject, report_errors, report_mistakes
 from .log_place import LogPlace, open_log_at
 from .mcp_servers import McpOptions, open_servers
@@ -326,7 +326,7 @@ async def _run(
     except (SessionError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     except toolbox.ToolFailure as error:
-        click.echo(legible(f"error: {error}", err=True), err=True)
+        notify(f"error: {error}")
         raise SystemExit(EXIT_CODES["session_failed"]) from None
 
 

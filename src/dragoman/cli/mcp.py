@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..registry.keys import open_keyring
 from ..tools import KeyringTokens, McpOAuth, McpServer, ToolFailure, log_in_by_browser
-from .console import legible
+from .console import notify
 from .errors import EXIT_CODES, reject, report_mistakes
 from .log_place import LogPlace
 from .mcp_serve import make_server
@@ -50,7 +50,7 @@ def serve(*, where: LogPlace = None) -> None:
     with reject(ImportError):
         server = make_server(where)
     if sys.stdin.isatty():
-        click.echo("waiting for an MCP client on standard input; Ctrl-C ends", err=True)
+        notify("waiting for an MCP client on standard input; Ctrl-C ends")
     server.run("stdio")
 
 
@@ -58,9 +58,7 @@ def serve(*, where: LogPlace = None) -> None:
 @click.argument("server")
 @add_options
 def log_in(
-    server: str,
-    *,
-    browser: Annotated[bool, "Open the login page in a browser."] = True,
+    server: str, *, browser: Annotated[bool, "Open the login page in a browser."] = True
 ) -> None:
     """Log in to SERVER in a browser, and store the login in the system's keyring.
 
@@ -72,13 +70,9 @@ def log_in(
     if oauth.grant == "client_credentials":
         raise click.UsageError(f"{server} uses client_credentials, which need no login")
     if open_keyring() is None:
-        raise click.UsageError(
-            "there is no keyring to store the login in; pip install 'dragoman[keys]'"
-        )
-
-    def show(page: str) -> None:
-        click.echo(f"log in at {page}", err=True)
-
+        advice = "pip install 'dragoman[keys]'"
+        raise click.UsageError(f"there is no keyring to store the login in; {advice}")
+    show = lambda page: notify(f"log in at {page}")
     authorize = partial(log_in_by_browser, show=show, browser=browser)
     tokens = KeyringTokens()
     with report_mistakes():
@@ -88,7 +82,7 @@ def log_in(
     try:
         asyncio.run(_open_and_close(opened))
     except ToolFailure as error:
-        click.echo(legible(f"error: {error}", err=True), err=True)
+        notify(f"error: {error}")
         raise SystemExit(EXIT_CODES["session_failed"]) from None
     stored = "logged in" if tokens.get(url) else "the server needs no login"
     click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")

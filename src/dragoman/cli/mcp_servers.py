@@ -35,6 +35,7 @@ from ..tools import (
 )
 from .agent_view import AgentView
 from .approval import InputLines
+from .console import notify
 from .errors import reject, report_mistakes
 from .parameters import option
 
@@ -88,7 +89,12 @@ async def open_servers(
     urls = [target for target, _ in targets if isinstance(target, str)]
     headers = read_headers(urls, options.bearers, options.headers)
     named = [{"target": target, "oauth": oauth} for target, oauth in targets]
-    pins = ToolPins(user_folder("data") / _PINS)
+    shared: dict[str, Any] = {
+        "pins": ToolPins(user_folder("data") / _PINS),
+        "accept": _make_accept(lines, always=options.mcp_accept),
+        "deferred": options.mcp_deferred,
+        "context": options.mcp_context,
+    }
     tools: list[ExecutableTool] = []
     for at, settings in enumerate([*named, *given]):
         if isinstance(url := settings["target"], str):
@@ -96,21 +102,13 @@ async def open_servers(
             is_open = "Authorization" not in (settings["headers"] or {})
             if settings.get("oauth") is None and is_open and KeyringTokens().get(url):
                 settings["oauth"] = McpOAuth()
-        accept = _make_accept(lines, always=options.mcp_accept)
         with reject(ValueError, about="--mcp: " if at < len(named) else "MCP server: "):
-            server = McpServer(
-                **settings,
-                pins=pins,
-                accept=accept,
-                deferred=options.mcp_deferred,
-                context=options.mcp_context,
-            )
+            server = McpServer(**settings, **shared)
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:
-            view.note(
-                f"{reason}; --mcp-accept accepts it" if reason.endswith("pinned") else reason
-            )
+            hint = "; --mcp-accept accepts it" if reason.endswith("pinned") else ""
+            view.note(f"{reason}{hint}")
     return tools
 
 
@@ -163,29 +161,23 @@ def read_headers(
             origin, _, rest = text.partition("=")
             origin = find_origin(origin)
         elif len(origins) != 1:
-            raise click.UsageError(
-                f"{flag} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
-            )
+            problem = f"name the origin it is for; there are {len(origins)} --mcp URLs"
+            raise click.UsageError(f"{flag} {text}: {problem}")
         if origin not in origins:
             raise click.UsageError(f"{flag}: no --mcp URL has the origin {origin}")
-        name, _, variable = (
-            rest.rpartition(":") if flag == "--mcp-header" else ("Authorization", "", rest)
-        )
+        is_bearer = flag == "--mcp-bearer"
+        name, _, variable = ("Authorization", "", rest) if is_bearer else rest.rpartition(":")
         if not name or not variable:
             raise click.UsageError(f"{flag} {text}: must be [ORIGIN=]NAME:VARIABLE")
         value = os.environ.get(variable)
         if not value:
             raise click.UsageError(f"{flag}: the environment variable {variable} is not set")
-        found.setdefault(origin, {})[name] = f"Bearer {value}" if flag == "--mcp-bearer" else value
+        found.setdefault(origin, {})[name] = f"Bearer {value}" if is_bearer else value
     return found
 
 
 def _make_accept(lines: InputLines | None, *, always: bool) -> AcceptChange | None:
-    """Return the callback that decides about a changed tool.
-
-    The callback accepts every change or asks the user. Without a terminal to ask at, return
-    ``None``.
-    """
+    """Return the callback that decides about a changed tool; ``None`` without a terminal."""
     if always:
         return lambda change: True
     if lines is None:
@@ -193,11 +185,8 @@ def _make_accept(lines: InputLines | None, *, always: bool) -> AcceptChange | No
 
     async def ask(change: ToolChange) -> bool:
         what = "has another definition than when you first used it" if change.pinned else "is new"
-        click.echo(
-            f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:",
-            err=True,
-        )
-        click.echo(f"  {make_printable(change.tool.description)}", err=True)
+        notify(f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:")
+        notify(f"  {make_printable(change.tool.description)}")
         click.echo("offer it to the model? [y]es, [n]o: ", nl=False, err=True)
         line = await lines.read()
         return (line or "").strip().casefold() in ("y", "yes")

@@ -118,8 +118,7 @@ class McpServer:
         self._env = dict(env or {})
         self._cwd = cwd
         self._side_effects = dict(side_effects or {})
-        self._timeout = timeout
-        self._output_limit = output_limit
+        self._limits: Any = {"timeout": timeout, "output_limit": output_limit}
         self._start_timeout = start_timeout
         self._client: Any = None
         self._program: ProgramStream | None = None
@@ -136,7 +135,7 @@ class McpServer:
         The omitted parts may contain keys.
         """
         if not isinstance(self._target, str):
-            return os.fspath(self._target[0])
+            return self._argv[0]
         parts = urlsplit(self._target)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -149,16 +148,16 @@ class McpServer:
         """
         if self._target == self.label:
             return self.label
-        given: Any = self._target
-        if not isinstance(given, str):
-            given = [os.fspath(part) for part in given]
-        whole = msgspec.json.encode(given)
+        whole = msgspec.json.encode(self._target if isinstance(self._target, str) else self._argv)
         return f"{self.label} {hashlib.sha256(whole).hexdigest()[:16]}"
+
+    @property
+    def _argv(self) -> list[str]:
+        return [os.fspath(part) for part in self._target]
 
     async def open(self) -> None:
         """Start the server and read its list of tools; raise ``ToolFailure`` if either fails."""
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # One task opens and closes the connection, because the MCP library ties it to the task
         # that opened it.
         self._owner = asyncio.create_task(self._own(ready))
@@ -167,14 +166,12 @@ class McpServer:
                 await ready
             # This step has no timeout, because the user may have to accept a changed tool.
             await self._check_pins()
-        except TimeoutError:
+        except BaseException as error:
             await self.close()
-            raise ToolFailure(
-                "not_started", f"{self.label}: not ready after {self._start_timeout:g} s"
-            ) from None
-        except BaseException:
-            await self.close()
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            problem = f"{self.label}: not ready after {self._start_timeout:g} s"
+            raise ToolFailure("not_started", problem) from None
 
     async def close(self) -> None:
         """Close the connection, and stop the program if there is one."""
@@ -279,18 +276,14 @@ class McpServer:
             from mcp import Client
             from mcp_types import ElicitResult
         except ImportError:
-            raise ToolFailure(
-                "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
-            ) from None
+            problem = "MCP servers need the extra: pip install 'dragoman[mcp]'"
+            raise ToolFailure("not_started", problem) from None
         if isinstance(self._target, str):
-            transport = await open_http(
-                stack, self._target, self._headers, self._start_timeout, self._make_guard()
-            )
+            settings = self._headers, self._start_timeout, self._make_guard()
+            transport = await open_http(stack, self._target, *settings)
         else:
-            argv = [os.fspath(part) for part in self._target]
-            self._program = await stack.enter_async_context(
-                open_program(argv, self._env, self._cwd, errors_to)
-            )
+            program = open_program(self._argv, self._env, self._cwd, errors_to)
+            self._program = await stack.enter_async_context(program)
             transport = contextlib.nullcontext((self._program, self._program))
 
         async def ask(context: Any, params: Any) -> ElicitResult:
@@ -321,9 +314,8 @@ class McpServer:
             if not (await answer if inspect.isawaitable(answer) else answer):
                 left_out.add(change.tool.name)
                 what = "is new" if change.pinned is None else "has another definition"
-                self.refused.append(
-                    f"{self.label}: the tool {change.tool.name} {what} since its tools were pinned"
-                )
+                reason = f"the tool {change.tool.name} {what} since its tools were pinned"
+                self.refused.append(f"{self.label}: {reason}")
         self.tools = [tool for tool in self.tools if tool.name not in left_out]
         self._pins.keep(self.key, self.tools)
 
@@ -331,20 +323,14 @@ class McpServer:
         """Keep the tools with valid names and schemas, and list the others in ``refused``."""
         self.tools, odd = [], []
         for each in found:
-            shown = ascii(self._prefix + each.name[:_SHOWN])
-            if not self._is_usable(each.name):
-                odd.append(f"the tool {shown} is refused: a name must be {_NAME_RULE}")
-                continue
             try:
-                self.tools.append(self._tool(each))
+                self.tools.append(self._make_tool(each))
             except ValueError as error:
+                shown = ascii(self._prefix + each.name[:_SHOWN])
                 odd.append(f"the tool {shown} is refused: {ascii(str(error))[1:-1][:_MAX_REASON]}")
-        self.refused = [f"{self.label}: {reason}" for reason in odd[:_MAX_REASONS]]
-        if len(odd) > _MAX_REASONS:
-            self.refused.append(
-                f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names "
-                "or schemas"
-            )
+        if (more := len(odd) - _MAX_REASONS) > 0:
+            odd[_MAX_REASONS:] = [f"{more} more tools are refused for their names or schemas"]
+        self.refused = [f"{self.label}: {reason}" for reason in odd]
         for reason in self.refused:
             log.warning("%s", reason)
 
@@ -356,24 +342,17 @@ class McpServer:
                 self.refused.append(f"{self.label}: its tool {description.name} hides another")
                 continue
             effect = self._side_effects.get(name, "read")
-            limits = {"timeout": self._timeout, "output_limit": self._output_limit}
-            tool = McpTool(self, name, description, side_effect=effect, **limits)
+            tool = McpTool(self, name, description, side_effect=effect, **self._limits)
             tool.call = self.read
             self.tools.append(tool)
 
-    def _is_usable(self, name: str) -> bool:
-        return bool(name and _NAME.fullmatch(self._prefix + name))
-
-    def _tool(self, found: Any) -> McpTool:
+    def _make_tool(self, found: Any) -> McpTool:
         name, text = self._prefix + found.name, found.description or ""
-        return McpTool(
-            self,
-            found.name,
-            Tool(name, text, dict(found.input_schema), deferred=self._deferred),
-            side_effect=self._side_effects.get(found.name, "execute"),
-            timeout=self._timeout,
-            output_limit=self._output_limit,
-        )
+        if not found.name or not _NAME.fullmatch(name):
+            raise ValueError(f"a name must be {_NAME_RULE}")
+        description = Tool(name, text, dict(found.input_schema), deferred=self._deferred)
+        effect = self._side_effects.get(found.name, "execute")
+        return McpTool(self, found.name, description, side_effect=effect, **self._limits)
 
 
 class McpTool(ExecutableTool):
@@ -396,20 +375,17 @@ class McpTool(ExecutableTool):
 
 async def _list(client: Any) -> list[Any]:
     found: list[Any] = []
-    size = 0
-    cursor: str | None = None
+    size, asked = 0, dict[str, str]()
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor) if cursor else await client.list_tools()
+        page = await client.list_tools(**asked)
         found += page.tools
         size += len(page.model_dump_json())
         if len(found) > MAX_ITEMS or size > MAX_REPLY:
-            raise ToolFailure(
-                "not_started",
-                f"it has more than {MAX_ITEMS:,} tools, or {MAX_REPLY:,} bytes of them",
-            )
-        cursor = page.next_cursor
-        if not cursor:
+            problem = f"it has more than {MAX_ITEMS:,} tools, or {MAX_REPLY:,} bytes of them"
+            raise ToolFailure("not_started", problem)
+        if not page.next_cursor:
             return found
+        asked = {"cursor": page.next_cursor}
     raise ToolFailure("not_started", f"its list of tools has more than {_MAX_PAGES} pages")
 
 
@@ -422,16 +398,11 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise ValueError("headers: would be sent unencrypted; use an https:// URL")
     for name, value in headers.items():
-        # The error does not quote the header's value, because it is a secret.
-        if (
-            not _HEADER.fullmatch(name)
-            or not value.isascii()
-            or not value.isprintable()
-            or not value.strip()
-        ):
-            raise ValueError(
-                f"headers: {name!a} is not a header, or its value is empty or not printable ASCII"
-            )
+        is_valid = value.isascii() and value.isprintable() and value.strip()
+        if not is_valid or not _HEADER.fullmatch(name):
+            # The error does not quote the header's value, because it is a secret.
+            problem = "is not a header, or its value is empty or not printable ASCII"
+            raise ValueError(f"headers: {name!a} {problem}")
 
 
 def _check_oauth(headers: Mapping[str, str], target: str | Sequence[str]) -> None:
@@ -468,17 +439,15 @@ def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
         elif item.type == "image":
             blocks.append(Image(Inline(item.data), item.mime_type))
         elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
-            blocks.append(
-                Text(_hide(f"[resource {item.resource.uri}]\n{item.resource.text}", secrets))
-            )
+            text = f"[resource {item.resource.uri}]\n{item.resource.text}"
+            blocks.append(Text(_hide(text, secrets)))
         else:
             blocks.append(Text(f"[{item.type}: unsupported content]"))
     structured = result.structured_content
     details = {"structured_content": _hide(structured, secrets)} if structured is not None else {}
-    if all(isinstance(block, Text) for block in blocks):
-        text = "\n".join([block.text for block in blocks if isinstance(block, Text)])
-        return Observation(text, bool(result.is_error), details=details)
-    return Observation(tuple(blocks), bool(result.is_error), details=details)
+    texts = [block.text for block in blocks if isinstance(block, Text)]
+    content = "\n".join(texts) if len(texts) == len(blocks) else tuple(blocks)
+    return Observation(content, bool(result.is_error), details=details)
 
 
 def _quote_end(complaints: KeptOutput) -> str:

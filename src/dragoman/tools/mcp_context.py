@@ -29,11 +29,8 @@ CONTEXT_TOOLS = {
 def list_context_tools(capabilities: Any) -> list[str]:
     """Return the names of the tools for what a server offers."""
     offered = {"resource": capabilities.resources, "prompt": capabilities.prompts}
-    return [
-        name
-        for name in CONTEXT_TOOLS
-        if any(word in name and has is not None for word, has in offered.items())
-    ]
+    words = [word for word, has in offered.items() if has is not None]
+    return [name for name in CONTEXT_TOOLS if any(word in name for word in words)]
 
 
 def to_result(name: str, found: Any) -> Any:

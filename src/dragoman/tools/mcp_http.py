@@ -171,8 +171,5 @@ def is_loopback(host: str) -> bool:
 
 def _find_origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
-    return (
-        parts.scheme,
-        (parts.hostname or "").lower(),
-        parts.port or {"http": 80, "https": 443}.get(parts.scheme),
-    )
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").lower(), port

@@ -209,14 +209,9 @@ def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
         return AuthorizationCodeResult.model_validate({"code": "", **first})
 
     metadata = {"client_name": "Dragoman", "redirect_uris": [oauth.redirect_uri]}
-    provider = OAuthClientProvider(
-        server,
-        OAuthClientMetadata.model_validate(metadata),
-        storage,
-        show,
-        answer,
-        client_metadata_url=oauth.client_metadata_url,
-    )
+    parts = OAuthClientMetadata.model_validate(metadata), storage, show, answer
+    described = oauth.client_metadata_url
+    provider = OAuthClientProvider(server, *parts, client_metadata_url=described)
     storage.context = provider.context
     return provider
 

@@ -25,10 +25,8 @@ class Questions:
 
     async def answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a question as the protocol has it: accepted or declined."""
-        question, schema = (
-            str(params.get("message"))[:_MAX_QUESTION],
-            params.get("requestedSchema"),
-        )
+        question = str(params.get("message"))[:_MAX_QUESTION]
+        schema = params.get("requestedSchema")
         decision, answer = Decision(False, "nobody", "there is no approver to ask"), None
         if len(self.asked) >= _MAX_QUESTIONS or not isinstance(schema, dict):
             decision = Decision(False, "policy", "too many questions, or one without a form")
@@ -50,9 +48,8 @@ class Questions:
             for name, each in fields.items()
             if isinstance(each, dict) and "default" in each
         }
-        self._asking = asyncio.ensure_future(
-            ask({"question": question, "answer": answer, "fields": fields})
-        )
+        asked = {"question": question, "answer": answer, "fields": fields}
+        self._asking = asyncio.ensure_future(ask(asked))
         decision = await self._asking
         if decision.allowed is not True:
             return decision, None

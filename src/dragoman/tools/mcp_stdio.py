@@ -26,6 +26,9 @@ class _Stream:
     async def __aenter__(self) -> Self:
         return self
 
+    def __aiter__(self) -> Self:
+        return self
+
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
@@ -39,9 +42,6 @@ class ProgramStream(_Stream):
     def __init__(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._output, self._writer = output, writer
         self.excess: str | None = None
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Any:
         from mcp.shared.message import SessionMessage
@@ -64,10 +64,8 @@ class ProgramStream(_Stream):
     async def send(self, item: Any) -> None:
         import anyio  # anyio is a dependency of the MCP library
 
-        self._writer.write(
-            item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        )
-        self._writer.write(b"\n")
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        self._writer.write(f"{line}\n".encode())
         try:
             await self._writer.drain()
         except OSError:
@@ -85,9 +83,6 @@ class AnsweringStream(_Stream):
     def __init__(self, read: Any, write: Any, elicit: Elicit) -> None:
         self._read, self._write, self._elicit = read, write, elicit
         self._asking: asyncio.Task[None] | None = None
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Any:
         from mcp.shared.message import SessionMessage
