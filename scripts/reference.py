@@ -61,16 +61,50 @@ def write_commands() -> str:
     parts = [_COMMANDS_HEAD, f"```text\n{text.getvalue().lstrip()}```\n"]
     for name, (command, context) in found.items():
         head = f"{name} {_arguments(command, context)}".rstrip()
-        parts.append(f"\n## {head}\n\n```text\n{_help(command, context, shared)}```\n")
+        guide = _GUIDES.get(name.removeprefix("dragoman "), "")
+        link = f"[Guide](../{guide})\n\n" if guide else ""
+        text = _help(command, context, shared, bool(guide))
+        parts.append(f"\n## {head}\n\n{link}```text\n{text}```\n")
     return "".join(parts)
 
 
+# Pages that explain a command, in place of all but the first paragraph of its help text.
+_GUIDES = {
+    "agent": "howto/agent.md",
+    "ask": "howto/command-line.md",
+    "batch": "howto/batches.md",
+    "chat": "howto/command-line.md#chat",
+    "check": "howto/check-a-server.md",
+    "compare": "howto/compare-models.md",
+    "doctor": "supply-chain.md",
+    "import litellm": "howto/moving.md#litellms-proxy",
+    "keys": "howto/command-line.md#keys",
+    "keys gateway": "howto/operate.md#keys-of-many-users",
+    "local pull": "howto/local-models.md",
+    "local serve": "howto/local-models.md",
+    "log approve": "concepts/permission.md",
+    "log cost": "concepts/prices.md",
+    "log export": "concepts/log.md",
+    "log import": "howto/long-work.md#move-one-session",
+    "log tools": "concepts/log.md#quality-of-tool-calls",
+    "log view": "howto/trace-viewer.md",
+    "mcp login": "howto/agent.md#mcp-servers",
+    "mcp serve": "howto/agent.md#mcp-servers",
+    "models list": "howto/models-by-name.md",
+    "models update": "howto/models-by-name.md#newer-models-than-the-release",
+    "plan": "howto/swap-models.md",
+    "replay": "concepts/replay.md",
+    "serve": "howto/serve.md",
+    "sim": "howto/simulate.md",
+    "ui": "howto/web-pages.md",
+}
 _SHARED = 1  # an option that more commands have is explained at the top
 _COMMANDS_HEAD = """\
 # The command
 
-`--help`, which every command has, prints these texts with examples and the limits of numbers. An option with `...` may be
-repeated. See also the [guide to the command line](../howto/command-line.md) and the [exit codes](errors.md#exit-codes).
+`--help`, which every command has, prints more than this page: examples, the limits of numbers, and what the linked guides
+explain. An option with `...` may be repeated. See also the [guide to the command line](../howto/command-line.md) and the [exit
+codes](errors.md#exit-codes).
 
 ## Options of several commands
 
@@ -126,10 +160,14 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
     )
 
 
-def _help(command: click.Command, context: click.Context, shared: set[tuple[str, str]]) -> str:
+def _help(
+    command: click.Command, context: click.Context, shared: set[tuple[str, str]], guided: bool
+) -> str:
     text = context.make_formatter()
     with text.indentation():
-        for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        for paragraph in inspect.cleandoc(command.help or "").split("\n\n")[
+            : 1 if guided else None
+        ]:
             if not paragraph.startswith("\b"):  # an example
                 text.write_paragraph()
                 text.write_text(paragraph)

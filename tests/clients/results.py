@@ -20,7 +20,7 @@ TITLE = "## Libraries and programs"
 _MODELS = WIRES[:5]  # the wires of models that these clients are run against
 _HEAD = f"""{TITLE}
 
-With their default settings. After the colon is the wire that the client speaks, or how it was set up. The models use five
+With their default settings. After the colon is the wire that the client uses, or how it was set up. The models use five
 wires: {", ".join(_MODELS)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
 
 Each line has the client, the wires of the models, and what works.
