@@ -12,6 +12,7 @@ itself caches replies and retries calls (``cache=False`` and ``num_retries=0`` t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,10 @@ from dspy.lm15 import (  # pyright: ignore[reportMissingImports]
 )
 
 from ..errors import ProviderError
-from ..provider import Provider, connect
+from ..provider import Provider
 from ..sync import SyncProvider, run
 from ..wire import SERVER_CODECS
-from .loops import Opened
+from .loops import Opened, open_named
 from .losses import DragomanLossWarning
 from .served import ServedCall
 
@@ -50,9 +51,7 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
         connection: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        own = model if isinstance(model, Provider) else None
-        name = model.model if isinstance(model, Provider) else model
-        opened = Opened(lambda: connect(name, **connection or {}), SyncProvider, own)
+        name, opened = open_named(model, connection or {})
         none = "none"  # DSPy's adapters insist on a key
         super().__init__(
             name,
@@ -75,39 +74,42 @@ class _Answer:
     http_version = "HTTP/1.1"
 
     def __init__(self, opened: Opened[Provider, SyncProvider], request: Any) -> None:
-        self._opened, self._request = opened, request
-        self.status = 200
+        self.status = 0
         self.headers: list[tuple[str, str]] = []
+        self._parts = self._write(opened, request)
         self._first = b""
-        self._rest: AsyncGenerator[bytes] | None = None
 
-    async def open(self) -> None:
-        """Wait for the first bytes of the reply, or for the error that takes their place."""
+    async def _write(
+        self, opened: Opened[Provider, SyncProvider], request: Any
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of the reply; if the call fails, yield the error in their place."""
         try:
-            fields = msgspec.json.decode(self._request.body)
-            call = ServedCall(await self._opened.get(), "openai", fields)
-            self._rest = call.write()
-            self._first = await anext(self._rest)
+            fields = msgspec.json.decode(request.body)
+            call = ServedCall(await opened.get(), "openai", fields)
+            async with aclosing(call.write()) as parts:
+                async for part in parts:
+                    self.status = 200
+                    yield part
         except ProviderError as error:
             reply = SERVER_CODECS["openai"].error(error)
-            self.status, self._first, self._rest = reply.status, reply.body, None
-            self.headers = [*reply.headers.items()]
+            if self.status:  # an error in the middle of a stream is the last event
+                yield b"data: %b\n\n" % reply.body
+                return
+            self.status, self.headers = reply.status, [*reply.headers.items()]
+            yield reply.body
+
+    async def open(self) -> None:
+        """Wait for the first bytes, which decide the status."""
+        self._first = await anext(self._parts)
 
     async def next(self) -> bytes:
         """Return the next bytes, and none at the end."""
-        if self._first or self._rest is None:
-            first, self._first = self._first, b""
-            return first
-        try:
-            return await anext(self._rest, b"")
-        except ProviderError as error:
-            # an error in the middle of a stream is the last event
-            return b"data: %b\n\n" % SERVER_CODECS["openai"].error(error).body
+        first, self._first = self._first, b""
+        return first or await anext(self._parts, b"")
 
     async def close(self) -> None:
         """Cancel a call whose reply is not read to its end."""
-        if self._rest is not None:
-            await self._rest.aclose()
+        await self._parts.aclose()
 
 
 class _BlockingAnswer(_Answer):

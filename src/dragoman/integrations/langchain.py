@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -40,6 +39,8 @@ from .losses import DragomanLossWarning, warn_of_losses
 
 __all__ = ["ChatDragoman", "DragomanEmbeddings", "DragomanLossWarning"]
 
+Conversation: TypeAlias = list[BaseMessage]
+Stop: TypeAlias = list[str] | None
 Method = Literal["json_schema", "function_calling", "json_mode"]
 
 
@@ -88,11 +89,7 @@ class ChatDragoman(BaseChatModel):
     # --- calling the model ----------------------------------------------------------------------
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         provider = self._find(kwargs.pop("model", None)).blocking
         return _make_result(
@@ -100,11 +97,7 @@ class ChatDragoman(BaseChatModel):
         )
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         provider = await self._find(kwargs.pop("model", None)).get()
         return _make_result(
@@ -112,11 +105,7 @@ class ChatDragoman(BaseChatModel):
         )
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         provider = self._find(kwargs.pop("model", None)).blocking
         with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
@@ -128,11 +117,7 @@ class ChatDragoman(BaseChatModel):
         yield _end(stream.response)
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         provider = await self._find(kwargs.pop("model", None)).get()
         async with provider.stream(

@@ -19,9 +19,7 @@ from langchain_core.messages.tool import tool_call
 from .. import messages as m
 from ..errors import InvalidRequestError
 from ..events import Response, Usage
-
-KEPT = "dragoman_message"
-"""The key in ``additional_kwargs`` under which a reply keeps the original Dragoman message."""
+from .kept import KEPT, restore
 
 
 def read_messages(messages: Sequence[lc.BaseMessage]) -> list[m.Message]:
@@ -98,15 +96,8 @@ def _read_source(block: Any, path: str) -> m.Url | m.Inline:
 
 
 def _read_reply(message: lc.AIMessage, path: str) -> m.Assistant:
-    kept = message.additional_kwargs.get(KEPT)
-    if kept is not None:
-        exact = msgspec.convert(kept, m.Assistant)
-        calls = [(call.id, call.name, call.arguments) for call in exact.tool_calls]
-        if exact.text == message.text and calls == [
-            (c["id"], c["name"], c["args"]) for c in message.tool_calls
-        ]:
-            return exact
-    return m.Assistant([*_rebuild_reply(message, path)])
+    rebuilt = m.Assistant([*_rebuild_reply(message, path)])
+    return restore(rebuilt, message.additional_kwargs.get(KEPT))
 
 
 def _rebuild_reply(message: lc.AIMessage, path: str) -> Iterator[m.AssistantBlock]:

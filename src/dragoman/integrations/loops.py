@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..provider import Model
-from ..sync import close_soon
+from ..provider import Model, Provider, connect
+from ..sync import SyncProvider, close_soon
 
 ModelT = TypeVar("ModelT", bound=Model)
 BlockingT = TypeVar("BlockingT")
@@ -67,3 +67,12 @@ async def _close_at_the_end(model: Model) -> AsyncGenerator[None]:
         yield
     finally:
         await model.close()
+
+
+def open_named(
+    model: str | Provider, connection: Mapping[str, Any]
+) -> tuple[str, Opened[Provider, SyncProvider]]:
+    """Return the name of a model, and the model that it names or that the caller gave."""
+    if isinstance(model, Provider):
+        return model.model, Opened(lambda: model, SyncProvider, model)
+    return model, Opened(lambda: connect(model, **connection), SyncProvider)

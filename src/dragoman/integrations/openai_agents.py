@@ -21,12 +21,13 @@ from openai import Omit
 from openai.types.responses import Response, ResponseStreamEvent
 
 from ..errors import InvalidRequestError, ProviderError
-from ..provider import Provider, connect
+from ..provider import Provider
 from ..sync import SyncProvider
 from ..wire.schema import schema_name
-from .loops import Opened
+from .kept import KEPT
+from .loops import Opened, open_named
 from .losses import DragomanLossWarning
-from .served import KEPT, ServedCall
+from .served import ServedCall
 
 __all__ = ["DragomanLossWarning", "DragomanModel", "DragomanModels"]
 
@@ -46,9 +47,7 @@ class DragomanModel(OpenAIResponsesModel):
     """
 
     def __init__(self, model: str | Provider, **connection: Any) -> None:
-        own = model if isinstance(model, Provider) else None
-        name = model.model if isinstance(model, Provider) else model
-        opened = Opened(lambda: connect(name, **connection), SyncProvider, own)
+        name, opened = open_named(model, connection)
         super().__init__(name, cast("Any", _Client(opened)))
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:

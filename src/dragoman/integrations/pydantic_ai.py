@@ -14,18 +14,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from pydantic_ai import RunContext
 from pydantic_ai import messages as pai
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
-from pydantic_ai.models import (
-    Model,
-    ModelRequestParameters,
-    StreamedResponse,
-    check_allow_model_requests,
-)
+from pydantic_ai.models import Model, StreamedResponse, check_allow_model_requests
+from pydantic_ai.models import ModelRequestParameters as Parameters
 from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
@@ -33,15 +29,17 @@ from pydantic_ai.usage import RequestUsage
 from .. import events as ev
 from ..errors import ProviderError
 from ..messages import Tool
-from ..provider import EventStream, Provider, connect
-from ..sync import SyncProvider
+from ..provider import EventStream, Provider
 from .bridge import SETTINGS
-from .loops import Opened
+from .kept import KEPT
+from .loops import open_named
 from .losses import DragomanLossWarning, warn_of_losses
-from .pydantic_ai_messages import KEPT, read_choice, read_messages
+from .pydantic_ai_messages import read_choice, read_messages
 
 __all__ = ["DragomanLossWarning", "DragomanModel"]
 
+History: TypeAlias = list[pai.ModelMessage]
+Settings: TypeAlias = ModelSettings | None
 _FINISH: dict[str, pai.FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -69,12 +67,10 @@ class DragomanModel(Model[Provider]):
         model: str | Provider,
         *,
         profile: ModelProfileSpec | None = None,
-        settings: ModelSettings | None = None,
+        settings: Settings = None,
         **connection: Any,
     ) -> None:
-        own = model if isinstance(model, Provider) else None
-        self._name = model.model if isinstance(model, Provider) else model
-        self._opened = Opened(lambda: connect(self._name, **connection), SyncProvider, own)
+        self._name, self._opened = open_named(model, connection)
         self._base_url = connection.get("base_url")
         super().__init__(settings=settings, profile=profile or _PROFILE)
 
@@ -95,10 +91,7 @@ class DragomanModel(Model[Provider]):
         return self._base_url
 
     async def request(
-        self,
-        messages: list[pai.ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
+        self, messages: History, model_settings: Settings, model_request_parameters: Parameters
     ) -> pai.ModelResponse:
         """Call the model once and return its response."""
         check_allow_model_requests()
@@ -111,9 +104,9 @@ class DragomanModel(Model[Provider]):
     @asynccontextmanager
     async def request_stream(
         self,
-        messages: list[pai.ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
+        messages: History,
+        model_settings: Settings,
+        model_request_parameters: Parameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         """Call the model and yield its reply as it arrives."""
@@ -130,10 +123,7 @@ class DragomanModel(Model[Provider]):
             yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)
 
     async def count_tokens(
-        self,
-        messages: list[pai.ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
+        self, messages: History, model_settings: Settings, model_request_parameters: Parameters
     ) -> RequestUsage:
         """Estimate the tokens of a request without a call to the model."""
         provider, arguments, _ = await self._prepare(
@@ -146,11 +136,8 @@ class DragomanModel(Model[Provider]):
         )
 
     async def _prepare(
-        self,
-        messages: list[pai.ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-    ) -> tuple[Provider, dict[str, Any], ModelRequestParameters]:
+        self, messages: History, settings: Settings, parameters: Parameters
+    ) -> tuple[Provider, dict[str, Any], Parameters]:
         """Return the provider and the arguments of a call."""
         settings, parameters = self.prepare_request(settings, parameters)
         given: dict[str, Any] = dict(settings or {})

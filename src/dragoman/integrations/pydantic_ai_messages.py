@@ -6,7 +6,6 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 from pydantic_ai import messages as pai
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import ModelRequestParameters
@@ -17,9 +16,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from .. import messages as m
-
-KEPT = "dragoman_message"
-"""The key in ``provider_details`` under which a response keeps its Dragoman message."""
+from .kept import KEPT, restore
 
 
 def read_messages(
@@ -86,16 +83,7 @@ def _read_item(item: Any) -> m.UserBlock:
 
 def _read_reply(message: pai.ModelResponse) -> m.Assistant:
     rebuilt = m.Assistant([*_rebuild_reply(message)])
-    kept = (message.provider_details or {}).get(KEPT)
-    if kept is None:
-        return rebuilt
-    exact = msgspec.convert(kept, m.Assistant)
-    calls = [
-        [(call.id, call.name, call.arguments) for call in each.tool_calls]
-        for each in (exact, rebuilt)
-    ]
-    is_edited = exact.text != rebuilt.text or calls[0] != calls[1]
-    return rebuilt if is_edited else exact
+    return restore(rebuilt, (message.provider_details or {}).get(KEPT))
 
 
 def _rebuild_reply(message: pai.ModelResponse) -> Iterator[m.AssistantBlock]:

@@ -26,10 +26,8 @@ from ..provider import Provider
 from ..sse import SseDecoder
 from ..wire import SERVER_CODECS
 from ..wire.seal import holds_sealed
+from .kept import show
 from .losses import warn_of_losses
-
-KEPT = "dragoman_message"
-"""The key under which a reply keeps its exact Dragoman message."""
 
 
 class ServedCall:
@@ -139,15 +137,9 @@ def _restore(messages: Sequence[Message], kept: Iterable[Any]) -> tuple[Message,
     earlier: dict[bytes, list[Assistant]] = {}
     for each in kept:
         exact = msgspec.convert(each, Assistant)
-        earlier.setdefault(_show(exact), []).append(exact)
+        earlier.setdefault(show(exact), []).append(exact)
     restored: list[Message] = []
     for message in messages:
-        found = earlier.get(_show(message)) if isinstance(message, Assistant) else None
+        found = earlier.get(show(message)) if isinstance(message, Assistant) else None
         restored.append(found.pop(0) if found else message)
     return tuple(restored)
-
-
-def _show(message: Assistant) -> bytes:
-    """Return what a framework shows of a reply: equal for two replies that differ in state only."""
-    calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
-    return msgspec.json.encode((message.text, calls))
