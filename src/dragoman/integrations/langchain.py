@@ -92,23 +92,19 @@ class ChatDragoman(BaseChatModel):
         self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         provider = self._find(kwargs.pop("model", None)).blocking
-        return _make_result(
-            provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
-        )
+        return _make_result(provider.complete(**self._arguments(messages, stop, kwargs)))
 
     async def _agenerate(
         self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         provider = await self._find(kwargs.pop("model", None)).get()
-        return _make_result(
-            await provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
-        )
+        return _make_result(await provider.complete(**self._arguments(messages, stop, kwargs)))
 
     def _stream(
         self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         provider = self._find(kwargs.pop("model", None)).blocking
-        with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
+        with provider.stream(**self._arguments(messages, stop, kwargs)) as stream:
             for event in stream:
                 for chunk in _make_chunks(event):
                     if run_manager:
@@ -120,9 +116,7 @@ class ChatDragoman(BaseChatModel):
         self, messages: Conversation, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         provider = await self._find(kwargs.pop("model", None)).get()
-        async with provider.stream(
-            read_messages(messages), **self._arguments(stop, kwargs)
-        ) as stream:
+        async with provider.stream(**self._arguments(messages, stop, kwargs)) as stream:
             async for event in stream:
                 for chunk in _make_chunks(event):
                     if run_manager:
@@ -130,9 +124,12 @@ class ChatDragoman(BaseChatModel):
                     yield chunk
         yield _end(stream.response)
 
-    def _arguments(self, stop: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(
+        self, messages: Conversation, stop: Stop, given: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the arguments of ``Provider.complete`` for one call."""
         known = {
+            "messages": read_messages(messages),
             "check_calls": False,
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,

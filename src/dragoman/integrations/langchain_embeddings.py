@@ -67,17 +67,10 @@ class DragomanEmbeddings(BaseModel, Embeddings):
             "extras": self.extras or None,
         }
 
-    def _open(self) -> Embedder:
-        return connect_embedder(
-            self.model,
-            batch_size=self.batch_size,
-            prefixes=self.prefixes,
-            **connection_of(self),
-        )
-
     @cached_property
     def _opened(self) -> Opened[Embedder, SyncEmbedder]:
-        return Opened(self._open, SyncEmbedder, self.embedder)
+        own = {"batch_size": self.batch_size, "prefixes": self.prefixes, **connection_of(self)}
+        return Opened(lambda: connect_embedder(self.model, **own), SyncEmbedder, self.embedder)
 
 
 def connection_of(model: Any) -> dict[str, Any]:

@@ -168,12 +168,11 @@ def make_usage(usage: Usage) -> UsageMetadata | None:
         output_tokens=usage.output_tokens,
         total_tokens=usage.input_tokens + usage.output_tokens,
     )
-    if usage.cached_input_tokens is not None or usage.cache_creation_input_tokens is not None:
-        details = {
-            "cache_read": usage.cached_input_tokens,
-            "cache_creation": usage.cache_creation_input_tokens,
-        }
-        known = {name: count for name, count in details.items() if count is not None}
+    details = {
+        "cache_read": usage.cached_input_tokens,
+        "cache_creation": usage.cache_creation_input_tokens,
+    }
+    if known := {name: count for name, count in details.items() if count is not None}:
         made["input_token_details"] = known  # type: ignore[typeddict-item]
     if usage.reasoning_tokens is not None:
         made["output_token_details"] = {"reasoning": usage.reasoning_tokens}

@@ -107,11 +107,7 @@ class _Client:
         form = fields.get("text", {}).get("format", {})
         if "title" in form.get("schema", {}):
             form["name"] = schema_name(form["schema"])  # the SDK calls every schema the same
-        kept = [item[KEPT] for item in fields["input"] if KEPT in item]
-        fields["input"] = [
-            {name: value for name, value in item.items() if name != KEPT}
-            for item in fields["input"]
-        ]
+        kept = [item.pop(KEPT) for item in fields["input"] if KEPT in item]
         call = ServedCall(await self._opened.get(), "responses", fields, kept)
         if fields.get("stream"):
             return _read_stream(call)
