@@ -74,11 +74,8 @@ class _LazyGroup(click.Group):
         # lazy import: only needed for shell completion
         from click.shell_completion import CompletionItem
 
-        found = [
-            CompletionItem(name, help=text)
-            for name, text in _COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
+        names = [name for name in _COMMANDS if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=_COMMANDS[name]) for name in names]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 

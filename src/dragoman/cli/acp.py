@@ -138,9 +138,8 @@ class EditorSession:
             self._update(it, **call, status="in_progress")
         elif isinstance(it, logs.ToolObserved):
             parts = [it.content] if isinstance(it.content, str) else it.content
-            content = [
-                {"type": "content", "content": _write(part, is_code=True)} for part in parts
-            ]
+            blocks = [_write(part, is_code=True) for part in parts]
+            content = [{"type": "content", "content": block} for block in blocks]
             # the result of an edit is its diff, which the editor already shows
             is_shown = it.intent_id in self._edits and not it.is_error
             more = {} if is_shown else {"content": content}

@@ -32,9 +32,8 @@ def _refer(url: str) -> Image | Document:
         return Document(Url(url))
     if kind.startswith("image/") or not kind:
         return Image(Url(url), kind or None)
-    raise click.UsageError(
-        f"{url} is {kind}; only images and PDFs are attached by URL; attach a file"
-    )
+    advice = "only images and PDFs are attached by URL; attach a file"
+    raise click.UsageError(f"{url} is {kind}; {advice}")
 
 
 def _read(path: Path) -> Image | Document | Text:
@@ -48,7 +47,6 @@ def _read(path: Path) -> Image | Document | Text:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise click.UsageError(
-            f"{path} is not an image, a PDF or UTF-8 text ({kind or 'unknown type'})"
-        )
+        kind = kind or "unknown type"
+        raise click.UsageError(f"{path} is not an image, a PDF or UTF-8 text ({kind})")
     return Text(f"{path.name}:\n\n{text}")

@@ -18,7 +18,7 @@ from ..batches import batch as run_batch
 from ..messages import NO_CONFIG
 from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
-from .console import Bar, legible, show_json
+from .console import Bar, notify, show_json
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .options import ModelOptions, load_registry
 from .parameters import ExistingFile, Json, add_options, option
@@ -138,30 +138,24 @@ def command(source: str, out: Path, options: BatchOptions) -> None:
     if options.target.base_url is None:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
         fetch_default_model(options.model)
-    with (
-        report_errors(as_json=options.as_json),
-        _show_progress(out.name, quiet=options.as_json) as progress,
-    ):
+    as_json = options.as_json
+    with report_errors(as_json=as_json), _show_progress(out.name, quiet=as_json) as progress:
         try:
-            report = asyncio.run(
-                run_batch(
-                    source, out, options.model, **_read_options(options), on_progress=progress
-                )
-            )
+            settings = _read_options(options) | {"on_progress": progress}
+            report = asyncio.run(run_batch(source, out, options.model, **settings))
         except (OutputError, StrictError) as error:
             raise WrongFile(str(error)) from error
         except (BatchError, OSError, ImportError) as error:
             raise click.ClickException(str(error)) from error
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    if options.as_json:
+    if as_json:
         show_json({**asdict(report), "cost_usd": str(report.cost_usd)})
     else:
         _show(report)
     if report.stopped is not None:
-        raise SystemExit(
-            EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped]
-        )
+        reason = "session_exhausted" if report.stopped == "budget" else report.stopped
+        raise SystemExit(EXIT_CODES[reason])
 
 
 # The other options are passed on to ``dragoman.batch`` under the same name.
@@ -234,10 +228,8 @@ def _show(report: BatchReport) -> None:
     parts.append(_show_cost(report.cost_usd, is_known=not report.unpriced))
     click.echo("; ".join(parts))
     for problem in report.problems:
-        click.echo(legible(problem, err=True), err=True)
+        notify(problem)
     if report.unpriced_reason:
-        click.echo(f"not priced, {report.unpriced:,} rows: {report.unpriced_reason}", err=True)
+        notify(f"not priced, {report.unpriced:,} rows: {report.unpriced_reason}")
     if report.stopped == "budget":
-        click.echo(
-            "the budget is used up; give the same command with a larger one to go on", err=True
-        )
+        notify("the budget is used up; give the same command with a larger one to go on")

@@ -23,21 +23,14 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         except ConfigError:  # ignore an invalid models.yaml: the command itself will report it
             registry = Registry()
         aliases = registry.aliases()
-        names = [
-            "local",
-            *[f"local:{model.name}" for model in list_models()],
-            *aliases,
-            *registry.names(),
-        ]
+        local = [f"local:{model.name}" for model in list_models()]
+        names = ["local", *local, *aliases, *registry.names()]
         # complete vendors first, since seven hundred model names are too many
         if ":" not in incomplete:
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]
-        return [
-            CompletionItem(name, help=aliases.get(name))
-            for name in names
-            if name.startswith(incomplete)
-        ]
+        fitting = [name for name in names if name.startswith(incomplete)]
+        return [CompletionItem(name, help=aliases.get(name)) for name in fitting]
 
 
 def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

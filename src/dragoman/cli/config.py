@@ -71,9 +71,8 @@ def check(
     if as_json:
         show_json(_as_data(where, read))
     elif is_absent:
-        click.echo(
-            f"{where}: there is no such file, and none is needed; the bundled catalogue answers"
-        )
+        about = "there is no such file, and none is needed; the bundled catalogue answers"
+        click.echo(f"{where}: {about}")
     else:
         _show(where, read)
     if read.problems:
@@ -180,15 +179,11 @@ def _explain(registry: Registry, name: str) -> dict[str, Any]:
 
 def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
     adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
-    own = [
-        each
-        for each in (group.candidates if group else ())
-        if registry.find(each.model).id == entry.id
-    ]
+    candidates = group.candidates if group else ()
+    own = [each for each in candidates if registry.find(each.model).id == entry.id]
     timeouts = adapter.deadlines(own[0].timeouts if own else None)
-    keys = [
-        f"{each} ({'set' if adapter.find_key(each) else 'not set'})" for each in adapter.key_envs
-    ]
+    words = {True: "set", False: "not set"}
+    keys = [f"{each} ({words[bool(adapter.find_key(each))]})" for each in adapter.key_envs]
     proxy = adapter.connection.proxy
     return {
         "id": entry.id,

@@ -86,9 +86,8 @@ def command(
         raise click.UsageError("counts need the prices of a model; add --model NAME")
     with report_errors():
         moment = _read_time(at, "--at") if at is not None else None
-        uses = iter([_Use(msgspec.convert(given, Usage), "", None)])
-        if file is not None:
-            uses = _read_uses(file)
+        own = _Use(msgspec.convert(given, Usage), "", None)
+        uses = iter([own]) if file is None else _read_uses(file)
         table = load_prices(prices)
         whole, models = _Sum(), dict[str, _Sum]()
         registry = load_registry()
@@ -169,10 +168,8 @@ def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
             return None
         item = {**payload, "timestamp": item.get("timestamp")}
     usage = item.get("usage", item)
-    if (
-        not isinstance(usage, dict)
-        or not {"input_tokens", "output_tokens", "prompt_tokens"} & usage.keys()
-    ):
+    counts = {"input_tokens", "output_tokens", "prompt_tokens"}
+    if not isinstance(usage, dict) or not counts & usage.keys():
         return None
     when = item.get("timestamp") or item.get("at")
     name = speakers.get(str(item.get("request_id"))) or _name(item)
@@ -203,9 +200,8 @@ def _read_time(when: Any, name: str) -> datetime:
     try:
         return datetime.fromisoformat(str(when))
     except ValueError:
-        raise click.UsageError(
-            f"{name}: {when!r} is not a day or a moment, such as 2026-07-01T12:00Z"
-        ) from None
+        problem = "is not a day or a moment, such as 2026-07-01T12:00Z"
+        raise click.UsageError(f"{name}: {when!r} {problem}") from None
 
 
 # --- adding up costs ---------------------------------------------------------------------------

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
 from ..retrieval import EMBED_CODECS, Embeddings
 from . import retrieval
+from .console import notify
 from .errors import reject, report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
@@ -62,18 +63,12 @@ def command(
     if output is not None:
         _write_file(output, given, found)
     if as_json:
-        facts: dict[str, Any] = {
-            "model": found.model,
-            "count": len(found.vectors),
-            "dimensions": found.dimensions,
-            **retrieval.describe_bill(found),
-        }
+        counts = {"count": len(found.vectors), "dimensions": found.dimensions}
         vectors = {} if output else {"vectors": found.vectors.tolist()}
-        click.echo(json.dumps(facts | vectors))
+        bill = retrieval.describe_bill(found)
+        click.echo(json.dumps({"model": found.model, **counts, **bill, **vectors}))
     elif output is not None:
-        click.echo(
-            f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}", err=True
-        )
+        notify(f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}")
     else:
         for line in _show(given, found):
             click.echo(line)

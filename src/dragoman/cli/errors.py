@@ -14,7 +14,7 @@ import click
 from ..config import ConfigError
 from ..errors import ProviderError, scrub
 from ..local import LocalServerError, WeightsError
-from .console import echo_json, legible
+from .console import echo_json, notify
 
 EXIT_CODES = {
     "provider_authentication": 10,
@@ -78,11 +78,11 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
     except (WeightsError, LocalServerError) as error:
         record = {"category": "provider_model_not_loaded", "message": str(error)}
         if not as_json:
-            click.echo(legible(f"error: {error}", err=True), err=True)
+            notify(f"error: {error}")
     except KeyboardInterrupt:
         record = {"category": "cancelled", "message": "interrupted"}
         if not as_json:
-            click.echo("interrupted", err=True)
+            notify("interrupted")
     if as_json:
         echo_json(json.dumps({"error": record}, ensure_ascii=False))
     sys.exit(EXIT_CODES.get(record["category"], 1))
@@ -111,9 +111,8 @@ _WORDS = {
 
 
 def _name_options(text: str) -> str:
-    text = re.sub(
-        r"\bconfig\.([a-z_]+)", lambda found: _OPTIONS.get(found[1]) or f"-o {found[1]}", text
-    )
+    name = lambda found: _OPTIONS.get(found[1]) or f"-o {found[1]}"
+    text = re.sub(r"\bconfig\.([a-z_]+)", name, text)
     for word, option in _WORDS.items():
         text = text.replace(word, option)
     return text
@@ -135,8 +134,8 @@ def show_error(error: ProviderError) -> None:
     name_options(error)
     click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
     text, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")
-    click.echo(legible(f"  {text.strip() or error}", err=True), err=True)
+    notify(f"  {text.strip() or error}")
     if error.advice:
-        click.echo(legible(f"  {error.advice}{advice}", err=True), err=True)
+        notify(f"  {error.advice}{advice}")
     if error.retry_after is not None:
-        click.echo(f"  The provider asks to wait {error.retry_after:g} s.", err=True)
+        notify(f"  The provider asks to wait {error.retry_after:g} s.")

@@ -198,19 +198,15 @@ def list_keys(
     with _open(place) as store:
         keys, teams = store.read_keys(), store.teams()
     if as_json:
-        hidden = {"hash", "old_hash"}
-        shown = [
-            {name: value for name, value in asdict(key).items() if name not in hidden}
-            for key in keys
-        ]
+        shown = [asdict(key) for key in keys]
+        for each in shown:
+            del each["hash"], each["old_hash"]
         show_json({"keys": shown, "teams": teams})
         return
     show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
-    for each in teams:
-        budget = (
-            "no budget" if each.budget_usd_month is None else f"${each.budget_usd_month} a month"
-        )
-        click.echo(f"team {each.id}: {budget}")
+    for team in teams:
+        usd = team.budget_usd_month
+        click.echo(f"team {team.id}: {'no budget' if usd is None else f'${usd} a month'}")
 
 
 @command.command("audit")
@@ -260,11 +256,8 @@ def _read_rights(rights: KeyRights) -> dict[str, Any]:
 
 
 def _row(key: Key) -> list[str]:
-    limits = [
-        text.format(getattr(key, name))
-        for name, text in _LIMITS.items()
-        if getattr(key, name) is not None
-    ]
+    values = {text: getattr(key, name) for name, text in _LIMITS.items()}
+    limits = [text.format(value) for text, value in values.items() if value is not None]
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
     models, limited = ", ".join(key.models), ", ".join(limits) + old
     return [key.id, key.team or "", models, limited, str(key.expires or "")]
@@ -285,10 +278,8 @@ def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
         if not create and not Path(place).exists():
             raise click.UsageError(f"--auth: {place} does not exist")
         if not is_key_database(place):
-            raise click.UsageError(
-                f"--auth: {place} is not a database; change a YAML file by hand, or import it into"
-                " keys.db"
-            )
+            advice = "change a YAML file by hand, or import it into keys.db"
+            raise click.UsageError(f"--auth: {place} is not a database; {advice}")
     # the SQLite and PostgreSQL drivers raise different exceptions
     with reject(Exception, about="--auth: "):
         store = KeyStore(place)

@@ -34,9 +34,8 @@ command.add_command(gateway_command)
 def set_key(name: str, rest: tuple[str, ...]) -> None:
     """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
     if rest:  # do not print the extra argument: it may be the key itself
-        raise click.UsageError(
-            "a key as an argument can be seen by others; leave the key out and type it when asked, or pipe it"
-        )
+        advice = "leave the key out and type it when asked, or pipe it"
+        raise click.UsageError(f"a key as an argument can be seen by others; {advice}")
     variable = _variable(name)
     if sys.stdin.isatty():
         key = click.prompt(f"key for {variable}", hide_input=True, err=True)

@@ -13,7 +13,7 @@ import click
 from .. import local
 from .console import show_json, show_table
 from .errors import EXIT_CODES, report_errors
-from .parameters import Json, add_options, option
+from .parameters import Json, Port, add_options, option
 from .progress import show_download
 
 _POLL = 0.5  # seconds between two checks of the server's process
@@ -89,9 +89,7 @@ def remove(
 def serve(
     model: str,
     *,
-    port: Annotated[
-        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535)
-    ] = 8080,
+    port: Port = 8080,
     threads: Annotated[
         int | None, "Compute with this many threads, by default 1.", option(ge=1, le=1024)
     ] = None,
@@ -123,9 +121,8 @@ def serve(
             if as_json:
                 show_json({"url": url, "model": server.alias})
             else:
-                click.echo(
-                    f"serving {server.alias} at {url}, {'with a key' if key else 'without a key'}"
-                )
+                with_key = "with a key" if key else "without a key"
+                click.echo(f"serving {server.alias} at {url}, {with_key}")
             while server.is_alive():
                 time.sleep(_POLL)
             raise local.LocalServerError("the server ended; try again with a smaller --context")

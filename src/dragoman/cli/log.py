@@ -14,20 +14,20 @@ import click
 import msgspec
 from msgspec import Struct
 
-from ..log import CATALOGUE, EventLog, LogRecord, SessionEntry, find_place, name_place
+from ..log import CATALOGUE, LogRecord, SessionEntry, find_place, name_place
 from ..permission import Decision
 from ..replay import describe, find_excerpt, make_printable, summarize
 from ..session import Question, SessionError, answer_question, find_questions
 from ..trace import TraceServer
 from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
-from .console import echo_json, legible, show_json, show_table, working
+from .console import echo_json, legible, notify, show_json, show_table, working
 from .errors import reject
 from .log_place import LogPlace, open_log_at
 from .log_tools import show_tools
 from .log_upkeep import export, prune, take_over, verify
 from .options import load_prices
-from .parameters import ExistingFile, Json, add_options, option
+from .parameters import ExistingFile, Json, Port, add_options, option
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 from .transcript import find_marker, is_logging, set_logging
 
@@ -68,13 +68,11 @@ def _turn(*, on: bool) -> None:
 @add_options
 def status(*, as_json: Annotated[Json, "Print the state as JSON."] = False) -> None:
     """Print whether ask and chat are recorded, and where the log is."""
-    place = name_place(find_place())
+    place, word = name_place(find_place()), "logged" if is_logging() else "not logged"
     if as_json:
         show_json({"logging": is_logging(), "place": place})
     else:
-        click.echo(
-            f"ask and chat are {'logged' if is_logging() else 'not logged'}; the log is {place}"
-        )
+        click.echo(f"ask and chat are {word}; the log is {place}")
 
 
 # --- listing, searching and showing sessions ---------------------------------------------------
@@ -100,10 +98,8 @@ def show_list(
         if as_json:
             show_json([to_json(*each) for each in found])
             return
-        if found:
-            show_table(
-                ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=["cost"]
-            )
+        if rows := [make_row(*each) for each in shorten_ids(found, entries)]:
+            show_table(ROW, rows, right=["cost"])
         _show_rest(entries, len(chosen), where, "no sessions")
 
 
@@ -238,17 +234,15 @@ def approve(
             return
         matching = [each for each in questions if each.intent_id.startswith(intent)]
         if len(matching) != 1:
-            raise click.UsageError(
-                f"{len(matching)} open questions have an id that begins with {intent!r}"
-            )
-        decision = _read_decision(answer)
+            problem = f"open questions have an id that begins with {intent!r}"
+            raise click.UsageError(f"{len(matching)} {problem}")
+        asked, decision = matching[0], _read_decision(answer)
         with reject(SessionError):
-            record = answer_question(log, matching[0].session, matching[0].intent_id, decision)
+            record = answer_question(log, asked.session, asked.intent_id, decision)
     if as_json:
         show_json(record.data)
     else:
-        word = "allowed" if decision.allowed else "denied"
-        click.echo(f"{matching[0].tool_name} {word} by {decision.by}", err=True)
+        notify(f"{asked.tool_name} {'allowed' if decision.allowed else 'denied'} by {decision.by}")
 
 
 def _show_questions(questions: list[Question], *, as_json: bool) -> None:
@@ -331,9 +325,7 @@ def view(
     session: str | None,
     *,
     where: LogPlace = None,
-    port: Annotated[
-        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535, show_default=False)
-    ] = 0,
+    port: Annotated[Port, option(show_default=False)] = 0,
     browser: Annotated[bool, "Open the page in a browser."] = True,
     approve: Annotated[bool, "Let the page approve and deny tool calls."] = False,
     by: Annotated[str | None, "Record this name for decisions.", option("NAME")] = None,
@@ -347,24 +339,18 @@ def view(
     """
     if by is not None and not approve:
         raise click.UsageError("--by names who approves; add --approve")
-    decider = (by or getpass.getuser()) if approve else None
     with open_log_at(where) as log:
+        decisions = Approvals(log, by or getpass.getuser()) if approve else None
         session = find_session(log, session)
         with reject(ImportError), reject(OSError, about=f"--port {port}: "):
-            asyncio.run(_serve(log, session, port, decider, browser=browser, as_json=as_json))
+            server = TraceServer(log, port=port, decisions=decisions)
+            asyncio.run(_serve(server, session, browser=browser, as_json=as_json))
 
 
 async def _serve(
-    log: EventLog,
-    session: str | None,
-    port: int,
-    decider: str | None,
-    *,
-    browser: bool,
-    as_json: bool,
+    server: TraceServer, session: str | None, *, browser: bool, as_json: bool
 ) -> None:
-    decisions = Approvals(log, decider) if decider is not None else None
-    async with TraceServer(log, port=port, decisions=decisions) as server:
+    async with server:
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)
         if browser:

@@ -35,9 +35,8 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
         with report_errors(), open_patiently(find_place(where), readonly=readonly) as log:
             yield log
     except LogError as error:
-        click.echo(
-            f"{click.style('error', fg='red')}: {legible(scrub(str(error)), err=True)}", err=True
-        )
+        problem = legible(scrub(str(error)), err=True)
+        click.echo(f"{click.style('error', fg='red')}: {problem}", err=True)
         raise SystemExit(EXIT_CODES["log_unusable"]) from None
 
 

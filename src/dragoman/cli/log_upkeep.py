@@ -57,17 +57,12 @@ def verify(
 def _read_heads(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
-    with reject(
-        ValueError,
-        TypeError,
-        KeyError,
-        about=f"{path}: is neither a list of sessions nor a table of hashes: ",
-    ):
+    about = f"{path}: is neither a list of sessions nor a table of hashes: "
+    with reject(ValueError, TypeError, KeyError, about=about):
         data = json.loads(Path(path).read_text("utf-8"))
-        heads = (
-            {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
-        )
-        return msgspec.convert(heads, dict[str, str])
+        if isinstance(data, list):
+            data = {entry["session"]: entry["head"] for entry in data}
+        return msgspec.convert(data, dict[str, str])
 
 
 @click.command("export")
@@ -152,9 +147,8 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(
-            "give an age such as 90d, 12h or 8w, or a day such as 2026-01-31"
-        ) from None
+        problem = "give an age such as 90d, 12h or 8w, or a day such as 2026-01-31"
+        raise click.BadParameter(problem) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -174,16 +168,12 @@ def prune(
 ) -> None:
     """Remove every session whose last record is older than AGE; the log records the removal."""
     with open_log_at(where) as log:
-        old = [
-            entry.session
-            for entry in log.sessions()
-            if entry.updated < before and entry.session != ADMINISTRATION
-        ]
+        names = [entry.session for entry in log.sessions() if entry.updated < before]
+    old = [name for name in names if name != ADMINISTRATION]
     if old and not dry_run:
         if not yes and not sys.stdin.isatty():
-            raise click.UsageError(
-                "removing sessions needs --yes without a terminal; --dry-run lists them"
-            )
+            problem = "removing sessions needs --yes without a terminal; --dry-run lists them"
+            raise click.UsageError(problem)
         if not yes:
             question = f"Remove {plural(len(old), 'session')} for good?"
             click.confirm(question, abort=True, err=True)

@@ -38,9 +38,8 @@ def make_server(place: str | None) -> Any:
         session: str = "",
     ) -> str:
         """Sum the cost of the recorded calls, of all sessions or of one."""
-        return _run(
-            "log", "cost", "--json", f"--by={by}", *log, "--", *([session] * bool(session))
-        )
+        chosen = [session] if session else []
+        return _run("log", "cost", "--json", f"--by={by}", *log, "--", *chosen)
 
     @reads
     async def estimate_cost(model: str, input_tokens: int, output_tokens: int = 0) -> str:

@@ -117,20 +117,13 @@ def list_command(
     """
     with report_errors():
         registry = load_registry()
-        catalogue = _ModelList(
-            registry,
-            registry.prices(),
-            _local_entries() | _live_entries(registry, name, live=live),
-        )
+        found = _local_entries() | _live_entries(registry, name, live=live)
+        catalogue = _ModelList(registry, registry.prices(), found)
         entries = catalogue.find(name)
         if excluded or replace(wanted, configured=False) != ModelFilter():
             chats = [entry for entry in entries if everything or catalogue.chats(entry)]
-            _show_choice(
-                catalogue,
-                _choose(catalogue, chats, wanted),
-                as_json=as_json,
-                show_excluded=excluded,
-            )
+            choice = _choose(catalogue, chats, wanted)
+            _show_choice(catalogue, choice, as_json=as_json, listed=excluded)
             return
         if wanted.configured:
             entries = [entry for entry in entries if entry.status == "configured"]
@@ -151,34 +144,26 @@ def _choose(catalogue: _ModelList, entries: list[ModelEntry], options: ModelFilt
     except ValueError as error:
         option, _, problem = str(error).partition(" " if str(error).startswith("max") else ": ")
         raise click.UsageError(f"--{option.replace('_', '-')}: {problem}") from error
-    return choose_among(
-        [entry for entry in entries if entry.group is None], wanted, catalogue.prices
-    )
+    single = [entry for entry in entries if entry.group is None]
+    return choose_among(single, wanted, catalogue.prices)
 
 
-def _show_choice(
-    catalogue: _ModelList, choice: Choice, *, as_json: bool, show_excluded: bool
-) -> None:
+def _show_choice(catalogue: _ModelList, choice: Choice, *, as_json: bool, listed: bool) -> None:
+    """Print the models that fit, and the excluded ones: how many, or a list with reasons."""
     if as_json:
-        excluded = {name: list(reasons) for name, reasons in choice.excluded.items()}
-        show_json(
-            {"models": [catalogue.as_data(entry) for entry in choice.models], "excluded": excluded}
-        )
+        models = [catalogue.as_data(entry) for entry in choice.models]
+        show_json({"models": models, "excluded": choice.excluded})
         return
-    rows = [_row(catalogue, entry) for entry in choice.models]
+    rows = [_row(catalogue, entry)[:-1] for entry in choice.models]
     if rows:
-        show_pages(
-            format_table(_HEADS[:-1], [row[:-1] for row in rows], right=_RIGHT), use_pager=False
-        )
-    if show_excluded:
-        show_table(
-            ["EXCLUDED", "WHY"],
-            [[name, ", ".join(reasons)] for name, reasons in choice.excluded.items()],
-        )
+        show_pages(format_table(_HEADS[:-1], rows, right=_RIGHT), use_pager=False)
+    if listed:
+        reasons = [[name, ", ".join(why)] for name, why in choice.excluded.items()]
+        show_table(["EXCLUDED", "WHY"], reasons)
     counts = Counter([reason for reasons in choice.excluded.values() for reason in reasons])
     why = ", ".join([f"{reason} {count}" for reason, count in counts.most_common()])
     more = f"; {len(choice.excluded)} are excluded: {why}" if why else ""
-    hint = "; --excluded lists them" if why and not show_excluded else ""
+    hint = "; --excluded lists them" if why and not listed else ""
     click.echo(f"{len(rows)} models fit, cheapest first{more}{hint}")
 
 
@@ -199,10 +184,8 @@ class _ModelList(Struct):
             return [self.entry(each) for each in names]
         if name not in names and name not in self.registry.aliases():
             is_pattern = any(sign in name for sign in "*?[")
-            pattern = name if is_pattern else f"*{name}*"
-            fitting = [
-                each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())
-            ]
+            pattern = (name if is_pattern else f"*{name}*").lower()
+            fitting = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern)]
             if fitting:
                 return [self.entry(each) for each in fitting]
             # A name that is not listed is accepted unless it is a pattern: a local server that is
@@ -234,17 +217,13 @@ class _ModelList(Struct):
         return str(adapter.api_key_env) if adapter.base_url else "base_url in models.yaml"
 
     def key_variable(self, entry: ModelEntry) -> str | None:
-        return (
-            None if entry.adapter == "local" else self.registry.adapter(entry.adapter).api_key_env
-        )
+        is_local = entry.adapter == "local"
+        return None if is_local else self.registry.adapter(entry.adapter).api_key_env
 
     def as_data(self, entry: ModelEntry) -> dict[str, Any]:
         price = self.price(entry)
-        unknown = {"value": None, "source": "unknown"}
-        facts = {
-            name: unknown | msgspec.to_builtins(fact)
-            for name, fact in asdict(entry.capabilities).items()
-        }
+        unknown, known = {"value": None, "source": "unknown"}, asdict(entry.capabilities)
+        facts = {name: unknown | msgspec.to_builtins(fact) for name, fact in known.items()}
         return {
             "id": entry.id,
             "adapter": entry.adapter,
@@ -334,26 +313,19 @@ def _show_all(
     catalogue: _ModelList, entries: list[ModelEntry], *, everything: bool, use_pager: bool
 ) -> None:
     shown = [entry for entry in entries if everything or catalogue.chats(entry)]
-    rows = [_row(catalogue, entry) for entry in shown]
     heads = _HEADS if any(entry.aliases for entry in shown) else _HEADS[:-1]
+    rows = [_row(catalogue, entry)[: len(heads)] for entry in shown]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = []
-    if rows:
-        cells = [row[: len(heads)] for row in rows]
-        lines = format_table(heads, cells, right=_RIGHT, width=width)
+    lines = format_table(heads, rows, right=_RIGHT, width=width) if rows else []
     usable = sum(entry.status == "configured" for entry in shown)
-    lines.append(
-        f"{len(shown)} models, {usable} can be used now (*); dragoman models NAME shows where each"
-        " fact is from"
-    )
+    advice = "dragoman models NAME shows where each fact is from"
+    lines.append(f"{len(shown)} models, {usable} can be used now (*); {advice}")
     missing = list(dict.fromkeys(each for entry in shown if (each := catalogue.needs(entry))))
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         lines.append(f"the others need {', '.join(missing[:3])}{more}; see dragoman keys")
-    if len(shown) < len(entries):
-        lines.append(
-            f"{len(entries) - len(shown)} that embed or transcribe are left out; --all lists them"
-        )
+    if hidden := len(entries) - len(shown):
+        lines.append(f"{hidden} that embed or transcribe are left out; --all lists them")
     show_pages(lines, use_pager=use_pager)
 
 
@@ -384,9 +356,8 @@ def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
     missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"
-    click.echo(
-        legible(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}")
-    )
+    status = entry.status.replace("_", " ") + (f"; {missing}" if missing else "")
+    click.echo(legible(f"{entry.id}: {status}"))
     labels = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,
@@ -417,6 +388,5 @@ def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
 
 
 def _write_rates(priced: PriceRow | Tier) -> str:
-    return ", ".join(
-        [f"{rate} {getattr(priced, rate)}" for rate in _RATES if getattr(priced, rate) is not None]
-    )
+    rates = {rate: getattr(priced, rate) for rate in _RATES}
+    return ", ".join([f"{rate} {usd}" for rate, usd in rates.items() if usd is not None])

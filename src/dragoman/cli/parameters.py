@@ -48,6 +48,9 @@ def option(
     return Meta(ge=ge, le=le, extra=settings | ({"flags": flags} if flags else {}))
 
 
+Port: TypeAlias = Annotated[
+    int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535)
+]
 Json: TypeAlias = Annotated[bool, option(flags="--json")]
 ExistingFile: TypeAlias = Annotated[
     str | None, option(type=click.Path(exists=True, dir_okay=False))

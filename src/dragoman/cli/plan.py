@@ -43,8 +43,7 @@ def command(
         planned = provider.plan(read_conversation(file))
         provider.close()
         if as_json:
-            shown = {**msgspec.to_builtins(planned), "fits": planned.fits}
-            show_json(shown)
+            show_json({**msgspec.to_builtins(planned), "fits": planned.fits})
         else:
             show_plan(planned, everything=everything)
     if planned.refused is not None or planned.fits is False:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -131,9 +132,7 @@ def _bind_readline(commands: list[str]) -> None:
         return
 
     def complete(text: str, state: int) -> str | None:
-        found = (
-            [name for name in commands if name.startswith(text)] if text.startswith("/") else []
-        )
+        found = [name for name in commands if text.startswith("/") and name.startswith(text)]
         return found[state] if state < len(found) else None
 
     readline.set_completer_delims(" ")
@@ -160,9 +159,7 @@ def _hide_keys(*, raw: bool) -> Iterator[None]:
     flags = (before[3] & ~termios.ECHO) | termios.NOFLSH
     if raw:
         flags &= ~termios.ICANON
-    change: Callable[[list[Any]], None] = lambda mode: termios.tcsetattr(
-        sys.stdin, termios.TCSADRAIN, mode
-    )
+    change = partial(termios.tcsetattr, sys.stdin, termios.TCSADRAIN)
     change([*before[:3], flags, *before[4:]])
     try:
         yield

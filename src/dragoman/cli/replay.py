@@ -103,10 +103,8 @@ def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[r
 
 def _judge(report: ChainReport) -> None:
     if report.first is not None:
-        click.echo(
-            f"{click.style('BROKEN', fg='red')}: {report.first}. What follows proves nothing.",
-            err=True,
-        )
+        broken = click.style("BROKEN", fg="red")
+        click.echo(f"{broken}: {report.first}. What follows proves nothing.", err=True)
         raise SystemExit(EXIT_CODES["log_broken"])
 
 

@@ -14,6 +14,7 @@ from .console import legible
 from .errors import report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
+from .retrieval import TextFile
 
 
 class _RerankOptions(retrieval.RetrievalOptions, frozen=True):
@@ -34,9 +35,7 @@ def command(
     query: str,
     documents: tuple[str, ...],
     *,
-    file: Annotated[
-        retrieval.TextFile, "Read documents, one per line; - is standard input."
-    ] = None,
+    file: Annotated[TextFile, "Read documents, one per line; - is standard input."] = None,
     top_k: Annotated[int | None, "Print only the N best documents.", option("N", ge=1)] = None,
     options: _RerankOptions,
     as_json: Annotated[Json, "Print the ranking and the usage as JSON."] = False,

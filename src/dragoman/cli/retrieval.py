@@ -14,7 +14,7 @@ from ..messages import LossWarning
 from ..prices import cost
 from ..retrieval import Embeddings, Ranking, connect_embedder, connect_reranker
 from ..sync import SyncEmbedder, SyncReranker
-from .console import legible
+from .console import notify
 from .errors import reject
 from .options import ModelOptions, load_registry
 from .parameters import option
@@ -58,10 +58,8 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: Retrie
         with reject(ValueError):
             return blocking(connect(model, retries=2, **settings))
     except InvalidModelError as error:
-        error.advice = (
-            "A name is vendor:model or an alias of models.yaml; a server of your own needs "
-            "--base-url."
-        )
+        server = "a server of your own needs --base-url."
+        error.advice = f"A name is vendor:model or an alias of models.yaml; {server}"
         raise
 
 
@@ -78,4 +76,4 @@ def describe_bill(found: Embeddings | Ranking) -> dict[str, Any]:
 def show_warnings(warnings: Sequence[LossWarning]) -> None:
     """Print warnings about requested features that were not applied."""
     for warning in warnings:
-        click.echo(legible(f"warning: {warning}"), err=True)
+        notify(f"warning: {warning}")

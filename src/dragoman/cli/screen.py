@@ -15,7 +15,7 @@ import click
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
 from ..messages import LossWarning
 from ..sync import SyncEventStream
-from .console import console, legible
+from .console import console, legible, notify
 
 _PAUSE = 0.06  # minimum number of seconds between two redraws
 
@@ -24,9 +24,8 @@ def describe_call(event: ToolUseEnd) -> str:
     """Return a proposed call with its arguments as text, or why the call is invalid."""
     if event.intent is None:
         return f"not a usable proposal: {event.problem}: {event.detail}"
-    arguments = json.dumps(
-        event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None
-    )
+    given = event.intent.input
+    arguments = json.dumps(given, ensure_ascii=False, indent=2 if len(given) > 1 else None)
     return f"proposed, not executed: {event.intent.tool_name}({arguments})"
 
 
@@ -86,9 +85,9 @@ class PlainScreen:
 def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
     """Print warnings about lost content, and the finish reason if it is unusual."""
     for warning in warnings:
-        click.echo(legible(f"warning: {warning}", err=True), err=True)
+        notify(f"warning: {warning}")
     if finish_reason not in ("stop", "tool_calls", "cancelled"):
-        click.echo(f"(ended: {finish_reason})", err=True)
+        notify(f"(ended: {finish_reason})")
 
 
 class MarkdownScreen:
@@ -126,9 +125,8 @@ class MarkdownScreen:
             self._draw(self._text, self._thinking, style="dim italic")
         elif isinstance(event, ToolUseStart):
             self._settle()
-            self._live.update(
-                self._text(f"{legible(event.tool_name)} …", style="dim"), refresh=True
-            )
+            name = self._text(f"{legible(event.tool_name)} …", style="dim")
+            self._live.update(name, refresh=True)
         elif isinstance(event, ToolUseEnd):
             self._settle()
             self._screen.print(self._text(legible(describe_call(event)), style="bold yellow"))

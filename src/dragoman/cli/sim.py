@@ -10,7 +10,7 @@ import click
 
 from ..sim import ConfigError, read_script, serve
 from .errors import reject, report_errors
-from .parameters import Json, add_options, option
+from .parameters import Json, Port, add_options
 
 
 @click.command("sim")
@@ -20,9 +20,7 @@ def command(
     script: Path,
     *,
     host: Annotated[str, "Listen on this address."] = "127.0.0.1",
-    port: Annotated[
-        int, "Listen on this port; 0 is any free port.", option(ge=0, le=65535)
-    ] = 8080,
+    port: Port = 8080,
     seed: Annotated[int | None, "Use this seed instead of the script's."] = None,
     check: Annotated[bool, "Check the script and exit."] = False,
     as_json: Annotated[Json, "Print the addresses as JSON."] = False,
@@ -35,9 +33,8 @@ def command(
         read = read_script(script)
     if check:
         facts = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
-        click.echo(
-            json.dumps(facts) if as_json else f"{script}: {len(read.rules)} rules for {read.model}"
-        )
+        text = f"{script}: {len(read.rules)} rules for {read.model}"
+        click.echo(json.dumps(facts) if as_json else text)
         return
     settings: dict[str, Any] = {} if seed is None else {"seed": seed}
     server = serve(read, host=host, port=port, **settings)

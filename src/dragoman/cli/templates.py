@@ -99,9 +99,8 @@ def list_all(*, as_json: Annotated[Json, "Print the templates as JSON."] = False
     if as_json:
         show_json({name: msgspec.to_builtins(saved) for name, saved in found.items()})
     elif not found:
-        click.echo(
-            f"there are no templates in {_folder()}; make one: dragoman templates edit NAME"
-        )
+        advice = "make one: dragoman templates edit NAME"
+        click.echo(f"there are no templates in {_folder()}; {advice}")
     else:
         rows = []
         for name, saved in found.items():
@@ -158,9 +157,8 @@ def save(
     """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
     path = _path(name)
     if path.exists() and not replace:
-        raise click.UsageError(
-            f"the template {name} exists; use --replace, or choose another name"
-        )
+        advice = "use --replace, or choose another name"
+        raise click.UsageError(f"the template {name} exists; {advice}")
     if prompt is None and system is None:
         raise click.UsageError("there is nothing to save; give PROMPT or --system")
     form = None if schema is None else read_schema(schema)  # an invalid one is an error here
@@ -187,12 +185,9 @@ def _list_names() -> list[str]:
 def _load(name: str) -> SavedPrompt:
     path = _path(name)
     if not path.exists():
-        known = _list_names()
-        hint = suggest(name, known) or (
-            f"known are {', '.join(known)}"
-            if known
-            else f"make it: dragoman templates edit {name}"
-        )
+        known, hint = _list_names(), f"make it: dragoman templates edit {name}"
+        if known:
+            hint = suggest(name, known) or f"known are {', '.join(known)}"
         raise click.UsageError(f"there is no template {name!r} in {_folder()}; {hint}")
     with reject(OSError, about=f"{path} cannot be read: "):
         return _parse(path.read_bytes(), path)

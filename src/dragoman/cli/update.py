@@ -45,15 +45,13 @@ def update_command(
             kind, listed = registry.read_list(_read(source))
         found = registry.compare(_read_known(), PriceTable.bundled(), listed)
         if as_json:
-            show_json(
-                {"format": kind, "added": found.added, "changed": found.changed, "odd": found.odd}
-            )
+            changes = {"added": found.added, "changed": found.changed, "odd": found.odd}
+            show_json({"format": kind, **changes})
         else:
             _show(kind, found)
         if found.odd and not force:
-            raise click.UsageError(
-                f"{len(found.odd)} changes look wrong; nothing was changed. --force takes them"
-            )
+            problem = "changes look wrong; nothing was changed. --force takes them"
+            raise click.UsageError(f"{len(found.odd)} {problem}")
         if not dry_run:
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             url = urlsplit(source)
@@ -70,31 +68,25 @@ def _show(kind: str, found: Any) -> None:
         click.echo(f"... and {len(lines) - _SHOWN} more; --json has them all")
     for line in found.odd:
         click.echo(f"! {line}", err=True)
-    click.echo(
-        f"{registry.read_sources()[kind].format}: {len(found.added)} new models, {len(found.changed)} "
-        "changes"
-    )
+    name, added, changed = registry.read_sources()[kind].format, found.added, found.changed
+    click.echo(f"{name}: {len(added)} new models, {len(changed)} changes")
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the capabilities in the bundled catalogue, by vendor and model."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
     for vendor in registry.vendor_names():
-        models = registry.load_vendor(vendor).models
-        known[vendor] = {
-            name: {key: facts.known(fact) for key, fact in FACTS.items()}
-            for name, facts in models.items()
-        }
+        known[vendor] = models = {}
+        for name, facts in registry.load_vendor(vendor).models.items():
+            models[name] = {key: facts.known(fact) for key, fact in FACTS.items()}
     return known
 
 
 def _read(source: str) -> bytes:
     if "://" not in source:
         return Path(source).read_bytes()
-    if not source.startswith("https://") and urlsplit(source).hostname not in (
-        "127.0.0.1",
-        "localhost",
-    ):
+    is_secure = source.startswith("https://")
+    if not is_secure and urlsplit(source).hostname not in ("127.0.0.1", "localhost"):
         raise registry.ListError("only https URLs are read; give one that begins with https://")
     return asyncio.run(_fetch(source))
 
