@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from .. import errors
 from .. import log as logs
@@ -149,13 +148,17 @@ class ReplayProvider(ReplyProvider):
     def open(self, request: Request) -> Reply:
         return _RecordedReply(self, request)
 
-    def take(self, request: Request) -> Recorded:
-        """Return the next recorded call, which must match the request."""
+    def take(
+        self, request: Request
+    ) -> tuple[RecordedAssembler | None, errors.ProviderError | None]:
+        """Return the reply of the next recorded call, which must match, and its error."""
         call = self._match(request)
         self._asked += 1
-        failed = call.failure is not None or call.reply is None
-        error = _to_error(call.failure, request) if failed else None
-        return Recorded(call.reply, call.completed, error, self._intents)
+        error = None if call.failure is None else _to_error(call.failure, request)
+        if call.reply is None:
+            return None, error
+        out = _assemble(call, call.reply, error, request, self._intents)
+        return out, out.error
 
     def _match(self, request: Request) -> _Call:
         number = self._asked + 1
@@ -217,11 +220,7 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return plain
 
 
-def _to_error(failure: logs.CallFailed | None, request: Request) -> errors.ProviderError:
-    if failure is None:
-        return errors.InvalidResponseError(
-            "the log does not say how this call ended", request_id=request.request_id
-        )
+def _to_error(failure: logs.CallFailed, request: Request) -> errors.ProviderError:
     where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
     placed = words.startswith(where)
     words = words.removeprefix(where)
@@ -261,15 +260,6 @@ def _walk(kind: type[errors.ProviderError]) -> Iterator[type[errors.ProviderErro
 # --- emitting a recorded reply as events -------------------------------------------------------
 
 
-class Recorded(Struct, frozen=True):
-    """A recorded call: the reply, its usage, the error that ended it, and the intents by id."""
-
-    reply: logs.MessageRecorded | None
-    completed: logs.CallCompleted | None
-    error: errors.ProviderError | None
-    intents: dict[str, ToolIntent]
-
-
 class _RecordedReply(AssembledReply):
     """A recorded reply that is delivered at once, followed by its error if the call failed."""
 
@@ -280,11 +270,8 @@ class _RecordedReply(AssembledReply):
 
     async def next(self) -> list[Event]:
         if self.out is None:
-            recorded = self._provider.take(self.request)
-            self._error = recorded.error
-            if recorded.reply is not None:
-                self.out = _assemble(recorded, recorded.reply, self.request)
-                self._error = self.out.error
+            self.out, self._error = self._provider.take(self.request)
+            if self.out is not None:
                 return self.out.take()
         if self._error is not None:
             error, self._error = self._error, None
@@ -296,7 +283,11 @@ class _RecordedReply(AssembledReply):
 
 
 def _assemble(
-    recorded: Recorded, reply: logs.MessageRecorded, request: Request
+    call: _Call,
+    reply: logs.MessageRecorded,
+    error: errors.ProviderError | None,
+    request: Request,
+    intents: dict[str, ToolIntent],
 ) -> RecordedAssembler:
     out = RecordedAssembler(
         request_id=request.request_id,
@@ -309,15 +300,15 @@ def _assemble(
     assert isinstance(reply.message, Assistant)
     for block in reply.message.content:
         if isinstance(block, ToolCall):
-            intent = _find_intent(reply, block, recorded.intents)
+            intent = _find_intent(reply, block, intents)
             is_ended = reply.finish_reason in ("stop", "tool_calls", None)
             is_whole = is_ended and block.arguments is not None
             out.call(block, _literal_arguments(block, intent), intent, is_whole=is_whole)
         else:
             out.block(block)
-    usage = reply.usage or (recorded.completed.usage if recorded.completed else Usage())
+    usage = reply.usage or (call.completed.usage if call.completed else Usage())
     finish = reply.finish_reason or "stop"
-    out.end(finish, usage, reply.warnings, recorded.error, paused=reply.paused)
+    out.end(finish, usage, reply.warnings, error, paused=reply.paused)
     return out
 
 

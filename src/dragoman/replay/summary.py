@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from .. import log as logs
 from ..events import ToolIntent
-from ..messages import Assistant, Text
+from ..messages import Assistant, Message, Text
 
 _LONGEST = 160
 
@@ -35,11 +35,9 @@ def describe(record: logs.LogRecord, *, started: bool | None = None) -> str:
     if isinstance(payload, logs.ToolIntentClosed) and payload.started is None:
         payload = replace(payload, started=started)
     headline = make_headline(payload)
-    return shorten(
-        _write(payload)
-        if headline is None
-        else _join(str(headline), _find_content(payload), by=": ")
-    )
+    if headline is None:
+        return shorten(_write(payload))
+    return shorten(_join(str(headline), _find_content(payload), by=": "))
 
 
 def make_headline(payload: Any) -> Headline | None:
@@ -47,8 +45,10 @@ def make_headline(payload: Any) -> Headline | None:
 
     Return ``None`` if the type of the record is unknown.
     """
-    words = _HEADLINES.get(type(payload))
-    return words(payload) if words is not None else None
+    if type(payload) not in _HEADLINES:
+        return None
+    label, write = _HEADLINES[type(payload)]
+    return Headline(label or _name_speaker(payload.message), write(payload))
 
 
 def _find_content(payload: Any) -> str | None:
@@ -66,12 +66,9 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
     if set(arguments) == {"command"}:
         return f"{name} {_cut(str(arguments['command']))}"
     if "path" in arguments:
-        rest = {
-            key: value for key, value in arguments.items() if key not in ("path", "old", "new")
-        }
-        return _join(
-            f"{name} {_cut(str(arguments['path']))}", _write(rest) if rest else None, by=" "
-        )
+        left_out = ("path", "old", "new")
+        rest = {key: value for key, value in arguments.items() if key not in left_out}
+        name, arguments = f"{name} {_cut(str(arguments['path']))}", rest
     return f"{name} {_write(arguments)}" if arguments else name
 
 
@@ -109,46 +106,47 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-# --- summary lines of sessions and turns -------------------------------------------------------
+# --- the text of each record -------------------------------------------------------------------
 
 
-def _started(it: logs.SessionStarted) -> Headline:
+def _started(it: logs.SessionStarted) -> str:
     tools = f"with {', '.join(it.tools)}" if it.tools else None
     place = it.forked_from
     forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
-    return Headline("session", _join(_join(it.provider, it.model, by=":"), tools, forked, by=" "))
+    return _join(_join(it.provider, it.model, by=":"), tools, forked, by=" ")
 
 
-def _resumed(it: logs.SessionResumed) -> Headline:
+def _resumed(it: logs.SessionResumed) -> str:
     count = len(it.open_intents)
     changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
     opened = f"{_number(count, 'intent')} open" if count else None
     again = f"going back to record {it.at}" if it.at is not None else None
-    return Headline(
-        "resumed", _join(f"after record {it.after}", again, opened, it.reason, changed)
-    )
+    return _join(f"after record {it.after}", again, opened, it.reason, changed)
 
 
-def _finished(it: logs.SessionFinished) -> Headline:
+def _finished(it: logs.SessionFinished) -> str:
     turns = f"after {_number(it.turns, 'turn')}" if it.turns is not None else None
-    return Headline("finished", _join(_join(it.outcome, turns, by=" "), it.detail, by=": "))
+    return _join(_join(it.outcome, turns, by=" "), it.detail, by=": ")
 
 
-def _turn(it: logs.TurnStarted) -> Headline:
+def _turn(it: logs.TurnStarted) -> str:
     model = _join(it.provider, it.model, by=":")
-    return Headline("turn", _join(str(it.number), f"({model})" if model else None, by=" "))
+    return f"{it.number} ({model})" if model else str(it.number)
 
 
-def _message(it: logs.MessageRecorded) -> Headline:
+def _name_speaker(message: Message) -> str:
+    return f"{type(message).__name__.lower().replace('toolresult', 'tool result')}:"
+
+
+def _message(it: logs.MessageRecorded) -> str:
     message = it.message
-    speaker = type(message).__name__.lower().replace("toolresult", "tool result")
     if isinstance(message, Assistant):
         calls = [f"→ {call.name}" for call in message.tool_calls]
         content = _join(_cut(message.text), *calls, by=" ")
     else:
         content = _text(message.content)
     losses = f"[{len(it.warnings)} lost in translation] " if it.warnings else ""
-    return Headline(f"{speaker}:", f"{losses}{content}")
+    return f"{losses}{content}"
 
 
 def _text(content: Any) -> str:
@@ -161,53 +159,50 @@ def _text(content: Any) -> str:
     return " ".join(parts)
 
 
-def _projected(it: logs.ContextProjected) -> Headline:
+def _projected(it: logs.ContextProjected) -> str:
     why = " because the model refused it" if it.reason == "overflow" else ""
     count = _number(len(it.left_out), "message")
-    return Headline(
-        "context",
-        f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens",
-    )
+    return f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens"
 
 
-# --- summary lines of model calls --------------------------------------------------------------
+def _summarised(it: logs.ContextSummarised) -> str:
+    place = f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages)"
+    return f"{place}: {it.text or 'compacted by the provider'}"
 
 
-def _called(it: logs.CallStarted) -> Headline:
-    about = (
-        f"about {it.estimated_input_tokens} tokens"
-        if it.estimated_input_tokens is not None
-        else None
-    )
+def _called(it: logs.CallStarted) -> str:
+    tokens = it.estimated_input_tokens
+    about = f"about {tokens} tokens" if tokens is not None else None
     reason = f" ({it.retry_reason})" if it.retry_reason else ""
     again = f"attempt {it.attempt + 1}{reason}" if it.attempt else None
-    return Headline("call", _join(f"{it.provider}:{it.model}", about, again))
+    return _join(f"{it.provider}:{it.model}", about, again)
 
 
-def _answered(it: logs.CallCompleted) -> Headline:
+def _answered(it: logs.CallCompleted) -> str:
     cached = f" ({it.cached_input_tokens} cached)" if it.cached_input_tokens else ""
-    facts = _join(
+    return _join(
+        f"{it.provider}:{it.model}",
         f"{_count(it.input_tokens)}{cached} in",
         f"{_count(it.output_tokens)} out" + (" (estimated)" if it.estimated else ""),
         f"{it.latency_ms / 1000:.2f} s",
         f"${it.cost_usd}" if it.cost_usd is not None else "price unknown",
         it.stop_reason,
     )
-    return Headline("reply", f"{it.provider}:{it.model}, {facts}")
 
 
 def _count(tokens: int | None) -> str:
     return "?" if tokens is None else str(tokens)
 
 
-def _call_failed(it: logs.CallFailed) -> Headline:
+def _call_failed(it: logs.CallFailed) -> str:
     status = f" {it.status}" if it.status is not None else ""
-    return Headline(
-        "error", f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}"
-    )
+    return f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}"
 
 
-# --- summary lines of tool calls and permissions -----------------------------------------------
+def _kept(it: logs.LlmExchangeKept) -> str:
+    kept = f"not kept: {it.problem}" if it.problem else "the reply is kept"
+    return f"{it.provider}:{it.model}, {kept}"
+
 
 _ENDS = {
     True: " after it had begun to run, and what it did is not known",
@@ -221,17 +216,10 @@ _SCOPES = {
 }
 
 
-def _closed(it: logs.ToolIntentClosed) -> Headline:
-    return Headline("closed", f"{it.tool_name or it.intent_id}{_ENDS[it.started]}: {it.reason}")
-
-
-def _granted(it: logs.PermissionGranted) -> Headline:
+def _granted(it: logs.PermissionGranted) -> str:
     beyond = _SCOPES.get(it.scope, "") + (f" {it.prefix!r}" if it.prefix else "")
     edited = f", with {_write(it.input)}" if it.input is not None else ""
-    return Headline(
-        "allowed",
-        _join(f"{it.tool_name}, by {_find_source(it)}{beyond}{edited}", it.reason, by=": "),
-    )
+    return _join(f"{it.tool_name}, by {_find_source(it)}{beyond}{edited}", it.reason, by=": ")
 
 
 def _find_source(it: logs.PermissionGranted | logs.PermissionDenied) -> str:
@@ -240,15 +228,17 @@ def _find_source(it: logs.PermissionGranted | logs.PermissionDenied) -> str:
     return f"rule: {it.rule}" if it.by == "policy" else f"{it.by} (rule {it.rule})"
 
 
-def _running(it: logs.ToolStarted) -> Headline:
+def _decided(it: logs.PermissionAnswered) -> str:
+    decision = "allowed" if it.allowed else "denied"
+    return _join(f"{it.by} {decision} {it.intent_id}", it.reason, by=": ")
+
+
+def _running(it: logs.ToolStarted) -> str:
     sandbox = it.context.get("sandbox")
-    return Headline(
-        "running",
-        describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else ""),
-    )
+    return describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else "")
 
 
-def _observed(it: logs.ToolObserved) -> Headline:
+def _observed(it: logs.ToolObserved) -> str:
     is_text = isinstance(it.content, str)
     facts = _join(
         "an error" if it.is_error and it.exit_code is None else None,
@@ -257,66 +247,56 @@ def _observed(it: logs.ToolObserved) -> Headline:
         f"{it.duration_ms / 1000:.1f} s" if it.duration_ms is not None else None,
         "cut to its limit" if it.truncated else None,
     )
-    return Headline("result", f"{it.tool_name}: {facts}")
+    return f"{it.tool_name}: {facts}"
 
 
-_HEADLINES: dict[type, Callable[[Any], Headline]] = {
-    logs.SessionStarted: _started,
-    logs.SessionResumed: _resumed,
-    logs.SessionFinished: _finished,
-    logs.TurnStarted: _turn,
-    logs.MessageRecorded: _message,
-    logs.ContextProjected: _projected,
-    logs.ContextSummarised: lambda it: Headline(
-        "summary",
-        f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): "
-        f"{it.text or 'compacted by the provider'}",
+# The label and the text of each type of record; the label of a message is its role.
+_HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
+    logs.SessionStarted: ("session", _started),
+    logs.SessionResumed: ("resumed", _resumed),
+    logs.SessionFinished: ("finished", _finished),
+    logs.TurnStarted: ("turn", _turn),
+    logs.MessageRecorded: ("", _message),
+    logs.ContextProjected: ("context", _projected),
+    logs.ContextSummarised: ("summary", _summarised),
+    logs.ModelSwapped: (
+        "model", lambda it: f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"
     ),
-    logs.ModelSwapped: lambda it: Headline(
-        "model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"
+    logs.BudgetExceeded: (
+        "budget", lambda it: f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()
     ),
-    logs.BudgetExceeded: lambda it: Headline(
-        "budget", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()
+    logs.CallStarted: ("call", _called),
+    logs.CallCompleted: ("reply", _answered),
+    logs.CallFailed: ("error", _call_failed),
+    logs.LlmExchangeKept: ("raw", _kept),
+    logs.RoutingChosen: ("routing", lambda it: f"{it.chosen}: {it.reason}"),
+    logs.RoutingSwitched: ("routing", lambda it: f"{it.from_} to {it.to}: {it.reason}"),
+    logs.ProviderUnavailable: (
+        "routing", lambda it: f"{it.provider} gets no calls now: {it.trigger_reason}"
     ),
-    logs.CallStarted: _called,
-    logs.CallCompleted: _answered,
-    logs.CallFailed: _call_failed,
-    logs.LlmExchangeKept: lambda it: Headline(
-        "raw",
-        f"{it.provider}:{it.model}, "
-        + (f"not kept: {it.problem}" if it.problem else "the reply is kept"),
+    logs.ProviderRecovered: (
+        "routing", lambda it: f"{it.provider} gets calls again after {it.downtime_seconds:.0f} s"
     ),
-    logs.RoutingChosen: lambda it: Headline("routing", f"{it.chosen}: {it.reason}"),
-    logs.RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
-    logs.ProviderUnavailable: lambda it: Headline(
-        "routing", f"{it.provider} gets no calls now: {it.trigger_reason}"
+    ToolIntent: ("proposed", lambda it: describe_action(it.tool_name, it.input)),
+    logs.ToolIntentValidated: (
+        "checked", lambda it: f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"
     ),
-    logs.ProviderRecovered: lambda it: Headline(
-        "routing", f"{it.provider} gets calls again after {it.downtime_seconds:.0f} s"
+    logs.ToolIntentRejected: (
+        "rejected", lambda it: _join(it.tool_name, it.problem, it.detail, by=": ")
     ),
-    ToolIntent: lambda it: Headline("proposed", describe_action(it.tool_name, it.input)),
-    logs.ToolIntentValidated: lambda it: Headline(
-        "checked", f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"
+    logs.ToolIntentClosed: (
+        "closed", lambda it: f"{it.tool_name or it.intent_id}{_ENDS[it.started]}: {it.reason}"
     ),
-    logs.ToolIntentRejected: lambda it: Headline(
-        "rejected", _join(f"{it.tool_name}: {it.problem}", it.detail, by=": ")
+    logs.PermissionRequested: (
+        "question", lambda it: _join(f"may {it.tool_name} run", it.reason, by=": ")
     ),
-    logs.ToolIntentClosed: _closed,
-    logs.PermissionRequested: lambda it: Headline(
-        "question", _join(f"may {it.tool_name} run", it.reason, by=": ")
+    logs.PermissionGranted: ("allowed", _granted),
+    logs.PermissionDenied: (
+        "denied", lambda it: _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
     ),
-    logs.PermissionGranted: _granted,
-    logs.PermissionDenied: lambda it: Headline(
-        "denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
-    ),
-    logs.PermissionAnswered: lambda it: Headline(
-        "answer",
-        _join(
-            f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": "
-        ),
-    ),
-    logs.ToolStarted: _running,
-    logs.ToolObserved: _observed,
-    logs.ToolFailed: lambda it: Headline("failed", f"{it.tool_name}: {it.kind}: {it.message}"),
-    logs.LogPruned: lambda it: Headline("pruned", f"session {it.session}: {it.records} records"),
-}
+    logs.PermissionAnswered: ("answer", _decided),
+    logs.ToolStarted: ("running", _running),
+    logs.ToolObserved: ("result", _observed),
+    logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),
+    logs.LogPruned: ("pruned", lambda it: f"session {it.session}: {it.records} records"),
+}  # fmt: skip
