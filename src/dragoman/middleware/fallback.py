@@ -272,22 +272,14 @@ class Fallback(Wrapper):
         Unavailable candidates are included, so that skipping them is recorded.
         """
         eligible = [
-            number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)
+            number
+            for number, each in enumerate(self._candidates)
+            if self._missing[each] is None
+            and self.availability.reopens_in(each.name, each.model) == 0
         ]
         order = self.strategy.order(self._candidates, eligible, request)
-        if len(order) == len(self._candidates):
-            return order
-        rest = [number for number in range(len(self._candidates)) if number not in order]
-        # keep unavailable candidates in the order, so that skipping them is recorded
-        if self.strategy.name == "fallback":
-            return sorted([*order, *rest])
-        return [*order, *rest]
-
-    def _may_go(self, candidate: Provider) -> bool:
-        """Return whether a candidate is configured, and is available or may be probed."""
-        if self._missing[candidate] is not None:
-            return False
-        return self.availability.reopens_in(candidate.name, candidate.model) == 0
+        order += [number for number in range(len(self._candidates)) if number not in order]
+        return sorted(order) if self.strategy.name == "fallback" else order
 
     def _find_seller(self) -> PricedAs:
         """Return the price of the group.
@@ -342,8 +334,8 @@ class _Dispatched:
         self._number = number
         self._request = request
         self._last: Any = None
-        self.error: ProviderError | None = None
         self._began = owner._clock()
+        self.error: ProviderError | None = None
         self.reply = reply
         self.answered = False
         self.failed = False

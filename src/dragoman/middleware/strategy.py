@@ -46,16 +46,21 @@ _FAILED = 2.0  # a failed call is recorded with its duration multiplied by this 
 class Strategy:
     """Determine the order in which candidates are tried; a candidate is identified by its index.
 
-    ``Fallback`` reports the start, the first event and the end of each call.
+    ``Fallback`` reports the start, the first event and the end of each call. This class keeps the
+    order given.
     """
 
-    name: StrategyName
-    reason: str
+    name: StrategyName = "fallback"
+    reason: str = "fallback: the first candidate that can answer and does"
     """Why the first candidate of the order is chosen, for the records of a call."""
+
+    def __init__(self, count: int, **shown: Any) -> None:
+        self._running = [0] * count  # the calls in flight to each candidate
+        self._shown = shown
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that ``describe`` shows."""
-        return {"strategy": self.name}
+        return {"strategy": self.name, **self._shown}
 
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
@@ -73,20 +78,17 @@ class Strategy:
 
     def began(self, number: int) -> None:
         """Record that a call was sent to a candidate."""
+        self._running[number] += 1
 
     def answered(self, number: int, seconds: float) -> None:
         """Record the time to the first event of a call."""
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:
         """Record the end of a call; ``failed`` is true if it failed before its first event."""
+        self._running[number] -= 1
 
     def judged(self, number: int, outcomes: Mapping[str, int]) -> None:
         """Record a call with tools: how many tool calls of its reply were sound or faulty."""
-
-
-class _InOrder(Strategy):
-    name = "fallback"
-    reason = "fallback: the first candidate that can answer and does"
 
 
 class _Weighted(Strategy):
@@ -96,11 +98,9 @@ class _Weighted(Strategy):
     reason = "weighted: its turn by weight"
 
     def __init__(self, weights: Sequence[float]) -> None:
+        super().__init__(len(weights), weights=weights)
         self._weights = weights
         self._credit = [0.0] * len(weights)
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"strategy": self.name, "weights": list(self._weights)}
 
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
@@ -121,8 +121,8 @@ class _LeastBusy(Strategy):
     reason = "least_busy: the fewest calls in flight for its weight"
 
     def __init__(self, weights: Sequence[float]) -> None:
+        super().__init__(len(weights))
         self._weights = weights
-        self._running = [0] * len(weights)
         # Count the calls to rotate between equally busy candidates; otherwise the first would get
         # all calls at low load.
         self._served = [0] * len(weights)
@@ -132,11 +132,8 @@ class _LeastBusy(Strategy):
         return self._running[number] / weight, self._served[number] / weight
 
     def began(self, number: int) -> None:
-        self._running[number] += 1
+        super().began(number)
         self._served[number] += 1
-
-    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
-        self._running[number] -= 1
 
 
 class _LowestLatency(Strategy):
@@ -151,14 +148,11 @@ class _LowestLatency(Strategy):
     reason = "lowest_latency: the shortest time to its first event"
 
     def __init__(self, count: int, clock: Callable[[], float], half_life: float) -> None:
+        super().__init__(count, half_life=half_life)
         self._half_life = half_life
         self._clock = clock
         self._mean: list[float | None] = [None] * count
         self._measured = [0.0] * count
-        self._running = [0] * count
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"strategy": self.name, "half_life": self._half_life}
 
     def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
         mean = self._mean[number]
@@ -169,9 +163,6 @@ class _LowestLatency(Strategy):
         faded: float = 0.5 ** ((self._clock() - self._measured[number]) / self._half_life)
         return mean * faded * (self._running[number] + 1)
 
-    def began(self, number: int) -> None:
-        self._running[number] += 1
-
     def answered(self, number: int, seconds: float) -> None:
         mean, now = self._mean[number], self._clock()
         # A new measurement has a weight of one tenth; after a pause it has more.
@@ -180,7 +171,7 @@ class _LowestLatency(Strategy):
         self._measured[number] = now
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:
-        self._running[number] -= 1
+        super().ended(number, seconds, failed=failed)
         if failed:
             self.answered(number, _FAILED * max(seconds, self._mean[number] or 0.0))
 
@@ -211,14 +202,11 @@ class _MostReliable(Strategy):
     reason = "most_reliable: the fewest faulty tool calls"
 
     def __init__(self, count: int, min_sample: int) -> None:
+        super().__init__(count, min_sample=min_sample)
         self._min_sample = min_sample
         self._faulty: list[deque[bool]] = [deque(maxlen=_REMEMBERED) for _ in range(count)]
         # Count the calls too: a model that never calls a tool would be sampled without end.
         self._asked = [0] * count
-        self._running = [0] * count
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"strategy": self.name, "min_sample": self._min_sample}
 
     def rank(self, number: int, candidates: Sequence[Provider], request: Request) -> Any:
         if not has_tools(request):
@@ -235,12 +223,6 @@ class _MostReliable(Strategy):
         if self._asked[number] < self._min_sample:
             return f"{found}; it was called {self._asked[number]} of {self._min_sample} times"
         return f"{found}, at most {rate.high:.1%} with 95 % confidence"
-
-    def began(self, number: int) -> None:
-        self._running[number] += 1
-
-    def ended(self, number: int, seconds: float, *, failed: bool) -> None:
-        self._running[number] -= 1
 
     def judged(self, number: int, outcomes: Mapping[str, int]) -> None:
         self._asked[number] += 1
@@ -287,4 +269,4 @@ def make_strategy(
         return _LowestLatency(count, clock, half_life)
     if strategy == "most_reliable":
         return _MostReliable(count, min_sample)
-    return _Cheapest() if strategy == "cheapest" else _InOrder()
+    return _Cheapest(count) if strategy == "cheapest" else Strategy(count)
