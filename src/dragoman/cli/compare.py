@@ -110,9 +110,8 @@ def _show(found: Comparison) -> None:
     for reason, count in found.skipped.items():
         click.echo(legible(f"not compared, {count}: {reason}"))
     heads = ["", *[each.model for each in found.targets]]
-    names = ["answered", *HEADS.values(), "cost", "recorded cost", "median latency"]
     columns = [describe_target(each) for each in found.targets]
-    show_table(heads, [list(row) for row in zip(names, *columns, strict=True)], right=heads[1:])
+    show_table(heads, [list(row) for row in zip(HEADS, *columns, strict=True)], right=heads[1:])
     for each in found.targets:
         for line in describe_gaps(each):
             click.echo(legible(f"{each.model}: {line}"))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 
 from ..batches import BatchOptions, batch
 from ..batches.apis import open_api
+from ..batches.output import Saved, read_saved
 from ..batches.spending import parse_budget
 from ..errors import UnsupportedFeatureError
 from ..log import EventLog, open_log
 from ..prices.results import EXACT
 from ..provider import Provider, connect
-from .cases import Case, read_cases
+from .cases import Answer, Case, read_cases
 from .report import Comparison, Judge, TargetReport, read_answer
 
 
@@ -85,7 +86,7 @@ async def _ask(
             via = "model"
     given: BatchOptions = {**options, "via": via}
     found = await batch([case.to_row() for case in cases], path, model, **given)
-    answers = {row["line"]: read_answer(row) for row in _read(path)}
+    answers = _read_answers(path)
     judge = Judge(name)
     for line, case in enumerate(cases, 1):
         plan = model.plan(case.messages)
@@ -95,25 +96,22 @@ async def _ask(
     return judge.report(found.stopped, via)
 
 
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                yield msgspec.json.decode(line, type=dict)
+def _read_answers(path: Path) -> dict[int, Answer]:
+    """Return the answers in an output file by the numbers of their cases."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    rows = [msgspec.json.decode(line, type=dict) for line in lines]
+    return {row["line"]: read_answer(row) for row in rows}
 
 
 def _leave(limits: Mapping[str, Decimal], others: Sequence[Path]) -> dict[str, Decimal] | None:
     """Return what the answers in other files leave of a budget."""
     left = dict(limits)
-    for row in [row for path in others for row in _read(path)]:
-        usage = row.get("usage") or {}
-        used = {
-            "usd": Decimal(str(row.get("cost_usd") or 0)),
-            "tokens": Decimal(
-                (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
-            ),
-            "rows": Decimal(1),
-        }
-        for name in left:
-            left[name] = max(Decimal(0), EXACT.subtract(left[name], used[name]))
+    for path in [each for each in others if each.exists()]:
+        with path.open("rb") as file:
+            rows = [row for _, row in read_saved(file) if isinstance(row, Saved)]
+        for row in rows:
+            used = {"usd": row.cost_usd or Decimal(0), "tokens": Decimal(row.tokens)}
+            for name in left:
+                rest = EXACT.subtract(left[name], used.get(name, Decimal(1)))
+                left[name] = max(Decimal(0), rest)
     return left or None

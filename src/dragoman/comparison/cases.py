@@ -68,20 +68,19 @@ class Case(Struct, frozen=True, kw_only=True):
 
     def to_row(self) -> dict[str, Any]:
         """Return the request as a row of a batch."""
-        settings = asdict(self.config)
-        row = {
+        config = asdict(self.config).items()
+        optional = {
+            "tools": list(self.tools),
+            "response_schema": self.response_schema,
+            "tool_choice": self.tool_choice,
+        }
+        return {
             "id": self.id,
             "messages": list(self.messages),
-            "config": {
-                name: value
-                for name, value in settings.items()
-                if value != getattr(NO_CONFIG, name)
-            },
+            "config": {name: it for name, it in config if it != getattr(NO_CONFIG, name)},
             "check_calls": False,
+            **{name: it for name, it in optional.items() if it},
         }
-        more: dict[str, Any] = {"tools": list(self.tools), "response_schema": self.response_schema}
-        more["tool_choice"] = self.tool_choice
-        return row | {name: value for name, value in more.items() if value}
 
 
 def read_cases(log: EventLog, *sessions: str) -> tuple[list[Case], Counter[str]]:
@@ -176,15 +175,12 @@ class _SessionReader:
         reply = messages[-1] if messages else None
         if not isinstance(reply, Assistant):
             return "the log has no content of the call (dragoman serve --log-content records it)"
-        sent = messages[:-1]
-        if reply.tool_calls or any(
-            isinstance(each, Assistant) and each.tool_calls for each in sent
-        ):
+        if any(isinstance(each, Assistant) and each.tool_calls for each in messages):
             return "the definitions of its tools are not in the log"
         answer = _read_answer(reply, call.finish_reason, call.cost_usd, call.latency_ms)
         return Case(
             id=f"{self._session}/{record.seq}", model=f"{call.provider}:{call.model}",
-            messages=tuple(sent), answer=answer, config=call.config,
+            messages=tuple(messages[:-1]), answer=answer, config=call.config,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import msgspec
 from ..replay import make_printable
 from ..trace.export import PAGE, STYLE, hash_source
 from ..trace.queries import trim
-from .report import Amounts, Comparison, Divergence, TargetReport
+from .report import RATES, Amounts, Comparison, Divergence, TargetReport
 
 _MOST = 500  # how many differences of a model the page shows
 _POLICY = "default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'"
@@ -26,11 +26,8 @@ th, td { border: 1px solid var(--line); padding: 0.25rem 0.6rem; text-align: lef
 .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 0.8rem; margin: 0.4rem 0 1.2rem; }
 .sides pre { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 0.6rem; }
 """
-HEADS = {
-    "tool_calls": "same tool calls", "tool_names": "same tools", "structured": "same JSON",
-    "text": "same text", "refusals": "refusals", "losses": "losses",
-}  # fmt: skip
-"""The heading of each rate."""
+HEADS = ("answered", *RATES.values(), "cost", "recorded cost", "median latency")
+"""The headings of the numbers of a model."""
 
 
 def write_page(found: Comparison) -> str:
@@ -39,8 +36,8 @@ def write_page(found: Comparison) -> str:
     policy = _POLICY.format(style=hash_source(style))
     recorded = [f"{model}: {count} calls" for model, count in found.models.items()]
     skipped = [f"not compared, {count}: {reason}" for reason, count in found.skipped.items()]
-    heads = ["model", "answered", *HEADS.values(), "cost", "recorded cost", "median latency"]
     rows = [[each.model, *describe_target(each)] for each in found.targets]
+    table = _write_table(["model", *HEADS], rows)
     body = "".join([_write_differences(each) for each in found.targets])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -48,13 +45,13 @@ def write_page(found: Comparison) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Dragoman · comparison</title><style>{style}</style></head><body>"
         f"<h1>Comparison of {found.cases} recorded calls</h1>{_write_lines(recorded + skipped)}"
-        f"{_write_table(heads, rows)}<p>In parentheses: the 95 % interval.</p>{body}</body></html>\n"
+        f"{table}<p>In parentheses: the 95 % interval.</p>{body}</body></html>\n"
     )
 
 
 def describe_target(target: TargetReport) -> list[str]:
     """Return the numbers of a model as the cells of a table."""
-    rates = [str(target.rates[name]) for name in HEADS]
+    rates = [str(target.rates[name]) for name in RATES]
     costs = [_describe_cost(target.made), _describe_cost(target.recorded)]
     return [str(target.answered), *rates, *costs, _describe_latency(target.made)]
 

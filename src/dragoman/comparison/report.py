@@ -17,6 +17,12 @@ from ..quality import Rate
 from ..replay import find_differences
 from .cases import Answer, Case
 
+RATES = {
+    "tool_calls": "same tool calls", "tool_names": "same tools", "structured": "same JSON",
+    "text": "same text", "refusals": "refusals", "losses": "losses",
+}  # fmt: skip
+"""The rates of a report, each with its heading."""
+
 
 class Divergence(Struct, frozen=True):
     """A case in which a model answered differently; ``places`` are the paths that differ."""
@@ -78,11 +84,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     def to_data(self) -> dict[str, Any]:
         """Return the comparison as plain data, each rate with its interval."""
-        data: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(Decimal,))
+        data: dict[str, Any] = msgspec.to_builtins(self)
         for target, shown in zip(self.targets, data["targets"], strict=True):
             shown["rates"] = {name: rate.to_data() for name, rate in target.rates.items()}
-            for side in ("recorded", "made"):
-                shown[side]["cost_usd"] = str(shown[side]["cost_usd"])
         return data
 
 
@@ -91,19 +95,16 @@ class Judge:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._counts: dict[str, list[bool]] = {
-            name: [] for name in ("tool_calls", "tool_names", "structured", "text", "refusals")
-        }
+        self._counts: dict[str, list[bool]] = {name: [] for name in RATES}
         self._pairs: list[tuple[Answer, Answer]] = []
         self._errors: Counter[str] = Counter()
         self._missing = 0
-        self._lossy: list[bool] = []
         self._losses: Counter[str] = Counter()
         self._found: list[Divergence] = []
 
     def add(self, case: Case, made: Answer | None, losses: Sequence[str]) -> None:
         """Compare the answer to a case; ``losses`` are those of the model's plan."""
-        self._lossy.append(bool(losses))
+        self._counts["losses"].append(bool(losses))
         self._losses.update(losses)
         if made is None:
             self._missing += 1
@@ -122,20 +123,16 @@ class Judge:
 
     def _compare(self, case: Case, made: Answer) -> None:
         recorded = case.answer
-        kind: str
-        a: Any
-        b: Any
-        old, new = recorded.read_value(), made.read_value()
+        pair: list[Any]
+        kind, pair = "text", [each.text.strip() for each in (recorded, made)]
         if recorded.calls or made.calls:
-            kind, a, b = "tool_calls", _sort(recorded), _sort(made)
-            names = Counter([name for name, _ in recorded.calls])
-            self._counts["tool_names"].append(names == Counter([name for name, _ in made.calls]))
-        elif case.response_schema is not None or old is not None:
-            kind, a, b = "structured", old, new
-        else:
-            kind, a, b = "text", recorded.text.strip(), made.text.strip()
-        places = tuple([each.path for each in find_differences(a, b)])
-        if kind == "structured" and new is None:
+            kind, pair = "tool_calls", [_sort(recorded), _sort(made)]
+            a, b = [sorted([name for name, _ in each.calls]) for each in (recorded, made)]
+            self._counts["tool_names"].append(a == b)
+        elif case.response_schema is not None or recorded.read_value() is not None:
+            kind, pair = "structured", [recorded.read_value(), made.read_value()]
+        places = tuple([each.path for each in find_differences(*pair)])
+        if kind == "structured" and pair[1] is None:
             places = ("",)  # the new answer is not JSON, whatever the recorded one is
         self._counts[kind].append(not places)
         if places:
@@ -144,13 +141,11 @@ class Judge:
 
     def report(self, stopped: str | None, via: str) -> TargetReport:
         """Return the report of all cases so far."""
-        rates = {name: Rate(sum(found), len(found)) for name, found in self._counts.items()}
-        rates["losses"] = Rate(sum(self._lossy), len(self._lossy))
         return TargetReport(
             model=self._model,
             via=via,
             answered=len(self._pairs),
-            rates=rates,
+            rates={name: Rate(sum(found), len(found)) for name, found in self._counts.items()},
             recorded=_add_up([old for old, _ in self._pairs]),
             made=_add_up([new for _, new in self._pairs]),
             losses=dict(self._losses),
