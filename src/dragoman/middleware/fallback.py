@@ -191,7 +191,8 @@ class Fallback(Wrapper):
                 except ProviderError as error:
                     call.error = error
                     admission.fail(error)
-                    if call.answered or not _is_worth_another(error):
+                    is_final = not error.transient and not isinstance(error, _CANDIDATE_ERRORS)
+                    if call.answered or is_final:
                         _add_notes(error, passed)
                         served.record(call.reply, *admission.changes)
                         raise
@@ -416,10 +417,6 @@ def _find_least(known: Sequence[tuple[Capabilities, str]], name: str) -> Fact:
     facts = [replace(getattr(each, name), by=target) for each, target in known]
     found = [fact for fact in facts if fact.value is not None]
     return min(found, key=lambda fact: fact.value) if found else UNKNOWN
-
-
-def _is_worth_another(error: ProviderError) -> bool:
-    return error.transient or isinstance(error, _CANDIDATE_ERRORS)
 
 
 def _error_name(error: ProviderError) -> str:

@@ -49,13 +49,8 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
     elif isinstance(a, str) and isinstance(b, str) and a != b:
         yield _differ_in_text(a, b, path)
     elif a != b or isinstance(a, bool) is not isinstance(b, bool):
-        yield Difference(
-            path,
-            None if a is _ABSENT else a,
-            None if b is _ABSENT else b,
-            a is not _ABSENT,
-            b is not _ABSENT,
-        )
+        held = [each is not _ABSENT for each in (a, b)]
+        yield Difference(path, a if held[0] else None, b if held[1] else None, *held)
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:

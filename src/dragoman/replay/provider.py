@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ from ..provider import AssembledReply, Reply, ReplyProvider
 from ..validate import Expectation
 from .diff import Difference, find_differences
 
+_OfCall: TypeAlias = logs.MessageRecorded | logs.CallStarted | logs.CallCompleted | logs.CallFailed
 _KINDS: dict[str, type[errors.ProviderError]] = {
     "auth": errors.AuthenticationError,
     "rate_limit": errors.RateLimitError,
@@ -113,10 +114,7 @@ class ReplayProvider(ReplyProvider):
             ):
                 # a call that was cancelled from outside has no reply
                 calls.pop(payload.request_id or "", None)
-            elif isinstance(
-                payload,
-                logs.MessageRecorded | logs.CallStarted | logs.CallCompleted | logs.CallFailed,
-            ):
+            elif isinstance(payload, _OfCall):
                 if isinstance(payload, logs.CallStarted) and payload.is_worker:
                     workers.add(payload.request_id or "")
                 if payload.request_id not in workers:
@@ -127,23 +125,21 @@ class ReplayProvider(ReplyProvider):
             call for call in calls.values() if call.reply is not None or call.failure is not None
         ]
 
-    def _read_call(
-        self,
-        payload: logs.MessageRecorded | logs.CallStarted | logs.CallCompleted | logs.CallFailed,
-        calls: dict[str, _Call],
-    ) -> None:
-        is_reply = isinstance(payload, logs.MessageRecorded) and isinstance(
+    def _read_call(self, payload: _OfCall, calls: dict[str, _Call]) -> None:
+        if isinstance(payload, logs.MessageRecorded) and not isinstance(
             payload.message, Assistant
-        )
-        if payload.request_id and (is_reply or not isinstance(payload, logs.MessageRecorded)):
-            call = calls.get(payload.request_id) or _Call(self._conversation)
-            calls[payload.request_id] = call
-            if isinstance(payload, logs.MessageRecorded):
-                call.reply = payload
-            elif isinstance(payload, logs.CallCompleted):
-                call.completed, call.failure = payload, None
-            elif isinstance(payload, logs.CallFailed):
-                call.failure = payload
+        ):
+            return
+        if not payload.request_id:
+            return
+        call = calls.get(payload.request_id) or _Call(self._conversation)
+        calls[payload.request_id] = call
+        if isinstance(payload, logs.MessageRecorded):
+            call.reply = payload
+        elif isinstance(payload, logs.CallCompleted):
+            call.completed, call.failure = payload, None
+        elif isinstance(payload, logs.CallFailed):
+            call.failure = payload
 
     def open(self, request: Request) -> Reply:
         return _RecordedReply(self, request)
@@ -187,12 +183,9 @@ class ReplayProvider(ReplyProvider):
 
 def _forget_cut(calls: dict[str, _Call], end: logs.SessionFinished) -> None:
     """Drop the last call if it failed only because the session was stopped."""
-    last = next(reversed(calls), None)
-    if (
-        last is not None
-        and calls[last].failure is not None
-        and end.outcome in ("cancelled", "exhausted")
-    ):
+    last = next(reversed(calls), "")
+    is_stopped = end.outcome in ("cancelled", "exhausted")
+    if is_stopped and last in calls and calls[last].failure is not None:
         del calls[last]
 
 

@@ -62,12 +62,11 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
             started[payload.intent_id] = payload
         elif isinstance(payload, ToolObserved | ToolFailed) and payload.intent_id in started:
             run = started[payload.intent_id]
-            proposed = intents.get(payload.intent_id)
-            # A call whose input was edited is found by the proposed and by the executed input.
-            was_edited = proposed is not None and proposed.input != run.input
+            proposed = intents[payload.intent_id].input if payload.intent_id in intents else None
             facts = {
                 "repeatable": payload.intent_id in harmless,
-                "proposed": proposed.input if proposed is not None and was_edited else None,
+                # A call whose input was edited is found by the proposed and the executed input.
+                "proposed": proposed if proposed != run.input else None,
             }
             made = _make_run(tools, run.input, payload, facts)
             runs.setdefault(run.tool_name, []).append(made)

@@ -51,6 +51,12 @@ def to_steps(records: Iterable[logs.LogRecord]) -> Iterator[ReplayStep]:
 # --- checking the records for consistency ------------------------------------------------------
 
 
+_ENDS = (
+    logs.ToolObserved, logs.ToolFailed, logs.ToolIntentClosed, logs.ToolIntentRejected,
+    logs.PermissionDenied,
+)  # fmt: skip
+
+
 class Evidence:
     """Track the state of every proposal, and find records that contradict it."""
 
@@ -119,14 +125,7 @@ class Evidence:
             if intent not in self._running:
                 yield "there is no record that it began to run"
             self._running.discard(intent)
-        if isinstance(
-            payload,
-            logs.ToolObserved
-            | logs.ToolFailed
-            | logs.ToolIntentClosed
-            | logs.ToolIntentRejected
-            | logs.PermissionDenied,
-        ):
+        if isinstance(payload, _ENDS):
             if intent in self._proposed and intent not in self._open:
                 yield "it had come to an end before"
             self._open.pop(intent, None)
@@ -153,10 +152,8 @@ class Evidence:
         notes = ["the session had ended before"] if self._finished else []
         self._finished = True
         if self._open:
-            notes.append(
-                "left open: "
-                + ", ".join([f"{name} ({intent})" for intent, name in self._open.items()])
-            )
+            left = [f"{name} ({intent})" for intent, name in self._open.items()]
+            notes.append(f"left open: {', '.join(left)}")
         return tuple(notes)
 
 
