@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from ..log import (
 from ..messages import NO_CONFIG, Assistant, Message, RuntimeConfig, Tool, ToolChoice
 
 _FAILED = "the call failed"
+_UNDEFINED = "the definitions of its tools are not in the log"
 
 Calls: TypeAlias = tuple[tuple[str, Any], ...]
 
@@ -91,7 +92,7 @@ def read_cases(log: EventLog, *sessions: str) -> tuple[list[Case], Counter[str]]
     cases: list[Case] = []
     skipped: Counter[str] = Counter()
     for session in sessions or [entry.session for entry in log.sessions()]:
-        reader = _SessionReader(session)
+        reader = _SessionReader()
         for record in log.read(session):
             for found in reader.read(record):
                 if isinstance(found, Case):
@@ -105,13 +106,11 @@ def read_cases(log: EventLog, *sessions: str) -> tuple[list[Case], Counter[str]]
 class _SessionReader:
     """Read the cases of one session, record by record."""
 
-    def __init__(self, session: str) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._conversation = Conversation()
         self._tools: dict[str, Tool | None] = {}
-        self._started: dict[str, CallStarted] = {}
-        # the calls without an answer so far, and whether each is auxiliary
-        self._open: dict[str, bool] = {}
+        # the calls without an answer so far, by request
+        self._open: dict[str | None, CallStarted | CallFailed] = {}
         self._is_gateway = False
         # the messages of the gateway's calls, by request
         self._sent: dict[str | None, list[MessageRecorded]] = {}
@@ -124,11 +123,10 @@ class _SessionReader:
             self._tools |= dict.fromkeys(names)
             self._tools |= {tool.name: tool for tool in payload.definitions}
             self._is_gateway = self._is_gateway or getattr(payload, "kind", "") == "gateway"
-        elif isinstance(payload, CallStarted):
-            self._started[payload.request_id] = payload
-            self._open[payload.request_id] = payload.is_worker
-        elif self._is_gateway and isinstance(payload, CallFailed):
-            self._open[payload.request_id] = False
+        elif isinstance(payload, CallStarted) or (
+            self._is_gateway and isinstance(payload, CallFailed)
+        ):
+            self._open[payload.request_id] = payload
         elif self._is_gateway and isinstance(payload, MessageRecorded):
             self._sent.setdefault(payload.request_id, []).append(payload)
         elif self._is_gateway and isinstance(payload, CallCompleted):
@@ -136,58 +134,57 @@ class _SessionReader:
             yield self._read_gateway(record, payload)
         elif isinstance(payload, MessageRecorded) and payload.request_id in self._open:
             # A fork copies messages without the id of their request; the original is a case.
-            del self._open[payload.request_id]
-            yield self._read_reply(record, payload)
+            yield self._read_reply(record, payload, self._open.pop(payload.request_id))
         if not self._is_gateway:
             self._conversation.apply(record, payload)
 
     def finish(self) -> Iterator[str]:
         """Yield the reason for each call that has no answer in the log."""
-        for is_worker in self._open.values():
+        for call in self._open.values():
+            is_worker = isinstance(call, CallStarted) and call.is_worker
             yield "an auxiliary call, such as a summary" if is_worker else _FAILED
 
-    def _read_reply(self, record: LogRecord, reply: MessageRecorded) -> Case | str:
-        asked, message = self._started.get(reply.request_id or ""), reply.message
-        sent = tuple([entry.message for entry in self._conversation.entries])
-        if reply.finish_reason not in STOP_REASONS or not isinstance(message, Assistant):
+    def _read_reply(self, record: LogRecord, reply: MessageRecorded, asked: Any) -> Case | str:
+        sent = [entry.message for entry in self._conversation.entries]
+        if reply.finish_reason not in STOP_REASONS or not isinstance(reply.message, Assistant):
             return _FAILED
-        if asked is None:
-            return "the start of the call is not in the log"
         if not sent or isinstance(sent[-1], Assistant):
             return "the reply continues an earlier one"
         if None in self._tools.values():
-            return "the definitions of its tools are not in the log"
-        return Case(
-            id=f"{self._session}/{record.seq}",
-            model=f"{reply.provider}:{reply.model}",
-            messages=sent,
-            answer=_read_answer(message, reply.finish_reason, reply.cost_usd, reply.latency_ms),
+            return _UNDEFINED
+        return _make_case(
+            record, reply, [*sent, reply.message], config=asked.config,
             tools=tuple([tool for tool in self._tools.values() if tool is not None]),
-            config=asked.config,
             response_schema=asked.response_schema,
             tool_choice=asked.tool_choice if self._tools else None,
-        )
+        )  # fmt: skip
 
     def _read_gateway(self, record: LogRecord, call: CallCompleted) -> Case | str:
         messages = [each.message for each in self._sent.pop(call.request_id, ())]
         if call.operation != "chat":
             return "the call is not a chat"
-        reply = messages[-1] if messages else None
-        if not isinstance(reply, Assistant):
+        if not messages or not isinstance(messages[-1], Assistant):
             return "the log has no content of the call (dragoman serve --log-content records it)"
         if any(isinstance(each, Assistant) and each.tool_calls for each in messages):
-            return "the definitions of its tools are not in the log"
-        answer = _read_answer(reply, call.finish_reason, call.cost_usd, call.latency_ms)
-        return Case(
-            id=f"{self._session}/{record.seq}", model=f"{call.provider}:{call.model}",
-            messages=tuple(messages[:-1]), answer=answer, config=call.config,
-        )  # fmt: skip
+            return _UNDEFINED
+        return _make_case(record, call, messages, config=call.config)
 
 
-def _read_answer(
-    message: Assistant, reason: str | None, cost: Decimal | None, latency: float | None
-) -> Answer:
-    calls = tuple([(call.name, call.arguments) for call in message.tool_calls])
-    return Answer(
-        text=message.text, calls=calls, finish_reason=reason, cost_usd=cost, latency_ms=latency
+def _make_case(
+    record: LogRecord,
+    end: MessageRecorded | CallCompleted,
+    messages: Sequence[Message],
+    **request: Any,
+) -> Case:
+    """Return a case; the last message is the answer."""
+    *sent, reply = messages
+    assert isinstance(reply, Assistant)
+    answer = Answer(
+        text=reply.text,
+        calls=tuple([(call.name, call.arguments) for call in reply.tool_calls]),
+        finish_reason=end.finish_reason,
+        cost_usd=end.cost_usd,
+        latency_ms=end.latency_ms,
     )
+    name, model = f"{record.session}/{record.seq}", f"{end.provider}:{end.model}"
+    return Case(id=name, model=model, messages=tuple(sent), answer=answer, **request)

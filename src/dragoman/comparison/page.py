@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,35 +19,23 @@ from ..trace.queries import trim
 from .report import RATES, Amounts, Comparison, Divergence, TargetReport
 
 _MOST = 500  # how many differences of a model the page shows
-_POLICY = "default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'"
-_STYLE = """
-body { display: block; height: auto; max-width: 75rem; margin: 0 auto; padding: 1.5rem; }
-h2 { margin: 1.6rem 0 0.4rem; } table { border-collapse: collapse; margin: 0.6rem 0; }
-th, td { border: 1px solid var(--line); padding: 0.25rem 0.6rem; text-align: left; vertical-align: top; }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 0.8rem; margin: 0.4rem 0 1.2rem; }
-.sides pre { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 0.6rem; }
-"""
+_HERE = Path(__file__).parent
 HEADS = ("answered", *RATES.values(), "cost", "recorded cost", "median latency")
 """The headings of the numbers of a model."""
 
 
 def write_page(found: Comparison) -> str:
     """Return a comparison as one HTML file, with the differing answers side by side."""
-    style = (PAGE / STYLE).read_text("utf-8") + _STYLE
-    policy = _POLICY.format(style=hash_source(style))
+    sheets = PAGE / STYLE, _HERE / "page.css"
+    style = "\n".join([sheet.read_text("utf-8") for sheet in sheets])
     recorded = [f"{model}: {count} calls" for model, count in found.models.items()]
     skipped = [f"not compared, {count}: {reason}" for reason, count in found.skipped.items()]
     rows = [[each.model, *describe_target(each)] for each in found.targets]
-    table = _write_table(["model", *HEADS], rows)
-    body = "".join([_write_differences(each) for each in found.targets])
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Dragoman · comparison</title><style>{style}</style></head><body>"
-        f"<h1>Comparison of {found.cases} recorded calls</h1>{_write_lines(recorded + skipped)}"
-        f"{table}<p>In parentheses: the 95 % interval.</p>{body}</body></html>\n"
-    )
+    return (_HERE / "page.html").read_text("utf-8").format(
+        hash=hash_source(style), style=style, cases=found.cases,
+        calls=_write_lines(recorded + skipped), table=_write_table(["model", *HEADS], rows),
+        differences="".join([_write_differences(each) for each in found.targets]),
+    )  # fmt: skip
 
 
 def describe_target(target: TargetReport) -> list[str]:
