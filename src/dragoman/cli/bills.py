@@ -83,11 +83,13 @@ class _Bill:
         if isinstance(result.new, Unpriced):
             self._reasons[result.new.reason] += 1
         amounts = {
-            "recorded": old,
-            "repriced": result.new.total,
-            "difference": result.difference,
-            "stated": stated,
-            "beyond": None if old is None or stated is None else EXACT.subtract(stated, old),
+            "recorded_usd": old,
+            "repriced_usd": result.new.total,
+            "difference_usd": result.difference,
+            "stated_usd": stated,
+            "stated_minus_recorded_usd": (
+                None if old is None or stated is None else EXACT.subtract(stated, old)
+            ),
         }
         for name, amount in amounts.items():
             self._missing[name] += amount is None
@@ -95,19 +97,15 @@ class _Bill:
 
     def total(self) -> dict[str, Any]:
         asked, cached = self._counts["input_tokens"], self._counts["cached_input_tokens"]
-        amounts = {name: write_amount(amount) for name, amount in self._amounts.items()}
-        stated = {"stated_usd": "stated", "stated_minus_recorded_usd": "beyond"}
-        has_stated = self._missing["stated"] < self._counts["calls"]
-        return {
+        found = {
             **self._counts,
             "cached_share": round(cached / asked, 4) if asked else None,
-            "recorded_usd": amounts["recorded"],
-            "without_recorded_cost": self._missing["recorded"],
-            "repriced_usd": amounts["repriced"],
+            "without_recorded_cost": self._missing["recorded_usd"],
             "unpriced": dict(self._reasons),
-            "difference_usd": amounts["difference"],
-            **({name: amounts[kind] for name, kind in stated.items()} if has_stated else {}),
+            **{name: write_amount(amount) for name, amount in self._amounts.items()},
         }
+        has_stated = self._missing["stated_usd"] < self._counts["calls"]
+        return {name: found[name] for name in (_COLUMNS if has_stated else _COLUMNS[:-2])}
 
 
 # --- showing the totals ------------------------------------------------------------------------
