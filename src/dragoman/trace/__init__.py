@@ -6,6 +6,8 @@ decisions are enabled. ``export_html`` writes one session to a file.
 
 from .export import export_html
 from .queries import Reader, Wanted
-from .server import HEADERS, TraceServer, Viewer, make_app
+from .server import TraceServer, Viewer, add_headers, make_app
 
-__all__ = ["HEADERS", "Reader", "TraceServer", "Viewer", "Wanted", "export_html", "make_app"]
+__all__ = [
+    "Reader", "TraceServer", "Viewer", "Wanted", "add_headers", "export_html", "make_app",
+]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..log import EventLog
 from ..permission import Decision
@@ -45,27 +46,15 @@ class Approvals:
 
     def list_questions(self) -> list[dict[str, Any]]:
         """Return the open questions, each with the complete input of its tool call."""
-        found: list[dict[str, Any]] = msgspec.to_builtins(find_questions(self._log))
-        return found
+        return [msgspec.to_builtins(each) for each in find_questions(self._log)]
 
     def answer(self, body: bytes) -> dict[str, Any]:
         """Record an answer; raise ``NotOpenError`` if the question is not open."""
-        answer = msgspec.json.decode(body, type=Answer)
-        decision = Decision(
-            answer.allowed,
-            self._by,
-            answer.reason,
-            scope=answer.scope,
-            prefix=answer.prefix,
-            input=answer.input,
-        )
+        given = asdict(msgspec.json.decode(body, type=Answer))
+        session, intent = given.pop("session"), given.pop("intent")
+        decision = Decision(by=self._by, **given)
         try:
-            record = answer_question(self._log, answer.session, answer.intent, decision)
+            record = answer_question(self._log, session, intent, decision)
         except SessionError as error:
             raise NotOpenError(str(error)) from error
-        return {
-            "intent": answer.intent,
-            "allowed": answer.allowed,
-            "by": self._by,
-            "seq": record.seq,
-        }
+        return {"intent": intent, "allowed": decision.allowed, "by": self._by, "seq": record.seq}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from ..errors import scrub
+from ..errors import advise_import, scrub
 from ..log import EventLog, LogError
 from ..serving import MISSING, serving
 from .export import PAGE, SCRIPTS, STYLE, export_html
@@ -37,7 +37,7 @@ _FILES = {
     **{name: (name, "text/javascript") for name in SCRIPTS},
 }
 _ANSWER_HEADER = "X-Approval-Token"
-HEADERS = {
+_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
         "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -106,13 +106,9 @@ class Viewer:
         check: Callable[[Scope], tuple[int, str] | None],
         decisions: Approvals | None = None,
     ) -> None:
-        try:
-            # Starlette is an optional dependency and slow to import, so it is imported only when
-            # the trace viewer starts.
+        with advise_import(MISSING):  # Starlette is an optional dependency and slow to import
             from starlette.responses import Response
             from starlette.routing import Route, Router
-        except ImportError as error:
-            raise ImportError(MISSING) from error
 
         self._respond = Response
         self._log = log
@@ -139,16 +135,11 @@ class Viewer:
     # --- access control of the trace viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *added]
-            await send(message)
-
+        send = add_headers(send)
         try:
             refused = self._check(scope) if scope["type"] == "http" else None
             answer = self._router if refused is None else self._refuse(*refused)
-            await answer(scope, receive, send_with_headers)
+            await answer(scope, receive, send)
             return
         except NotOpenError as error:  # the question was answered in the meantime
             refusal = self._refuse(409, scrub(str(error)))
@@ -156,13 +147,13 @@ class Viewer:
             refusal = self._refuse(500, scrub(str(error)))
         except ValueError as error:
             refusal = self._refuse(400, str(error))
-        await refusal(scope, receive, send_with_headers)
+        await refusal(scope, receive, send)
 
     def _refuse(self, status: int, why: str) -> Response:
-        return self._send(msgspec.json.encode({"error": why}), status_code=status)
+        return self._send({"error": why}, status)
 
-    def _send(self, body: bytes, **facts: Any) -> Response:
-        return self._respond(body, media_type="application/json", **facts)
+    def _send(self, value: Any, status: int = 200) -> Response:
+        return self._respond(msgspec.json.encode(value), status, media_type="application/json")
 
     # --- sending responses to the browser
 
@@ -181,7 +172,7 @@ class Viewer:
             found = await asyncio.to_thread(read, self._reader, request.query_params)
             if found is None:
                 return self._refuse(404, "there is no such record")
-            return self._send(msgspec.json.encode(found))
+            return self._send(found)
 
         return handle
 
@@ -192,7 +183,8 @@ class Viewer:
         if record is None:
             return self._refuse(404, "there is no such record")
         headers = {"Content-Disposition": f'attachment; filename="record-{seq}.json"'}
-        return self._send(record.line + b"\n", headers=headers)
+        line = record.line + b"\n"
+        return self._respond(line, media_type="application/json", headers=headers)
 
     async def _send_export(self, request: Request) -> Response:
         """Send the session as one HTML file."""
@@ -209,10 +201,10 @@ class Viewer:
     async def _send_questions(self, _: Request) -> Response:
         """Send the open questions and the token for answers; nothing if answers are disabled."""
         if self._decisions is None:
-            return self._send(msgspec.json.encode({"approve": False, "questions": []}))
+            return self._send({"approve": False, "questions": []})
         questions = await asyncio.to_thread(self._decisions.list_questions)
-        found = {"approve": True, "token": self._decisions.token, "questions": questions}
-        return self._send(msgspec.json.encode(found))
+        token = self._decisions.token
+        return self._send({"approve": True, "token": token, "questions": questions})
 
     async def _take_answer(self, request: Request) -> Response:
         assert self._decisions is not None
@@ -225,9 +217,21 @@ class Viewer:
         if kind.lower() != "application/json":
             return self._refuse(415, "an answer must be JSON")
         body = await request.body()
-        return self._send(
-            msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body))
-        )
+        return self._send(await asyncio.to_thread(self._decisions.answer, body))
+
+
+def add_headers(send: Send) -> Send:
+    """Return a function that sends a reply with the headers that protect a page."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message["headers"]}
+            added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+            missing = [each for each in added if each[0] not in given]
+            message["headers"] = [*message["headers"], *missing]
+        await send(message)
+
+    return send_with_headers
 
 
 def _check_token(expected: bytes, scope: Scope) -> tuple[int, str] | None:

@@ -20,11 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import ProviderError, scrub
 from ..gateway.access import Service, read_headers
-from ..trace import HEADERS, Viewer
+from ..trace import Viewer, add_headers
 from ..trace.export import PAGE as TRACE_PAGE
 from .keys import change_key, find_store, list_keys
 from .overview import list_calls, read_overview
@@ -73,20 +73,13 @@ class _Site:
         self._router = Router(routes, redirect_slashes=False, default=_refuse(404, "not found"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message["headers"]}
-                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                missing = [each for each in added if each[0].lower() not in given]
-                message["headers"] = [*message["headers"], *missing]
-            await send(message)
-
+        send = add_headers(send)
         refused = self._check(scope)
         answer: ASGIApp = self._router if refused is None else _refuse(*refused)
         try:
-            await answer(scope, receive, send_with_headers)
+            await answer(scope, receive, send)
         except HTTPException as error:  # the path does not take this method
-            await _refuse(error.status_code, error.detail)(scope, receive, send_with_headers)
+            await _refuse(error.status_code, error.detail)(scope, receive, send)
 
     def _check(self, scope: Scope) -> tuple[int, str] | None:
         """Return why a request is refused, as a status and a message, or ``None``."""
@@ -104,13 +97,11 @@ class _Site:
             return 403, "these pages are not for other sites"
         if self._service.admin is None:
             return None
-        # Only a bearer token counts: a browser repeats a password (Basic) by itself.
-        is_bearer = headers.get("authorization", "")[:7].lower() == "bearer "
         if scope["path"] == _STATE and "authorization" not in headers:
             return None
-        if not (is_bearer and self._service.is_admin(headers)):
-            return 401, "the admin key is missing or wrong"
-        return None
+        if self._service.is_admin(headers):
+            return None
+        return 401, "the admin key is missing or wrong"
 
     def _answer(self, make: Read) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
