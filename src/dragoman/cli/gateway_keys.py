@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from ..database import is_postgres
 from ..gateway.keys import Key, read_key_file, read_money
-from ..gateway.keystore import KeyStore, is_key_database
+from ..gateway.keystore import KeyStore, is_key_database, show_key
 from .console import show_json, show_table
 from .errors import reject, report_mistakes
 from .parameters import Json, add_options, option, read_duration
@@ -198,10 +198,7 @@ def list_keys(
     with _open(place) as store:
         keys, teams = store.read_keys(), store.teams()
     if as_json:
-        shown = [asdict(key) for key in keys]
-        for each in shown:
-            del each["hash"], each["old_hash"]
-        show_json({"keys": shown, "teams": teams})
+        show_json({"keys": [show_key(key) for key in keys], "teams": teams})
         return
     show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
     for team in teams:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import logging
 import os
 import ssl
 import sys
@@ -32,7 +31,6 @@ from ..wire.urls import is_loopback
 from .errors import reject, report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
 
-_ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
 _BOUNDS = Bounds()
 # open files other than connections of the main port: the log, the ledger, the event loop, and up
@@ -277,7 +275,7 @@ def _load_keys(place: str) -> KeyRing:
     except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
         raise click.UsageError(f"--auth: {scrub(str(error))}") from error
     ring.close()
-    if not ring.is_polled or len(ring):
+    if ring.source is None or len(ring):
         return ring
     raise click.UsageError(
         f"--auth: {scrub(place)} has no keys; create one with dragoman keys gateway new"

@@ -14,7 +14,7 @@ import click
 from ..errors import ProviderError
 from ..gateway.keys import Key, KeyRing, new_key
 from ..local import is_installed
-from ..log import EventLog, find_place
+from ..log import find_place
 from ..provider import Provider
 from ..registry import Registry
 from ..serving import serving
@@ -52,14 +52,16 @@ def command(
     """
     with report_errors(), reject(ImportError), reject(OSError, about=f"--port {port}: "):
         opened = _open_models(load_registry(), models)
+        serve = partial(_serve, opened, port, browser=browser, as_json=as_json)
         if no_log or not is_logging():
-            asyncio.run(_serve(opened, None, None, port, browser=browser, as_json=as_json))
+            asyncio.run(serve(None))
             return
         place = find_place(where)
         open_patiently(place).close()  # create the log if there is none
         with open_log_at(where) as log:
+            open_calls = importlib.import_module("dragoman.gateway.call_log").CallLog
             write = partial(open_patiently, place)
-            asyncio.run(_serve(opened, log, write, port, browser=browser, as_json=as_json))
+            asyncio.run(serve(open_calls(log, include_content=True, open_writer=write)))
 
 
 def _open_models(registry: Registry, names: tuple[str, ...]) -> dict[str, Provider]:
@@ -85,23 +87,14 @@ def _open_models(registry: Registry, names: tuple[str, ...]) -> dict[str, Provid
 
 
 async def _serve(
-    models: dict[str, Provider],
-    log: EventLog | None,
-    write: Any,
-    port: int,
-    *,
-    browser: bool,
-    as_json: bool,
+    models: dict[str, Provider], port: int, calls: Any, *, browser: bool, as_json: bool
 ) -> None:
     gateway = importlib.import_module("dragoman.gateway.app")
-    call_log = importlib.import_module("dragoman.gateway.call_log")
     make_site = importlib.import_module("dragoman.web").make_site
     key, digest = new_key()
     ring = KeyRing([Key("you", digest)])
     app = gateway.create_app(models, keys=ring, admin=digest, ui=make_site)
-    if log is not None:
-        calls = call_log.CallLog(log, include_content=True, open_writer=write)
-        app.state.service.calls = calls
+    app.state.service.calls = calls
     async with app.router.lifespan_context(app), serving(app, port=port) as address:
         # the key is in the fragment, which browsers do not send to servers
         url = f"{address}/#key={key}"

@@ -198,7 +198,7 @@ def _allow_origins(origins: Sequence[str]) -> Middleware:
 def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
     """Return the background tasks that run while the application serves requests."""
     work: list[Coroutine[Any, Any, None]] = []
-    if service.keys is not None and service.keys.is_polled:
+    if service.keys is not None and service.keys.source is not None:
         work.append(_poll(service.keys))
     if service.usage is not None:
         work.append(service.usage.keep_flushing(service.live))

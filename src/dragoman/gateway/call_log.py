@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -111,11 +112,9 @@ class CallLog:
             await self._write(session, [SessionFinished("completed")], None)
 
     async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
-        if self._open_writer is None and session not in self._recorded:
-            await self._append(self.events, session, payloads, turn)
-            return
+        has_turn = self._open_writer is not None or session in self._recorded
         try:
-            async with self._turn:
+            async with self._turn if has_turn else contextlib.nullcontext():
                 if self._open_writer is None:
                     await self._append(self.events, session, payloads, turn)
                     return

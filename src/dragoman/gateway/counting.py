@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from msgspec.structs import replace
 
@@ -21,18 +22,12 @@ async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[
     """Return the number of input tokens of a request, and a warning if it is an estimate."""
     for part in walk(provider):
         if isinstance(part, HttpProvider):
-            count = await _ask(part, replace(request, model=part.model))
-            if count is not None:
-                return count, ()
+            # an estimate is more useful to the client than an error
+            with contextlib.suppress(ProviderError, TimeoutError):
+                async with asyncio.timeout(_SECONDS):
+                    count = await part.count_input_tokens(replace(request, model=part.model))
+                if count is not None:
+                    return count, ()
             break  # a model may have fallback servers; only the first is asked to count the tokens
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
-
-
-async def _ask(provider: HttpProvider, request: Request) -> int | None:
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return await provider.count_input_tokens(request)
-    # return no count: the caller then estimates, which is more useful to the client than an error
-    except (ProviderError, TimeoutError):
-        return None

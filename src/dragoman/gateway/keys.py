@@ -156,7 +156,7 @@ class KeyRing:
         self._keys: Sequence[Key] = tuple(keys)
         self._path = path
         self._stamp = _stamp(path)
-        self._source = source
+        self.source = source
         self._version: tuple[int, ...] = ()
         self._is_lost = False
         if source is not None:
@@ -182,24 +182,14 @@ class KeyRing:
         self._renew()
         return self._keys
 
-    @property
-    def source(self) -> KeySource | None:
-        """The database of the keys, or ``None`` if they are in a file."""
-        return self._source
-
-    @property
-    def is_polled(self) -> bool:
-        """Whether the keys are in a database, so that ``poll`` must be called."""
-        return self._source is not None
-
     def poll(self) -> None:
         """Read the keys in the database again if they have changed."""
-        if self._source is None:
+        if self.source is None:
             return
         try:
-            version = self._source.version()
+            version = self.source.version()
             if version != self._version:
-                self._keys = self._source.read_keys()
+                self._keys = self.source.read_keys()
                 self._version = version
         except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
             if not self._is_lost:
@@ -213,8 +203,8 @@ class KeyRing:
 
     def close(self) -> None:
         """Close the connection to the database, if there is one."""
-        if self._source is not None:
-            self._source.close()
+        if self.source is not None:
+            self.source.close()
 
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
         """Return the entry of the key that a client sent; ``None`` if it is unknown or expired."""

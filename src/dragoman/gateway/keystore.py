@@ -34,7 +34,7 @@ _SCHEMA = [
 ]
 _LOCK = "keys"
 _SQLITE = b"SQLite format 3\0"
-_HIDDEN = frozenset({"hash", "old_hash", "team_budget_usd_month"})
+_SECRET = ("hash", "old_hash")
 
 
 class Team(Struct, frozen=True):
@@ -239,11 +239,14 @@ class KeyStore:
         )
 
 
+def show_key(key: Key) -> dict[str, Any]:
+    """Return the fields of a key without its hashes."""
+    return {name: value for name, value in asdict(key).items() if name not in _SECRET}
+
+
 def _describe(key: Key) -> dict[str, Any]:
-    """Return the fields of a key that are set, as JSON values, without its hashes."""
-    made = msgspec.to_builtins(
-        {name: value for name, value in asdict(key).items() if name not in _HIDDEN}
-    )
+    """Return the fields of a key that an audit record contains, as JSON values."""
+    made = msgspec.to_builtins(show_key(replace(key, team_budget_usd_month=None)))
     return {name: value for name, value in made.items() if value is not None and name != "id"}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -131,9 +130,7 @@ class UsageBook:
         rows, self._new = self._new, []
         try:
             async with self._turn:
-                await asyncio.to_thread(
-                    self._write, rows, msgspec.json.encode({"pid": os.getpid(), "live": shown})
-                )
+                await asyncio.to_thread(self._write, rows, msgspec.json.encode({"live": shown}))
         except self._base.errors as error:
             log.warning("usage cannot be written: %s", scrub(str(error)))
             self._new = [*rows, *self._new][:_MAX_WAITING]

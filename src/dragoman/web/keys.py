@@ -17,10 +17,9 @@ from starlette.requests import Request
 
 from ..gateway.access import Service
 from ..gateway.keys import read_money
-from ..gateway.keystore import KeyStore
+from ..gateway.keystore import KeyStore, show_key
 
 _ACTOR = "admin page"
-_SECRET = {"hash", "old_hash"}
 _MOST_AUDITED = 50  # changes that the page lists
 _Count: TypeAlias = Annotated[int, Meta(ge=1)] | UnsetType | None
 
@@ -65,12 +64,10 @@ async def list_keys(service: Service, _: Request) -> dict[str, Any]:
 
     def read() -> dict[str, Any]:
         keys = [
-            {name: value for name, value in asdict(key).items() if name not in _SECRET}
-            | {"blocked": key.expires is not None and key.expires < date.today()}
+            {**show_key(key), "blocked": key.expires is not None and key.expires < date.today()}
             for key in store.read_keys()
         ]
-        audit = store.audit(limit=_MOST_AUDITED)
-        return {"keys": keys, "teams": store.teams(), "audit": audit}
+        return {"keys": keys, "teams": store.teams(), "audit": store.audit(limit=_MOST_AUDITED)}
 
     return await asyncio.to_thread(read)
 
