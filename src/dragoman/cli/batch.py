@@ -141,8 +141,9 @@ def command(source: str, out: Path, options: BatchOptions) -> None:
     as_json = options.as_json
     with report_errors(as_json=as_json), _show_progress(out.name, quiet=as_json) as progress:
         try:
-            settings = _read_options(options) | {"on_progress": progress}
-            report = asyncio.run(run_batch(source, out, options.model, **settings))
+            settings = _read_options(options)
+            work = run_batch(source, out, options.model, **settings, on_progress=progress)
+            report = asyncio.run(work)
         except (OutputError, StrictError) as error:
             raise WrongFile(str(error)) from error
         except (BatchError, OSError, ImportError) as error:

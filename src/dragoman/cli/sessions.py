@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import click
 from msgspec.structs import asdict, replace
@@ -12,7 +12,6 @@ from ..log import ADMINISTRATION, EventLog, SessionEntry, SessionStarted
 from ..replay import Summary, shorten, summarize
 from .cost import write_amount
 
-_Word = TypeVar("_Word", str, str | None)
 _CANDIDATES = 10
 _SHORTEST = 16  # minimum number of characters of an abbreviated session id
 
@@ -24,7 +23,11 @@ def sort_sessions(log: EventLog, *kinds: str) -> list[SessionEntry]:
     return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
 
 
-def find_session(log: EventLog, word: _Word, *kinds: str) -> _Word:
+@overload
+def find_session(log: EventLog, word: str, *kinds: str) -> str: ...
+@overload
+def find_session(log: EventLog, word: str | None, *kinds: str) -> str | None: ...
+def find_session(log: EventLog, word: str | None, *kinds: str) -> str | None:
     """Return the session that an argument names: its id, a unique prefix of the id, or ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
