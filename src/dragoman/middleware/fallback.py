@@ -299,24 +299,21 @@ class Fallback(Wrapper):
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
         admission = self.availability.admit(candidate.name, candidate.model)
+        refusal: tuple[str, ProviderError] | None = None
         if admission is None:
-            return ("provider_unavailable", self._unavailable(candidate, request)), None
-        refusal = _find_unsupported(candidate, request) if self.operation == "chat" else None
+            wait = self.availability.reopens_in(candidate.name, candidate.model)
+            trigger = self.availability.trigger(candidate.name, candidate.model)
+            error = UnavailableError(
+                f"not asked for now, after {trigger}", retry_after=wait or None
+            )
+            refusal = "provider_unavailable", error
+        elif self.operation == "chat":
+            refusal = _find_unsupported(candidate, request)
+            if refusal is not None:
+                admission.release()
         if refusal is not None:
-            admission.release()
             refusal[1].attribute(candidate.name, candidate.model, request.request_id)
         return refusal, admission
-
-    def _unavailable(self, candidate: Provider, request: Request) -> UnavailableError:
-        wait = self.availability.reopens_in(candidate.name, candidate.model)
-        trigger = self.availability.trigger(candidate.name, candidate.model)
-        return UnavailableError(
-            f"not asked for now, after {trigger}",
-            provider=candidate.name,
-            model=candidate.model,
-            request_id=request.request_id,
-            retry_after=wait or None,
-        )
 
 
 class _Dispatched:

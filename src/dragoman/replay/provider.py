@@ -233,15 +233,9 @@ def _find_kind(error_class: str, words: str) -> type[errors.ProviderError]:
     The record names only the family of the class; the advice at the end of the message identifies
     the class.
     """
-    family = [
-        kind
-        for kind in _walk(errors.ProviderError)
-        if kind.error_class == error_class and kind.advice
-    ]
-    return next(
-        (kind for kind in family if words.endswith(kind.advice)),
-        _KINDS.get(error_class, errors.InvalidResponseError),
-    )
+    family = [kind for kind in _walk(errors.ProviderError) if kind.error_class == error_class]
+    advised = [kind for kind in family if kind.advice and words.endswith(kind.advice)]
+    return advised[0] if advised else _KINDS.get(error_class, errors.InvalidResponseError)
 
 
 def _walk(kind: type[errors.ProviderError]) -> Iterator[type[errors.ProviderError]]:
