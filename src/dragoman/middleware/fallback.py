@@ -191,8 +191,7 @@ class Fallback(Wrapper):
                 except ProviderError as error:
                     call.error = error
                     admission.fail(error)
-                    is_final = not error.transient and not isinstance(error, _CANDIDATE_ERRORS)
-                    if call.answered or is_final:
+                    if call.answered or not _is_worth_another(error):
                         _add_notes(error, passed)
                         served.record(call.reply, *admission.changes)
                         raise
@@ -414,6 +413,10 @@ def _find_least(known: Sequence[tuple[Capabilities, str]], name: str) -> Fact:
     facts = [replace(getattr(each, name), by=target) for each, target in known]
     found = [fact for fact in facts if fact.value is not None]
     return min(found, key=lambda fact: fact.value) if found else UNKNOWN
+
+
+def _is_worth_another(error: ProviderError) -> bool:
+    return error.transient or isinstance(error, _CANDIDATE_ERRORS)
 
 
 def _error_name(error: ProviderError) -> str:
