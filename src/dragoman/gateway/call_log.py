@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -112,9 +111,11 @@ class CallLog:
             await self._write(session, [SessionFinished("completed")], None)
 
     async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
-        has_turn = self._open_writer is not None or session in self._recorded
+        if self._open_writer is None and session not in self._recorded:
+            await self._append(self.events, session, payloads, turn)
+            return
         try:
-            async with self._turn if has_turn else contextlib.nullcontext():
+            async with self._turn:
                 if self._open_writer is None:
                     await self._append(self.events, session, payloads, turn)
                     return

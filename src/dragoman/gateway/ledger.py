@@ -541,14 +541,18 @@ class LedgerWriter:
     def _pay(self) -> bool:
         """Write the queued usage, one transaction per key; return whether all was written."""
         while self._owed:
-            key = self._owed[0].key
-            settlements = [each for each in self._owed if each.key == key]
+            by_key: dict[Key, list[_Settlement]] = {}
+            for each in self._owed:
+                by_key.setdefault(each.key, []).append(each)
+            key, settlements = next(iter(by_key.items()))
             try:
                 self._settle(key, settlements)
             except self.ledger.errors as error:
-                count, why = len(self._owed), scrub(str(error))
+                count = len(self._owed)
                 log.warning(
-                    "the ledger cannot be written, %d calls are to be counted: %s", count, why
+                    "the ledger cannot be written, %d calls are to be counted: %s",
+                    count,
+                    scrub(str(error)),
                 )
                 _report_tried(self._owed)
                 return False
