@@ -174,7 +174,6 @@ COMMANDS = {
                                          "dragoman sim script.yaml --check",
                                          "dragoman check --help"],
     "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
-    "dragoman agent --acp, for editors": ["dragoman agent --help"],
     "dragoman log · replay": ["dragoman ask box:llama3 Hello", "dragoman log list",
                               "dragoman replay last"],
 }  # fmt: skip
