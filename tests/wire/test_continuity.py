@@ -142,8 +142,12 @@ def test_compaction_is_requested_in_the_form_of_each_wire(
     assert codec.learn(error, d.Request([d.User("a")], model="m")) is None
 
 
-@pytest.mark.parametrize(("wire", "data"), [("anthropic", SUMMED), ("responses", SEALED)])
-def test_compaction_is_sent_before_what_followed_it(wire: str, data: Any) -> None:
+@pytest.mark.parametrize(
+    ("wire", "data", "first"), [("anthropic", SUMMED, True), ("responses", SEALED, False)]
+)
+def test_compaction_is_sent_first_only_where_the_issuer_needs_it(
+    wire: str, data: Any, first: bool
+) -> None:
     codec = CODECS[wire].connect("m", "http://x", None, d.Capabilities())
     block = d.Opaque(data, d.Continuity(issuer=d.Issuer(wire)))
     answer, go_on = d.Assistant("Hi.", block), d.User("Go on.")
@@ -151,4 +155,4 @@ def test_compaction_is_sent_before_what_followed_it(wire: str, data: Any) -> Non
         [d.User("a"), answer, go_on], config=d.RuntimeConfig(max_tokens=9), model="m"
     )
     body = codec.encode(request).http.body
-    assert body.index(b'"compaction"') < body.index(b"Hi.")
+    assert (body.index(b'"compaction"') < body.index(b"Hi.")) is first

@@ -34,6 +34,9 @@ class ConversationWriter(ABC):
     orphan_code: ClassVar[str] = "orphan_result_dropped"
     # whether texts and calls are separate fields, so that text after a call is sent before it
     sends_calls_last: ClassVar[bool] = False
+    # whether a compaction precedes the rest of its message: Anthropic ignores what comes before
+    # it, and a gateway's stream has it at the end
+    sends_compaction_first: ClassVar[bool] = False
     # the types of parts that the wire rejects at the end of a message
     unfinished: ClassVar[tuple[str, ...]] = ()
     no_place: ClassVar[str] = "this wire has no place for it"
@@ -136,9 +139,8 @@ class ConversationWriter(ABC):
         paths, parts, has_call = [], [], False
         blocks = [*enumerate(message.content)]
         opaque = [block for block in message.content if type(block) is m.Opaque]
-        if opaque and all(map(is_compaction, opaque)):
-            # A gateway's stream has such blocks at its end, and the issuer ignores what precedes
-            # a compaction. Only work of server tools can come before it.
+        if self.sends_compaction_first and opaque and all(map(is_compaction, opaque)):
+            # Only work of server tools can come before a compaction.
             blocks.sort(key=lambda each: type(each[1]) is not m.Opaque)
         for index, block in blocks:
             where, kind = f"{path}.content[{index}]", type(block)

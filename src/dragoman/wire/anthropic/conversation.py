@@ -31,6 +31,7 @@ class TurnWriter(PairedWriter):
     """Write the turns of a conversation, without the system prompt."""
 
     unfinished = ("thinking", "redacted_thinking")
+    sends_compaction_first = True
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
