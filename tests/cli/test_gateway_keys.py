@@ -81,7 +81,10 @@ def test_gateway_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    read_table("invalid_gateway_key_commands_are_reported_and_change_nothing"),
+    [
+        *read_table("invalid_gateway_key_commands_are_reported_and_change_nothing"),
+        (["list", "--auth", __file__], "is not a database"),
+    ],
 )
 def test_invalid_gateway_key_commands_are_reported_and_change_nothing(
     place: str, words: list[str], complaint: str
