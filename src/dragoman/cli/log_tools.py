@@ -36,10 +36,9 @@ def show_tools(
     cancelled do not count.
     """
     with open_log_at(where) as log:
-        if session is not None:
-            session = find_session(log, session)
+        chosen = find_session(log, session)
         with working("counting"):
-            found = rate_tool_calls(log, session, Grouping(log, by))
+            found = rate_tool_calls(log, chosen, Grouping(log, by))
     if as_json:
         rows = [each.to_data() for each in found]
         show_json({f"{by}s": [{by: row.pop("name"), **row} for row in rows]})

@@ -29,7 +29,7 @@ Calls: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a model answered, or why there is no answer; ``cost_usd`` is ``None`` if unknown."""
+    """What a model answered, or the error of the call; an unknown ``cost_usd`` is ``None``."""
 
     text: str = ""
     calls: Calls = ()
