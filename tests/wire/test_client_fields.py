@@ -31,7 +31,7 @@ def decode(wire: str, fields: dict[str, Any]) -> Asked:
 
 def list_recorded(asked: Asked) -> set[str]:
     """Return the codes of the losses that another wire would report."""
-    return {left.code for left in asked.left} | {f"{name}_dropped" for name in asked.wishes}
+    return {left.code for left in asked.left} | {f"{name}_dropped" for name in asked.concepts}
 
 
 # Warnings about settings that every wire reads, but not every wire has.

@@ -162,7 +162,7 @@ def test_ollama_defaults_and_special_values_are_accepted() -> None:
     )  # fmt: skip
     assert asked.request.config.max_tokens is None
     assert asked.request.stream
-    assert asked.wishes["json_mode"].value is True
+    assert asked.concepts["json_mode"].value is True
     assert asked.request.config.reasoning == "medium"
     assert [warning.path for warning in asked.warnings] == ["keep_alive"]
     assert SERVER.key({"authorization": "Bearer x"}) == "x"

@@ -270,8 +270,8 @@ class ChatCall(Call):
 
     def list_messages(self) -> list[Message]:
         """Return the messages of the request and of the reply."""
-        said = () if self.complete is None else self.complete.final_content
-        return [*self.request.messages, *([Assistant(said)] if said else [])]
+        content = () if self.complete is None else self.complete.final_content
+        return [*self.request.messages, *([Assistant(content)] if content else [])]
 
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
         attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))

@@ -270,12 +270,13 @@ def _log_access() -> None:
     log.setLevel(logging.INFO)
 
 
-def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
-    registry = Registry.load(told["config"])
-    if not told["models"]:
+def _open_models(settings: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
+    registry = Registry.load(settings["config"])
+    if not settings["models"]:
         return registry
     return {
-        name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()
+        name: registry.provider(target, keep_raw=False)
+        for name, target in settings["models"].items()
     }
 
 
@@ -287,39 +288,41 @@ def _load_site(module: str, service: Service) -> ASGIApp:
 
 def create_app_from_environment() -> Starlette:
     """Build a worker's application from the environment that ``dragoman serve`` sets."""
-    told = json.loads(os.environ[SETTINGS])
-    if told["access_log"]:
+    settings = json.loads(os.environ[SETTINGS])
+    if settings["access_log"]:
         _log_access()
-    log = open_log(told["log"]) if told["log"] else None
+    log = open_log(settings["log"]) if settings["log"] else None
     if log is not None:
         atexit.register(log.close)
     store = None
-    if told["store"]:
-        store = ResponseStore(told["store"], keep_seconds=told["store_days"] * DAY)
+    if settings["store"]:
+        store = ResponseStore(settings["store"], keep_seconds=settings["store_days"] * DAY)
         atexit.register(store.close)
-    keys = load_keys(told["keys"]) if told["keys"] else None
+    keys = load_keys(settings["keys"]) if settings["keys"] else None
     if keys is not None:
         atexit.register(keys.close)
     limits = None
-    if told["redis"] is not None:
-        spare = Ledger() if told["on_redis_failure"] == "local" else None
-        limits = RedisLimits(told["redis"], on_failure=told["on_redis_failure"], spare=spare)
+    if settings["redis"] is not None:
+        spare = Ledger() if settings["on_redis_failure"] == "local" else None
+        limits = RedisLimits(
+            settings["redis"], on_failure=settings["on_redis_failure"], spare=spare
+        )
     app = create_app(
-        _open_models(told),
+        _open_models(settings),
         keys=keys,
-        ledger=Ledger(told["state"]),
+        ledger=Ledger(settings["state"]),
         limits=limits,
-        bounds=Bounds(**told["bounds"]),
+        bounds=Bounds(**settings["bounds"]),
         log=log,
         store=store,
-        usage=UsageBook(told["state"]) if told["admin"] else None,
-        tracing=Tracing() if told["otel"] else None,
-        ui=partial(_load_site, told["ui"]) if told["ui"] else None,
-        **{name: told[name] for name in _PASSED_ON},
+        usage=UsageBook(settings["state"]) if settings["admin"] else None,
+        tracing=Tracing() if settings["otel"] else None,
+        ui=partial(_load_site, settings["ui"]) if settings["ui"] else None,
+        **{name: settings[name] for name in _PASSED_ON},
     )
     service: Service = app.state.service
-    if told["metrics"] is not None:
-        service.gathering = MetricsFolder(told["metrics"], service.metrics)
-    service.drain_delay = told["drain_delay"]
-    service.reload = lambda: Models(_open_models(told))
+    if settings["metrics"] is not None:
+        service.gathering = MetricsFolder(settings["metrics"], service.metrics)
+    service.drain_delay = settings["drain_delay"]
+    service.reload = lambda: Models(_open_models(settings))
     return app

@@ -172,10 +172,10 @@ def _shown(warnings: Sequence[LossWarning]) -> str:
 
     Losses that do not fit into the header are only counted.
     """
-    said = [f"{warning.code} {warning.path}" for warning in warnings]
-    fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)
+    items = [f"{warning.code} {warning.path}" for warning in warnings]
+    fitting = bisect_right(list(accumulate([len(each) + 2 for each in items])), _HEADER)
     shown = "; ".join(
-        [*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said
+        [*items[:fitting], f"{len(items) - fitting} more"] if fitting < len(items) else items
     )
     return _plain(shown, len(shown))
 

@@ -28,7 +28,7 @@ class Sent(Struct):
     """
 
     seq: int
-    said: MessageRecorded
+    recorded: MessageRecorded
     is_goal: bool = False
     is_note: bool = False
     instead: str | None = None
@@ -38,7 +38,7 @@ class Sent(Struct):
     @property
     def message(self) -> Message:
         """The message as it is sent: with ``instead`` as its content, if that is set."""
-        message = self.said.message
+        message = self.recorded.message
         if self.instead is None or not isinstance(message, ToolResult):
             return message
         return replace(message, content=self.instead)

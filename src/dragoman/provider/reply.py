@@ -189,8 +189,8 @@ class AssembledReply(Reply):
         The reported counts are too low: a provider reports them at the end of a stream, or reports
         one output token at the start.
         """
-        said = (Assistant(tuple(content)),) if content else ()
-        written = estimate_input_tokens(said, family=self.token_family) if said else 0
+        messages = (Assistant(tuple(content)),) if content else ()
+        written = estimate_input_tokens(messages, family=self.token_family) if messages else 0
         asked = usage.input_tokens
         if asked is None:
             asked = self._count_input()

@@ -187,7 +187,7 @@ class Projector:
             message, call, effect = entry.message, None, None
             if isinstance(message, m.Assistant):
                 calls = {
-                    each.id: (each, entry.said.tool_ids.get(each.id))
+                    each.id: (each, entry.recorded.tool_ids.get(each.id))
                     for each in message.tool_calls
                 }
             elif isinstance(message, m.ToolResult) and message.tool_call_id in calls:

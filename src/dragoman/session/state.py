@@ -198,7 +198,7 @@ class State:
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: logs.Sent, provider: str) -> Message:
-        recorded, message = entry.said, _flatten(entry.message)
+        recorded, message = entry.recorded, _flatten(entry.message)
         if not recorded.tool_ids:
             return message
         names = {

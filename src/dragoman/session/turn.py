@@ -250,7 +250,7 @@ class Turn:
         for warning in reply.warnings:
             found = _PLACE.match(warning.path)
             at, part = (int(found[1]), found[2]) if found else (-1, warning.path)
-            message = entries[at].said.message_id if 0 <= at < len(entries) else None
+            message = entries[at].recorded.message_id if 0 <= at < len(entries) else None
             key = reply.provider, reply.model, message, part, warning.code
             if key not in self.journal.reported:
                 self.journal.reported.add(key)

@@ -246,8 +246,8 @@ class ConversationWriter(ABC):
 
     def audio(self, block: m.Audio, path: str) -> Any:
         """Return audio of the model."""
-        said = transcribe(block, path, self.notes)
-        return None if said is None else self.text(m.Text(said), path)
+        transcript = transcribe(block, path, self.notes)
+        return None if transcript is None else self.text(m.Text(transcript), path)
 
 
 class PairedWriter(ConversationWriter):

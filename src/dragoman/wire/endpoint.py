@@ -81,7 +81,7 @@ NO_TOOL_SEARCH = Refusal(
     re.compile(r"tool[ _]search|defer_loading", re.IGNORECASE),
     {"tool_search": False},
     detail="the endpoint refused tool search: all tools are sent",
-    applies=lambda request, quirks, said: any(tool.deferred for tool in request.tools),
+    applies=lambda request, quirks, reason: any(tool.deferred for tool in request.tools),
 )
 
 
@@ -89,13 +89,13 @@ NO_COMPACTION = Refusal(
     re.compile(r"context_management|compact_", re.IGNORECASE),
     {"compaction": False},
     detail="the endpoint refused to compact the conversation: it is sent as it is",
-    applies=lambda request, quirks, said: COMPACTION in request.config.extras,
+    applies=lambda request, quirks, reason: COMPACTION in request.config.extras,
 )
 
 
-def may_relax(request: Request, quirks: Any, said: str) -> bool:
+def may_relax(request: Request, quirks: Any, reason: str) -> bool:
     """Return whether strict decoding of the schema can be turned off to avoid an error."""
-    return not is_about_field(said) and strict_form(request.response_schema or {}) is not None
+    return not is_about_field(reason) and strict_form(request.response_schema or {}) is not None
 
 
 class Endpoint(ABC, Generic[Q]):
@@ -328,7 +328,7 @@ class Endpoint(ABC, Generic[Q]):
         """
         if error.status not in self.refusing:
             return None
-        said = f"{error.provider_message} {error.provider_code}"
+        reason = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
         path = None
         if request.response_schema is not None:
@@ -336,23 +336,23 @@ class Endpoint(ABC, Generic[Q]):
         for row in self.refusals:
             if (
                 row.path in (None, path)
-                and row.words.search(said)
+                and row.words.search(reason)
                 and any(getattr(quirks, name) != value for name, value in row.changes.items())
-                and (row.applies is None or row.applies(request, quirks, said))
+                and (row.applies is None or row.applies(request, quirks, reason))
             ):
-                return self._avoid(row, request, said)
+                return self._avoid(row, request, reason)
         return None
 
-    def is_about_field(self, said: str) -> bool:
+    def is_about_field(self, reason: str) -> bool:
         """Return whether an error is about the field for structured output, not a schema."""
-        return is_about_field(said)
+        return is_about_field(reason)
 
-    def _avoid(self, row: Refusal, request: Request, said: str) -> Self:
+    def _avoid(self, row: Refusal, request: Request, reason: str) -> Self:
         ways = ", ".join([f"{name}={value!r}" for name, value in row.changes.items()])
         if row.path is None or row.detail is not None:
             detail = row.detail or f"the endpoint refused a field: {ways}"
             return self.taught(detail, **row.changes)
-        if self.is_about_field(said):
+        if self.is_about_field(reason):
             return self.taught(f"the endpoint refused structured output: {ways}", **row.changes)
         schema = request.response_schema or {}
         detail = f"the endpoint refused the schema {schema_name(schema)}: {ways}"

@@ -160,32 +160,34 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
     """
     made = dict(body)
     for name, value in native.items():
-        ours = made.get(name)
+        present = made.get(name)
         if value is None:
             made.pop(name, None)
         elif isinstance(value, dict):
-            made[name] = put_over(ours if isinstance(ours, dict) else {}, value)
+            made[name] = put_over(present if isinstance(present, dict) else {}, value)
         else:
             made[name] = value
     return made
 
 
-def _merge(ours: list[str], theirs: Any) -> list[str]:
-    if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # a value that is not a list of strings is ignored
-    return list(dict.fromkeys([*ours, *theirs]))
+def _merge(first: list[str], second: Any) -> list[str]:
+    if not isinstance(second, list | tuple) or not all(isinstance(item, str) for item in second):
+        return first  # a value that is not a list of strings is ignored
+    return list(dict.fromkeys([*first, *second]))
 
 
 def _plain(value: Any) -> Any:
     return msgspec.json.decode(_encode(value))
 
 
-def _same(ours: Any, theirs: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Return whether two values are equal as JSON, where 1 equals 1.0 but not true."""
-    if isinstance(ours, bool) or isinstance(theirs, bool):
-        return ours is theirs
-    if isinstance(ours, dict) and isinstance(theirs, Mapping):
-        return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
-    if isinstance(ours, list) and isinstance(theirs, list | tuple):
-        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-    return bool(ours == theirs)
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(
+            _same(first[key], second[key]) for key in first
+        )
+    if isinstance(first, list) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return bool(first == second)

@@ -47,7 +47,7 @@ class Leftover(Struct, frozen=True):
     """The server tool, if the part is one; ``rule`` applies only if the model's wire lacks it."""
 
 
-class Wish(NamedTuple):
+class ConceptValue(NamedTuple):
     """A setting for which ``Request`` has no field, and how the client's wire writes it."""
 
     value: Any
@@ -67,7 +67,7 @@ class Losses:
         self.client = client
         self.table = table
         self.left: list[Leftover] = []
-        self.wishes: dict[str, Wish] = {}
+        self.concepts: dict[str, ConceptValue] = {}
         self.own: dict[str, Any] = {}  # fields to send if the model uses the client's wire
         # how long marks for the prompt cache ask to keep it, if longer than usual
         self.ttl: Literal["1h"] | None = None
@@ -114,11 +114,11 @@ class Losses:
         """A warning for each part that neither the request nor a field of it contains."""
         return describe_left(self.left)
 
-    def wish(
+    def add_concept(
         self, concept: str, value: Any, own: Mapping[str, Any], **fields: Mapping[str, Any] | None
     ) -> None:
-        """Record a setting that only some wires have a field for; see ``Wish``."""
-        self.wishes[concept] = Wish(value, own, fields.get("extra", own))
+        """Record a setting that only some wires have a field for; see ``ConceptValue``."""
+        self.concepts[concept] = ConceptValue(value, own, fields.get("extra", own))
 
     def keep_own(self, path: str, value: Any) -> None:
         """Send a field unchanged if the model uses the client's wire."""
@@ -185,7 +185,7 @@ class Record(Fields):
             if is_empty(value) or is_among(value, rule.default):
                 continue
             if rule.concept is not None and not rule.always:
-                self.losses.wish(rule.concept, value, nest(self.at(name), value))
+                self.losses.add_concept(rule.concept, value, nest(self.at(name), value))
                 continue
             self.losses.leave(self.at(name), rule, root=self.where or name)
             if self.where and not rule.always:
@@ -224,8 +224,10 @@ def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         return dict(over)
     made = dict(fields)
     for name, value in over.items():
-        ours = made.get(name)
+        present = made.get(name)
         made[name] = (
-            merge(ours, value) if isinstance(ours, dict) and isinstance(value, dict) else value
+            merge(present, value)
+            if isinstance(present, dict) and isinstance(value, dict)
+            else value
         )
     return made

@@ -32,8 +32,8 @@ def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
     """
     if issuer is None or issuer.wire == wire:
         return signature
-    told = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
-    return base64.b64encode(_MARK + told).decode()
+    payload = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
+    return base64.b64encode(_MARK + payload).decode()
 
 
 def seal_of(block: AssistantBlock, wire: str) -> str | None:
@@ -49,9 +49,9 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
     """
     if text.startswith(_PREFIX):
         try:
-            told = base64.b64decode(text, validate=True).removeprefix(_MARK)
+            payload = base64.b64decode(text, validate=True).removeprefix(_MARK)
             made, vendor, model, signature = msgspec.json.decode(
-                told, type=tuple[str, str | None, str | None, str]
+                payload, type=tuple[str, str | None, str | None, str]
             )
         except (binascii.Error, ValueError):
             return text, Issuer(wire)

@@ -33,7 +33,7 @@ from ..messages import AssistantBlock, Issuer, LossWarning, Request, ServerTool,
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
-from .losses import Leftover, Losses, OfferedTool, Wish, describe_left, merge
+from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .server_errors import headers_of, status_of, terms_of
 from .usage import UsageMap
@@ -45,7 +45,7 @@ class Asked(Struct, frozen=True):
     request: Request
     left: tuple[Leftover, ...] = ()
     """The parts of the body that ``request`` does not represent."""
-    wishes: Mapping[str, Wish] = {}
+    concepts: Mapping[str, ConceptValue] = {}
     """Settings for which ``Request`` has no field, by the name of the concept."""
     own: Mapping[str, Any] = {}
     """Fields to send if the model uses the client's wire."""
@@ -75,7 +75,7 @@ class Asked(Struct, frozen=True):
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
         """A warning for each part of the body that is lost even on the client's own wire."""
-        lost = [concept for concept, wish in self.wishes.items() if wish.extra is None]
+        lost = [concept for concept, setting in self.concepts.items() if setting.extra is None]
         names, why = self.table.names, "a request has no such setting"
         dropped = [LossWarning(f"{each}_dropped", names.get(each, each), why) for each in lost]
         return (*describe_left(self.left), *dropped)
@@ -83,7 +83,7 @@ class Asked(Struct, frozen=True):
     @property
     def has_more(self) -> bool:
         """Whether anything in the client's body is missing in ``request``."""
-        more = self.left or self.wishes or self.own or self.directives
+        more = self.left or self.concepts or self.own or self.directives
         return bool(more) or self.betas is not NO_BETAS
 
     def with_extras(self) -> Request:
@@ -107,10 +107,10 @@ class Asked(Struct, frozen=True):
             elif not left.roots:
                 path, _, name = left.path.partition(".")
                 extras = merge(extras, {path: {name: self.own[path].get(name)}})
-        for concept, wish in self.wishes.items():
-            if concept == "reasoning" and wish.extra is not wish.own:
-                config = replace(config, reasoning=wish.value)
-            extras = merge(extras, wish.extra or {})
+        for concept, setting in self.concepts.items():
+            if concept == "reasoning" and setting.extra is not setting.own:
+                config = replace(config, reasoning=setting.value)
+            extras = merge(extras, setting.extra or {})
         for path in self.table.inner:
             inner = extras.pop(path, {})
             extras |= {self.table.extra_name(path, name): each for name, each in inner.items()}
@@ -127,12 +127,12 @@ class Asked(Struct, frozen=True):
 
 def gather(request: Request, losses: Losses, **facts: Any) -> Asked:
     """Return a decoded request with what its reader has recorded."""
-    if not (losses.left or losses.wishes or losses.own):
+    if not (losses.left or losses.concepts or losses.own):
         return Asked(request, client=losses.client, table=losses.table, **facts)
     return Asked(
         request,
         tuple(losses.left),
-        losses.wishes,
+        losses.concepts,
         losses.own,
         tuple(losses.directives),
         losses.client,

@@ -30,7 +30,7 @@ def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
 
     ``names`` maps Dragoman's names of settings to those of the wire.
     """
-    return {ours: _READERS[ours](fields, theirs) for ours, theirs in names.items()}
+    return {name: _READERS[name](fields, field) for name, field in names.items()}
 
 
 def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str,
             if name not in names and getattr(config, name) not in (None, ()):
                 raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
     written: dict[str, Any] = {}
-    for ours, theirs in names.items():
-        if (value := getattr(config, ours)) is not None:
-            written[theirs] = list(value) if ours == "stop_sequences" else value
+    for name, field in names.items():
+        if (value := getattr(config, name)) is not None:
+            written[field] = list(value) if name == "stop_sequences" else value
     return written

@@ -76,7 +76,7 @@ def translate(
         work.pass_betas()
         work.report_left()
         work.give_directives()
-        work.express_wishes()
+        work.express_concepts()
     work.fit_settings()
     return work.done()
 
@@ -170,24 +170,24 @@ class _Translation:
     def give_directives(self) -> None:
         """Add instructions to the prompt for settings that the model's wire has no field for."""
         if self.others and self.asked.directives:
-            told = [System(text) for text in self.asked.directives]
-            self.request = replace(self.request, messages=(*told, *self.request.messages))
+            directives = [System(text) for text in self.asked.directives]
+            self.request = replace(self.request, messages=(*directives, *self.request.messages))
 
-    def express_wishes(self) -> None:
+    def express_concepts(self) -> None:
         """Write each setting to its field on the model's wire; report settings without a field."""
-        for concept, wish in self.asked.wishes.items():
+        for concept, setting in self.asked.concepts.items():
             if concept == "reasoning":
                 if self.wire in self.target.wires:
-                    self._over(self.wire, wish.own)
+                    self._over(self.wire, setting.own)
                 if self.others:
-                    self._set(reasoning=wish.value)
+                    self._set(reasoning=setting.value)
                 continue
             if concept == "json_mode":
                 self._ask_for_json()
             if concept == "parallel_tool_calls" and not self.request.tools:
                 continue
             for wire in sorted({self.wire} & self.target.wires | self.others):
-                self._express(concept, wish.value, wire)
+                self._express(concept, setting.value, wire)
 
     def fit_settings(self) -> None:
         """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""

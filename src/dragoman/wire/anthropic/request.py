@@ -105,8 +105,8 @@ class MessagesWriter(RequestWriter):
             return
         self._write_tools(body)
         if self.request.server_tools:
-            theirs = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
-            body["tools"] = [*body.get("tools", ()), *theirs]
+            server_tools = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
+            body["tools"] = [*body.get("tools", ()), *server_tools]
 
     def _write_tools(self, body: dict[str, Any]) -> None:
         """Write the tools and the tool choice."""
@@ -148,13 +148,13 @@ class MessagesWriter(RequestWriter):
         are sent unchanged.
         """
         extras = self.extras()
-        theirs = extras.get("tools")
+        extra_tools = extras.get("tools")
         if (
             "tools" in body
-            and isinstance(theirs, list | tuple)
-            and all(isinstance(tool, Mapping) for tool in theirs)
+            and isinstance(extra_tools, list | tuple)
+            and all(isinstance(tool, Mapping) for tool in extra_tools)
         ):
-            body["tools"] = [*body["tools"], *[ordered_json(tool) for tool in theirs]]
+            body["tools"] = [*body["tools"], *[ordered_json(tool) for tool in extra_tools]]
             del extras["tools"]
         merge_extras(body, extras, lists=frozenset({"stop_sequences"}))
 

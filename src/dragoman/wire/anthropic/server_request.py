@@ -192,17 +192,17 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
         if wanted in m.EFFORTS:
             is_exact = wanted == effort and kind in (None, "adaptive")
             wanted = "none" if kind == "disabled" else wanted
-            losses.wish("reasoning", wanted, own, extra={} if is_exact else own)
+            losses.add_concept("reasoning", wanted, own, extra={} if is_exact else own)
             return
         losses.leave("output_config.effort")
     elif kind == "adaptive":
         losses.leave("thinking", _ADAPTIVE, "thinking_adaptive")
     elif kind == "disabled":
-        losses.wish("reasoning", "none", own, extra={})
+        losses.add_concept("reasoning", "none", own, extra={})
         return
     elif thinking is not None:
         if kind == "enabled" and budget is not None:
-            losses.wish("reasoning", budget, own, extra=own if thinking.rest() else {})
+            losses.add_concept("reasoning", budget, own, extra=own if thinking.rest() else {})
             return
         losses.leave("thinking")
     losses.own |= own
@@ -214,7 +214,7 @@ def _read_metadata(fields: _Record) -> None:
         return
     inner = fields.enter("metadata", metadata)
     if (user := inner.take("user_id")) is not None:
-        fields.losses.wish("user", user, {"metadata": {"user_id": user}})
+        fields.losses.add_concept("user", user, {"metadata": {"user_id": user}})
     inner.done()
 
 
@@ -248,7 +248,7 @@ def _read_choice(fields: _Record) -> m.ToolChoice | None:
     kind = record.need_text("type")
     if record.take("disable_parallel_tool_use") is True and kind != "none":
         own = {"tool_choice": {"disable_parallel_tool_use": True}}
-        fields.losses.wish("parallel_tool_calls", False, own, extra=None)
+        fields.losses.add_concept("parallel_tool_calls", False, own, extra=None)
     choice = m.ForceTool(record.need_text("name")) if kind == "tool" else _CHOICES.get(kind)
     record.done()
     if choice is None:
@@ -288,8 +288,12 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
         if role == "user":
             messages += _read_user(content)
         elif role == "assistant":
-            said = content if isinstance(content, str) else [_read_said(each) for each in content]
-            messages.append(m.Assistant(said))
+            blocks = (
+                content
+                if isinstance(content, str)
+                else [_read_assistant_block(each) for each in content]
+            )
+            messages.append(m.Assistant(blocks))
         elif role == "system":
             turn.losses.leave(turn.where, _MOVED, "system_moved")
             messages += _read_instructions(content)
@@ -394,7 +398,7 @@ def _read_source(source: _Record) -> tuple[m.Url | m.Inline, str | None]:
     return found
 
 
-def _read_said(record: _Record) -> m.AssistantBlock:
+def _read_assistant_block(record: _Record) -> m.AssistantBlock:
     kind = record.need_text("type")
     if kind == "text":
         mark = record.mark()

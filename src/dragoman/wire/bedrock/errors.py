@@ -56,8 +56,8 @@ def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failu
     lower = {name.lower(): value for name, value in (headers or {}).items()}
     record = read_object(body.decode("utf-8", "replace")) or {}
     # The AWS gateway in front of the service writes its message into the field ``Message``.
-    if not failure.message and isinstance(said := record.get("Message"), str):
-        failure = replace(failure, message=said)
+    if not failure.message and isinstance(text := record.get("Message"), str):
+        failure = replace(failure, message=text)
     name = lower.get("x-amzn-errortype") or string_of(record.get("__type")) or failure.code
     return replace(failure, code=name.partition(":")[0].rpartition("#")[2])
 

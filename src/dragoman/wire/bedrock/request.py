@@ -124,8 +124,8 @@ class ConverseWriter(RequestWriter):
         ]
         if (directive := self.directive()) is not None:
             system.append({"type": "text", "text": directive})
-        theirs = self.server_tools(SERVER_TOOLS, lambda name: {"name": name})
-        tools += [{"systemTool": tool} for tool in theirs]
+        server_tools = self.server_tools(SERVER_TOOLS, lambda name: {"name": name})
+        tools += [{"systemTool": tool} for tool in server_tools]
         return {"tools": tools, "system": system, "messages": conversation.write()}
 
     def _write_tools(self, body: dict[str, Any], tools: list[dict[str, Any]]) -> None:

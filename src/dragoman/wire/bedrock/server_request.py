@@ -43,7 +43,7 @@ TABLE = FieldTable(
     {
         "reasoning": f"{_MORE}.thinking",
         "top_k": f"{_MORE}.top_k",
-        **{ours: f"inferenceConfig.{theirs}" for ours, theirs in SETTINGS.items()},
+        **{name: f"inferenceConfig.{field}" for name, field in SETTINGS.items()},
     },
 )
 
@@ -86,7 +86,7 @@ def _read_output(fields: Record) -> dict[str, Any] | None:
         return None
     if effort := output.choice("effort", (*m.EFFORTS, "max")):
         own = {"outputConfig": {"effort": effort}}
-        fields.losses.wish("reasoning", "xhigh" if effort == "max" else effort, own)
+        fields.losses.add_concept("reasoning", "xhigh" if effort == "max" else effort, own)
     form = output.inner("textFormat")
     output.done()
     if form is None:
@@ -106,9 +106,9 @@ def _read_more(fields: Record) -> None:
     if (thinking := more.inner("thinking")) is not None:
         is_on = thinking.choice("type", ("enabled", "disabled", "adaptive")) != "disabled"
         amount = (thinking.whole("budget_tokens") or "medium") if is_on else "off"
-        fields.losses.wish("reasoning", amount, {_MORE: {"thinking": thinking.data}})
+        fields.losses.add_concept("reasoning", amount, {_MORE: {"thinking": thinking.data}})
     if (top_k := more.whole("top_k")) is not None:
-        fields.losses.wish("top_k", top_k, {_MORE: {"top_k": top_k}})
+        fields.losses.add_concept("top_k", top_k, {_MORE: {"top_k": top_k}})
     if more.rest():
         fields.leave(_MORE)
 
@@ -149,12 +149,12 @@ def _read_tools(fields: Record) -> _Tools:
     inner = fields.inner("toolConfig")
     if inner is None:
         return (), (), None
-    found, theirs = [], []
+    found, server_tools = [], []
     for record, mark in _split(inner, "tools"):
         if mark:
             _drop_mark(record)
         if "systemTool" in record:
-            theirs.append(_read_server_tool(record.need_inner("systemTool")))
+            server_tools.append(_read_server_tool(record.need_inner("systemTool")))
             continue
         spec = record.need_inner("toolSpec")
         schema = spec.need_inner("inputSchema").take("json")
@@ -166,7 +166,7 @@ def _read_tools(fields: Record) -> _Tools:
         spec.done()
     choice = inner.inner("toolChoice")
     inner.done()
-    return tuple(found), tuple(theirs), _read_choice(choice)
+    return tuple(found), tuple(server_tools), _read_choice(choice)
 
 
 def _read_server_tool(record: Record) -> m.ServerTool:
@@ -201,20 +201,20 @@ def _read_system(fields: Record, *, mark: bool) -> m.System:
 
 def _read_turn(fields: Record) -> list[m.Message]:
     role = fields.choice("role", ("user", "assistant"))
-    blocks = _split(fields, "content", required=True)
+    records = _split(fields, "content", required=True)
     fields.done()
     if role == "assistant":
-        return [m.Assistant([_whole(_read_spoken, block, mark=mark) for block, mark in blocks])]
+        return [m.Assistant([_whole(_read_spoken, block, mark=mark) for block, mark in records])]
     messages: list[m.Message] = []
-    said: list[m.UserBlock] = []
-    for block, mark in blocks:
+    blocks: list[m.UserBlock] = []
+    for block, mark in records:
         if "toolResult" not in block:
-            said.append(_whole(_read_block, block, mark=mark))
+            blocks.append(_whole(_read_block, block, mark=mark))
             continue
-        messages += [m.User(said)] if said else []
-        said = []
+        messages += [m.User(blocks)] if blocks else []
+        blocks = []
         messages.append(_whole(_read_result, block, mark=mark))
-    return [*messages, m.User(said)] if said else messages
+    return [*messages, m.User(blocks)] if blocks else messages
 
 
 def _read_result(block: Record, *, mark: bool) -> m.ToolResult:
@@ -298,9 +298,9 @@ def _read_spoken(fields: Record, *, mark: bool) -> m.AssistantBlock:
         return _read_thinking(fields.need_inner("reasoningContent"))
     if "citationsContent" in fields:
         inner = fields.need_inner("citationsContent")
-        said = "".join([part.need_text("text") for part in inner.inners("content")])
+        text = "".join([part.need_text("text") for part in inner.inners("content")])
         return m.Text(
-            said, m.Continuity(None, {"citations": inner.take("citations")}, _ISSUER), mark
+            text, m.Continuity(None, {"citations": inner.take("citations")}, _ISSUER), mark
         )
     if "toolUse" in fields:
         inner = fields.need_inner("toolUse")

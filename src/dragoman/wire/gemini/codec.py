@@ -34,7 +34,7 @@ _REFUSALS = (
         {"structured_with_tools": "prompt"},
         "native",
         "the endpoint rejected structured output with tools: structured_with_tools='prompt'",
-        lambda request, quirks, said: bool(request.tools),
+        lambda request, quirks, reason: bool(request.tools),
     ),
     Refusal(
         re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE),
@@ -44,7 +44,7 @@ _REFUSALS = (
     Refusal(
         re.compile(r"parameters_?json_?schema", re.IGNORECASE),
         {"tool_schema": "parameters"},
-        applies=lambda request, quirks, said: bool(request.tools),
+        applies=lambda request, quirks, reason: bool(request.tools),
     ),
     Refusal(
         re.compile(r"unknown name \W*id\W+ at '?[^']*function_?(call|response)", re.IGNORECASE),
@@ -54,7 +54,7 @@ _REFUSALS = (
         re.compile(r"missing a\W+thought_?signature", re.IGNORECASE),
         # Google documents this placeholder signature for calls that another model made.
         {"placeholder_signature": "skip_thought_signature_validator"},
-        applies=lambda request, quirks, said: quirks.placeholder_signature is None,
+        applies=lambda request, quirks, reason: quirks.placeholder_signature is None,
     ),
 )
 
@@ -91,8 +91,8 @@ class GeminiCodec(Endpoint[Quirks]):
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
 
-    def is_about_field(self, said: str) -> bool:
-        return _names_field(said) is not None
+    def is_about_field(self, reason: str) -> bool:
+        return _names_field(reason) is not None
 
     def authorise(self, key: str) -> dict[str, str]:
         """Return the header ``x-goog-api-key``."""

@@ -158,20 +158,20 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
             merge_extras(body, {head: value})
 
 
-def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
+def _join(body: Any, extra: Any, name: str, depth: int) -> None:
     """Merge nested fields of the extras into the body; reject a field that the codec also sets.
 
     Objects that both contain are merged, down to ``depth`` levels.
     """
-    if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
+    if not isinstance(body, dict) or not isinstance(extra, Mapping):
         raise InvalidRequestError(
             f"config.extras[{name!r}] contradicts a field that this call sets by itself"
         )
-    for part, value in theirs.items():
-        if depth > 1 or part in ours:
-            _join(ours.setdefault(part, {}), value, name, depth - 1)
+    for part, value in extra.items():
+        if depth > 1 or part in body:
+            _join(body.setdefault(part, {}), value, name, depth - 1)
         else:
-            ours[part] = ordered_json(value)
+            body[part] = ordered_json(value)
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:

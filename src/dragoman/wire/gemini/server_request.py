@@ -47,7 +47,7 @@ TABLE = FieldTable(
     },
     ("contents", "systemInstruction"),
     {
-        **{ours: f"{_CONFIG}.{theirs}" for ours, theirs in NAMES.items()},
+        **{name: f"{_CONFIG}.{field}" for name, field in NAMES.items()},
         "top_k": "generationConfig.topK",
         "reasoning": "generationConfig.thinkingConfig",
         "json_mode": "generationConfig.responseMimeType",
@@ -164,11 +164,11 @@ def _read_thinking(inner: _Record) -> None:
     own = {_CONFIG: {name: thinking}}
     extra = {_CONFIG: {name: rest}} if rest else {}
     if type(budget) is int and budget >= 0:
-        losses.wish("reasoning", budget or "none", own, extra=extra)
+        losses.add_concept("reasoning", budget or "none", own, extra=extra)
     elif isinstance(level, str) and level.lower() in m.EFFORTS:
-        losses.wish("reasoning", level.lower(), own, extra=extra)
+        losses.add_concept("reasoning", level.lower(), own, extra=extra)
     else:
-        losses.wish("reasoning", None, own)
+        losses.add_concept("reasoning", None, own)
 
 
 def _leave(inner: _Record, name: str) -> None:
@@ -192,7 +192,7 @@ def _read_format(inner: _Record) -> dict[str, Any] | None:
         _leave(inner, "responseSchema")
     if schema is None:
         if kind == "application/json":
-            losses.wish("json_mode", True, {_CONFIG: {"responseMimeType": kind}})
+            losses.add_concept("json_mode", True, {_CONFIG: {"responseMimeType": kind}})
         elif kind not in (None, "", "text/plain"):
             rule = refused("ask for application/json or text/plain")
             inner.leave("responseMimeType", rule)

@@ -42,7 +42,7 @@ TABLE = FieldTable(
     },
     ("messages",),
     {
-        **{ours: f"options.{theirs}" for ours, theirs in SETTINGS.items()},
+        **{name: f"options.{field}" for name, field in SETTINGS.items()},
         "top_k": "options.top_k",
         "min_p": "options.min_p",
         "repeat_penalty": "options.repeat_penalty",
@@ -95,7 +95,7 @@ def _read_format(fields: Record) -> dict[str, Any] | None:
     if wanted is None or wanted == "":
         return None
     if wanted == "json":
-        fields.losses.wish("json_mode", True, {"format": wanted})
+        fields.losses.add_concept("json_mode", True, {"format": wanted})
         return None
     if not isinstance(wanted, dict):
         fields.refuse("format", "must be json or a JSON Schema")

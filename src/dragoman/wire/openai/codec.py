@@ -45,7 +45,7 @@ class OpenAICodec(Endpoint[Quirks]):
             re.compile("stream_options"),
             {"stream_usage": False},
             detail="the endpoint refused stream_options: no usage in streams",
-            applies=lambda request, quirks, said: request.stream,
+            applies=lambda request, quirks, reason: request.stream,
         ),
         Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),

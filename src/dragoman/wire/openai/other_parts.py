@@ -142,5 +142,5 @@ def write_other_parts(blocks: Sequence[m.AssistantBlock]) -> dict[str, Any]:
 def _write_speech(block: m.Audio) -> dict[str, Any]:
     given = None if block.continuity is None else dig(block.continuity.opaque, "id")
     data = block.source.base64_data if isinstance(block.source, m.Inline) else ""
-    said = {"data": data, "transcript": block.transcript or ""}
-    return {"id": given or "audio", **said, "expires_at": 0}
+    audio = {"data": data, "transcript": block.transcript or ""}
+    return {"id": given or "audio", **audio, "expires_at": 0}

@@ -263,7 +263,7 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
     kind, asked = inner.take("type"), inner.data.get("json_schema")
     if kind == "json_object":
         own = {"response_format": fields.data["response_format"]}
-        fields.losses.wish("json_mode", True, own)
+        fields.losses.add_concept("json_mode", True, own)
     elif kind == "json_schema" and isinstance(asked, dict):
         asked = inner.need_inner("json_schema")
         # ignored, because the client codecs set ``strict`` if the schema allows it
@@ -299,7 +299,7 @@ def _read_reasoning(fields: _Record) -> m.Effort | None:
     elif effort is None:
         is_exact = list(given) == ["reasoning"] and len(given["reasoning"]) == 1
         extra = {} if is_exact and wanted != "medium" else given
-        losses.wish("reasoning", wanted, given, extra=extra)
+        losses.add_concept("reasoning", wanted, given, extra=extra)
     else:
         losses.own |= given
     return next((each for each in m.EFFORTS if each == effort), None)
@@ -307,7 +307,7 @@ def _read_reasoning(fields: _Record) -> m.Effort | None:
 
 def wish_effort(losses: Losses, effort: str, own: Mapping[str, Any]) -> None:
     """Record an effort that Dragoman has no name for; ``max`` becomes the highest known one."""
-    losses.wish("reasoning", "xhigh" if effort == "max" else None, own)
+    losses.add_concept("reasoning", "xhigh" if effort == "max" else None, own)
 
 
 def _read_amount(given: Mapping[str, Any]) -> str | int | None:

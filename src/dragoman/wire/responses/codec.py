@@ -53,7 +53,7 @@ _REFUSALS = (
         re.compile(r"invalid_function_parameters|invalid schema for function", re.IGNORECASE),
         {"strict_tools": False},
         detail="the endpoint refused a strict tool: tools are not strict",
-        applies=lambda request, quirks, said: any(
+        applies=lambda request, quirks, reason: any(
             strict_form(tool.parameters) for tool in request.tools
         ),
     ),

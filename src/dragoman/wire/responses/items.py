@@ -52,8 +52,8 @@ class ItemWriter(PairedWriter):
     def user(self, message: m.User, path: str) -> None:
         content = message.content
         plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], m.Text))
-        said = message.text if plain else self.parts(content, path)
-        self.written.append({"type": "message", "role": "user", "content": said})
+        written = message.text if plain else self.parts(content, path)
+        self.written.append({"type": "message", "role": "user", "content": written})
 
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):

@@ -56,8 +56,8 @@ class ResponsesWriter(RequestWriter):
             if not quirks.parallel_tools:
                 body["parallel_tool_calls"] = False
         if request.server_tools:
-            theirs = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
-            body["tools"] = [*body.get("tools", ()), *theirs]
+            server_tools = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
+            body["tools"] = [*body.get("tools", ()), *server_tools]
         if request.tool_choice is not None:
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
         if (schema := self.schema_for("native")) is not None:

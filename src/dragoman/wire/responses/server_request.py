@@ -113,7 +113,7 @@ def _read_text(fields: Record) -> dict[str, Any] | None:
         return None
     losses, verbosity = fields.losses, text.take("verbosity")
     if verbosity not in (None, "medium"):
-        losses.wish("verbosity", verbosity, {"text": {"verbosity": verbosity}})
+        losses.add_concept("verbosity", verbosity, {"text": {"verbosity": verbosity}})
     form = text.inner("format")
     text.done()
     if form is None:
@@ -126,7 +126,7 @@ def _read_text(fields: Record) -> dict[str, Any] | None:
         form.done()
         return schema
     if kind == "json_object":
-        losses.wish("json_mode", True, {"text": {"format": form.data}})
+        losses.add_concept("json_mode", True, {"text": {"format": form.data}})
     elif kind not in (None, "text"):
         text.leave("format")
     return None
@@ -316,7 +316,7 @@ def _read_message(record: Record) -> m.Message | list[m.AssistantBlock]:
     if role == "assistant":
         if isinstance(content, str):
             return [_with_state(content, None, phase)]
-        return [_read_said(part, phase) for part in content]
+        return [_read_assistant_text(part, phase) for part in content]
     if role in ("system", "developer"):
         return m.System(content if isinstance(content, str) else "".join(_read_texts(record)))
     if role != "user":
@@ -338,7 +338,7 @@ def _read_texts(record: Record) -> list[str]:
     return [block.text for block in blocks if isinstance(block, m.Text)]
 
 
-def _read_said(record: Record, phase: Any) -> m.Text:
+def _read_assistant_text(record: Record, phase: Any) -> m.Text:
     kind = record.need_text("type")
     if kind == "refusal":
         text = m.Text(record.need_text("refusal"))
