@@ -298,6 +298,19 @@ def test_template_is_filled_and_sent(templates: Path) -> None:
     ]
 
 
+def test_each_line_of_a_chat_is_written_into_a_template(templates: Path) -> None:
+    run("templates", "save", "poet", "Rhyme: {input}", "-m", "tiny", "-s", "Be {mood}.")
+    with Background(answering("Yes.")) as server:
+        words = ["chat", "-t", "poet", "-p", "mood", "calm", "--base-url", server.base_url]
+        result = CliRunner().invoke(main, [*words, "--no-log"], input="Sea\nSky\n")
+        bodies = [request.json for request in server.requests]
+    assert result.exit_code == 0, result.output
+    assert [body["model"] for body in bodies] == ["tiny", "tiny"]
+    assert [each["content"] for each in bodies[1]["messages"]] == [
+        "Be calm.", "Rhyme: Sea", "Yes.", "Rhyme: Sky"
+    ]  # fmt: skip
+
+
 def test_text_comes_before_a_template_without_input(templates: Path) -> None:
     run("templates", "save", "sum", "Summarise this.")
     with Background(answering("Short.")) as server:
@@ -347,7 +360,8 @@ WRONG_TEMPLATES: dict[str, tuple[str, str]] = {
     "a missing value": ("ask -t translate Hi", "needs a value; add: -p style VALUE"),
     "an unknown variable": ("ask -t translate -p styl x Hi", "did you mean style?"),
     "a missing text": ("ask -t translate -p style x", "needs a text; give PROMPT, or pipe one"),
-    "a value without a template": ("ask -p style x Hi", "name the template with -t"),
+    "a value without a template": ("ask -p style x Hi", "name it with -t"),
+    "a schema in a chat": ("chat -t translate -p style x", "has a schema, which a chat cannot"),
     "a name with a path": ("templates show ../models", "'../models' is not a name"),
     "a second save": ("templates save translate x", "exists; use --replace"),
     "a save of nothing": ("templates save empty", "give PROMPT or --system"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from ..errors import ProviderError
 from ..events import Response, encode_event
@@ -34,7 +34,7 @@ from .options import (
 from .parameters import ExistingFile, Json, add_options, option
 from .schemas import SchemaOption, read_schema
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
-from .templates import SavedPrompt, complete_template, fill_template
+from .templates import SavedPrompt, TemplateOptions
 from .transcript import Transcript, choose_target, find_past, open_transcript
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
@@ -66,16 +66,7 @@ class AskOptions(Struct, kw_only=True):
     resumed: Annotated[bool, "Continue the last ask or chat.", option(flags="-c --continue")] = (
         False
     )
-    template: Annotated[
-        str | None,
-        "Send a saved prompt; see dragoman templates.",
-        option("NAME", "-t --template", shell_complete=complete_template),
-    ] = None
-    values: Annotated[
-        tuple[tuple[str, str], ...],
-        "Set a variable of the template; may be repeated.",
-        option("NAME VALUE", "-p --param", nargs=2),
-    ] = ()
+    saved: TemplateOptions
     attachments: Annotated[
         tuple[str, ...],
         "Attach an image, a PDF or a text file; may be repeated.",
@@ -121,11 +112,11 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     past = find_past(resumed, "ask", "chat", system=options.system)
     model, prompt = _sort_words(model, prompt, options, is_piped=piped is not None)
     # The instruction comes after the document, because models follow it better there.
-    filled = _fill(options, "\n\n".join([part for part in (piped, prompt) if part]))
+    filled = options.saved.fill("\n\n".join([part for part in (piped, prompt) if part]))
     model, target = choose_target(model or filled.model, options.target, past)
     earlier = past.messages if past is not None else []
-    messages = [*earlier, *_messages(filled, options.attachments)]
-    schema = filled.schema
+    messages = [*earlier, *_messages(filled, options)]
+    schema = options.schema or filled.schema
     settings = {
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
         "response_schema": read_schema(schema) if isinstance(schema, str) else schema,
@@ -172,31 +163,20 @@ def _sort_words(
             raise click.UsageError("the model is named twice: by MODEL and by -m; leave out one")
         model, prompt = options.named, model
     elif model is not None and prompt is None:
-        is_named = options.target.base_url is not None and options.template is None
+        is_named = options.target.base_url is not None and options.saved.template is None
         if not is_named and (options.resumed or not is_model_name(model)):
             model, prompt = None, model
-    if not is_piped and prompt in (None, "-") and options.template is None:
+    if not is_piped and prompt in (None, "-") and options.saved.template is None:
         advice = "give a text, or pipe one to the command."
         raise click.UsageError(f"Missing argument 'PROMPT': {advice}")
     return model, "" if prompt in (None, "-") else str(prompt)
 
 
-def _fill(options: AskOptions, text: str) -> SavedPrompt:
-    """Return what to send: the filled template, replaced by options, or the text alone."""
-    if options.template is None:
-        if options.values:
-            raise click.UsageError("-p sets a variable of a template; name the template with -t")
-        return SavedPrompt(None, options.system, text, options.schema)
-    filled = fill_template(options.template, dict(options.values), text)
-    system, schema = options.system or filled.system, options.schema or filled.schema
-    return replace(filled, system=system, schema=schema)
-
-
-def _messages(filled: SavedPrompt, attachments: tuple[str, ...]) -> list[Message]:
-    blocks = [read_attachment(place) for place in attachments]
-    text = filled.prompt or ""
+def _messages(filled: SavedPrompt, options: AskOptions) -> list[Message]:
+    blocks = [read_attachment(place) for place in options.attachments]
+    text, system = filled.prompt or "", options.system or filled.system
     content: Any = [Text(text), *blocks] if blocks else text
-    return [*([System(filled.system)] if filled.system else []), User(content)]
+    return [*([System(system)] if system else []), User(content)]
 
 
 def read_config(options: ConfigOptions) -> RuntimeConfig:

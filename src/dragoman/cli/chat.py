@@ -30,6 +30,7 @@ from .options import (
 from .parameters import Json, add_options, option
 from .prompt import LineReader, open_reader
 from .screen import Screen, open_screen, stop_on_interrupt
+from .templates import TemplateOptions
 from .transcript import RecordedChat, Transcript, choose_target, find_past, open_transcript
 
 
@@ -42,6 +43,7 @@ def command(
     target: ModelOptions,
     named: ModelOption = None,
     system: SystemOption = None,
+    saved: TemplateOptions,
     max_tokens: Annotated[int | None, "Limit each answer to N tokens.", option("N", ge=1)] = None,
     prompt: Annotated[str | None, "Print the answer to TEXT, and exit.", option("TEXT")] = None,
     resumed: Annotated[
@@ -67,8 +69,10 @@ def command(
     # in "chat -c MODEL" the argument after -c is not a session but a model
     if resumed is not None and model is None and is_model_name(resumed):
         model, resumed = resumed, "last"
+    template = saved.open_chat()
+    system = system or template.system
     past = find_past(resumed, "chat", system=system)
-    model, target = choose_target(model, target, past)
+    model, target = choose_target(model or template.model, target, past)
     transcript = open_transcript("chat", model, target, off=no_log)
     opener = partial(_open, first=model, target=target, transcript=transcript)
     with report_errors(as_json=as_json), transcript, opener(model) as provider:
@@ -78,6 +82,7 @@ def command(
         if past is not None:
             transcript.resume(past)
             talk.messages = list(past.messages)
+        talk.fill = partial((template.prompt or "").replace, "{input}")
         if prompt is not None:
             talk.ask(prompt)
             _ModelCall(talk, as_json=as_json)()

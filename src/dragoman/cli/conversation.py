@@ -68,6 +68,7 @@ class Conversation:
         self.messages: list[m.Message] = list(opening)
         self.tools: tuple[m.Tool, ...] = ()
         self.config = m.RuntimeConfig()
+        self.fill: Callable[[str], str] = str  # writes what is typed into a template
         self._opening = list(opening)
         self._opener = opener
         self.transcript = transcript or Transcript("chat", None)
@@ -80,6 +81,7 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Add a question; before it, add an error result for each tool call without a result."""
+        text = self.fill(text)
         self.before = len(self.messages)
         waiting = self._open_calls()
         self.messages += [m.ToolResult(call.id, _NOT_RUN, is_error=True) for call in waiting]

@@ -1,4 +1,4 @@
-"""Implement the command ``dragoman templates``, and fill the templates that ``ask -t`` names.
+"""Implement the command ``dragoman templates``, and fill the templates that ``-t`` names.
 
 A template is a file ``NAME.yaml`` in the folder ``templates`` next to ``models.yaml``.
 """
@@ -6,7 +6,6 @@ A template is a file ``NAME.yaml`` in the folder ``templates`` next to ``models.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,29 +60,69 @@ def complete_template(ctx: click.Context, param: click.Parameter, incomplete: st
     return [name for name in _list_names() if name.startswith(incomplete)]
 
 
-def fill_template(name: str, values: Mapping[str, str], text: str) -> SavedPrompt:
-    """Return a template with its variables replaced by values, and ``{input}`` by the text.
+class TemplateOptions(Struct, frozen=True):
+    """The options that name a template, and that set its variables."""
 
-    If the template has no ``{input}``, the text comes before its prompt.
-    """
-    saved = _load(name)
-    variables = saved.variables()
-    for key in values:
-        if key not in variables:
-            hint = suggest(key, variables) or f"it has {', '.join(variables) or 'none'}"
-            raise click.UsageError(f"-p {key}: the template {name} has no such variable; {hint}")
-    given = {**saved.defaults, **values, "input": text}
-    for key in variables:
-        if key not in given:
-            raise click.UsageError(f"the template {name} needs a value; add: -p {key} VALUE")
-    system, prompt = saved.parts()
-    takes_text = "input" in [*system.names, *prompt.names]
-    if takes_text and not text:
-        raise click.UsageError(f"the template {name} needs a text; give PROMPT, or pipe one")
-    parts = [prompt.fill(given)] if takes_text else [text, prompt.fill(given)]
-    return msgspec.structs.replace(
-        saved, system=system.fill(given), prompt="\n\n".join([part for part in parts if part])
-    )
+    template: Annotated[
+        str | None,
+        "Send a saved prompt; see dragoman templates.",
+        option("NAME", "-t --template", shell_complete=complete_template),
+    ] = None
+    values: Annotated[
+        tuple[tuple[str, str], ...],
+        "Set a variable of the template; may be repeated.",
+        option("NAME VALUE", "-p --param", nargs=2),
+    ] = ()
+
+    def fill(self, text: str) -> SavedPrompt:
+        """Return the template with values for its variables, and the text for ``{input}``.
+
+        If the template has no ``{input}``, the text comes before its prompt. Without a template,
+        the text is the prompt.
+        """
+        if self.template is None:
+            if self.values:
+                raise click.UsageError("-p sets a variable of a template; name it with -t")
+            return SavedPrompt(prompt=text)
+        saved = _load(self.template)
+        given = {**saved.defaults, **self._check_values(saved), "input": text}
+        system, prompt = saved.parts()
+        takes_text = "input" in [*system.names, *prompt.names]
+        if takes_text and not text:
+            what = f"the template {self.template} needs a text"
+            raise click.UsageError(f"{what}; give PROMPT, or pipe one")
+        parts = [prompt.fill(given)] if takes_text else [text, prompt.fill(given)]
+        return msgspec.structs.replace(
+            saved,
+            system=system.fill(given) or None,
+            prompt="\n\n".join([part for part in parts if part]),
+        )
+
+    def open_chat(self) -> SavedPrompt:
+        """Return the template for a chat; ``{input}`` in its prompt stands for each line."""
+        filled = self.fill("{input}")
+        for name, is_there in (
+            ("a schema", filled.schema is not None),
+            ("{input} in its system prompt", "{input}" in (filled.system or "")),
+        ):
+            if is_there:
+                what = f"the template {self.template} has {name}"
+                raise click.UsageError(f"{what}, which a chat cannot send; use dragoman ask")
+        return filled
+
+    def _check_values(self, saved: SavedPrompt) -> dict[str, str]:
+        """Return the values of ``-p``; raise ``UsageError`` for unknown and missing variables."""
+        variables, values = saved.variables(), dict(self.values)
+        for key in values:
+            if key not in variables:
+                hint = suggest(key, variables) or f"it has {', '.join(variables) or 'none'}"
+                what = f"-p {key}: the template {self.template} has no such variable"
+                raise click.UsageError(f"{what}; {hint}")
+        for key in variables:
+            if key not in {**saved.defaults, **values}:
+                what = f"the template {self.template} needs a value"
+                raise click.UsageError(f"{what}; add: -p {key} VALUE")
+        return values
 
 
 @click.group("templates")

@@ -292,7 +292,9 @@ def find_past(word: str | None, *kinds: str, system: str | None) -> RecordedChat
     with open_log_at(None) as log:
         past = read_past(log, find_session(log, word, *kinds))
     if system is not None:
-        raise click.UsageError("-c continues with the system prompt as it was; leave out -s")
+        raise click.UsageError(
+            "-c continues with the system prompt as it was; leave out the new one"
+        )
     return past
 
 
