@@ -6,15 +6,17 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Assembler
-from dragoman.log import LogRecord
+from dragoman.log import EventLog, LogRecord
 from dragoman.messages import Request, User
 from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider, connect
+from dragoman.session import Question, Session, find_questions
 from dragoman.tools import tool
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
 
 from ..listed import speak
+from ..waiting import until
 
 Answer = Callable[[Request], list[Any]]
 ALL = Policy([Rule("allow")])
@@ -75,6 +77,13 @@ def served(wire: str, *answers: Answer) -> Provider:
     return connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
 
 
+def over_wire(*replies: tuple[int, dict[str, str], bytes], **settings: Any) -> Provider:
+    """Return a provider "p" of the wire ``anthropic`` whose server gives the replies."""
+    transport = FixtureTransport(*[(status, headers, [body]) for status, headers, body in replies])
+    where = {"wire": "anthropic", "base_url": "http://127.0.0.1:9/v1", "name": "p"}
+    return connect("m", transport=transport, **where, **settings)  # type: ignore[arg-type]
+
+
 def anthropic_reply(words: str, stop: str = "end_turn") -> bytes:
     """Return a reply of the wire ``anthropic`` with a text."""
     return msgspec.json.encode(
@@ -84,6 +93,24 @@ def anthropic_reply(words: str, stop: str = "end_turn") -> bytes:
             "usage": {"input_tokens": 5, "output_tokens": 2},
         }
     )  # fmt: skip
+
+
+async def play(
+    log: EventLog, provider: Provider, tools: Sequence[Any] = (), **settings: Any
+) -> list[LogRecord]:
+    """Run a session that may use all its tools; return its records."""
+    session = Session(provider, tools, settings.pop("policy", ALL), log, **settings)
+    await session.run("Go.")
+    return list(log.read(session.id))
+
+
+async def until_asked(
+    log: EventLog, session: str | None = None, *, after: str | None = None
+) -> Question:
+    """Wait for a question of a session, other than the question ``after``; return it."""
+    open_questions = lambda: [q for q in find_questions(log, session) if q.intent_id != after]
+    await until(open_questions, "a question")
+    return open_questions()[0]
 
 
 def types(records: Sequence[LogRecord]) -> list[str]:

@@ -14,10 +14,9 @@ from dragoman.errors import (
     ProviderError,
     RateLimitError,
 )
-from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
-from dragoman.middleware import Fallback, Observe, Retry
+from dragoman.middleware import Fallback, Observe
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
 from dragoman.replay import to_steps
@@ -26,19 +25,30 @@ from dragoman.tools import tool
 
 from ..listed import Clock, Listed, broken, reply, speak
 from ..waiting import arrival, settle
-from .playing import ALL, call, check_evidence, look, note, of, propose, ran, types
+from .playing import (
+    ALL,
+    call,
+    check_evidence,
+    look,
+    note,
+    of,
+    over_wire,
+    play,
+    propose,
+    ran,
+    types,
+)  # fmt: skip
+
+READING = Policy([Rule("allow", side_effect=["read"], name="reading")])
+LOOK_AND_NOTE = propose(
+    call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"), words="Let me look."
+)
 
 
 async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
-    two = propose(
-        call("look", call_id="a", word="ox"),
-        call("note", call_id="b", text="!"),
-        words="Let me look.",
-    )
-    policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     no = lambda proposal, verdict: Decision(False, "ann", "not today")
     session = Session(
-        Listed(two, "Done."), [look, note], policy, log, system="Be terse.", approve=no
+        Listed(LOOK_AND_NOTE, "Done."), [look, note], READING, log, system="Be terse.", approve=no
     )
     outcome = await session.run("What is an ox?")
     assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Done.", 2)
@@ -51,12 +61,8 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
     assert drawn == rows
     assert "records 4 to 18 have the turn `t1`" in page
     assert [r.turn for r in records[:19]] == [None] * 3 + ["t1"] * 15 + ["t2"]
-    assert types(records[19:]) == [
-        "llm.call_started",
-        "message.recorded",
-        "llm.call_completed",
-        "session.finished",
-    ]
+    last = ["llm.call_started", "message.recorded", "llm.call_completed", "session.finished"]
+    assert types(records[19:]) == last
     assert ran == ["ox"]
     assert log.verify().ok
     check_evidence(records)
@@ -75,18 +81,12 @@ def test_rule_with_a_path_is_refused_if_its_tools_name_no_paths(action: Any) -> 
 
 
 async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
-    two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"))
-    policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     yes = lambda proposal, verdict: Decision(True, "ann", "go on", scope="session")
-    session = Session(Listed(two, "Done."), [look, note], policy, log, approve=yes)
-    await session.run("What is an ox?")
-    records = list(log.read(session.id))
+    provider = Listed(LOOK_AND_NOTE, "Done.")
+    records = await play(log, provider, [look, note], policy=READING, approve=yes)
     by_rule, by_ann = [record for record in records if record.type == "permission.granted"]
-    assert (by_rule.actor, by_rule.payload.by, by_rule.payload.rule) == (
-        "system",
-        "policy",
-        "reading",
-    )
+    assert by_rule.actor == "system"
+    assert (by_rule.payload.by, by_rule.payload.rule) == ("policy", "reading")
     assert (by_ann.actor, by_ann.payload.by, by_ann.payload.reason) == ("user", "ann", "go on")
     assert by_ann.payload.scope == "session"
     [first, _] = of(records, "tool_intent.validated")
@@ -95,12 +95,8 @@ async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
     assert started.input == {"word": "ox"}
     assert started.context == {"side_effect": "read", "timeout": 120.0, "output_limit": 30000}
     [begun] = of(records, "session.started")
-    assert (begun.goal, begun.provider, begun.model, begun.tools) == (
-        "What is an ox?",
-        "listed",
-        "m",
-        ("look", "note"),
-    )
+    assert (begun.goal, begun.provider, begun.model) == ("Go.", "listed", "m")
+    assert begun.tools == ("look", "note")
     assert [record.actor for record in records if record.type == "message.recorded"] == [
         "user", "agent", "tool", "tool", "agent",
     ]  # fmt: skip
@@ -116,42 +112,31 @@ async def test_no_tool_runs_before_its_record_is_on_disk(log: SqliteLog) -> None
 
     session = Session(Listed(propose(call("peek")), "Done."), [peek], ALL, log)
     await session.run("Go.")
-    assert seen[0][-5:] == [
-        "message.recorded",
-        "llm.call_completed",
-        "tool_intent.validated",
-        "permission.granted",
-        "tool.started",
-    ]
+    assert seen[0][-3:] == ["tool_intent.validated", "permission.granted", "tool.started"]
 
 
+@pytest.mark.parametrize("words", [["b"], ["a", "b"]])
 async def test_session_stops_if_the_log_cannot_be_written(
-    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    session = Session(Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log)
     append = log.append
 
     async def refuse(name: str, payload: Any, **facts: Any) -> Any:
-        if type(payload).__name__ == "ToolStarted":
+        if type(payload).__name__ == "ToolStarted" and payload.input == {"word": "b"}:
             raise LogFullError("no room")
         return await append(name, payload, **facts)
 
     monkeypatch.setattr(log, "append", refuse)
+    calls = [call("look", call_id=word, word=word) for word in words]
     with pytest.raises(LogFullError):
-        await session.run("Go.")
-    assert ran == []
+        await play(log, Listed(propose(*calls), "Done."), [look])
+    assert "b" not in ran
 
 
 async def test_model_receives_only_messages_and_tool_descriptions(log: SqliteLog) -> None:
     provider = Listed(propose(call("look", word="ox"), words="Hm."), "Done.")
-    session = Session(
-        provider,
-        [look],
-        ALL,
-        log,
-        system="Be terse.",
-        config=dragoman.RuntimeConfig(temperature=0.5),
-    )
+    config = dragoman.RuntimeConfig(temperature=0.5)
+    session = Session(provider, [look], ALL, log, system="Be terse.", config=config)
     await session.run("What is an ox?")
     first, second = provider.requests
     assert list(first.messages) == [System("Be terse."), User("What is an ox?")]
@@ -169,8 +154,9 @@ async def test_recorded_message_contains_ids_routing_and_cost(log: SqliteLog) ->
         provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15)
     )
     price = lambda usage, model: cost(usage, model, table=PriceTable((row,), version="v1"))
-    provider = Listed(propose(call("look", word="ox")), "Done.")
-    session = Session(provider, [look], ALL, log, price=price)
+    session = Session(
+        Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log, price=price
+    )
     await session.run("Go.")
     said = of(list(log.read(session.id)), "message.recorded")
     first = said[1]
@@ -236,23 +222,6 @@ async def test_tool_calls_run_concurrently_only_if_none_of_them_writes(
     check_evidence(list(log.read(session.id)))
 
 
-async def test_call_that_cannot_be_recorded_stops_concurrent_calls(
-    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = log.append
-
-    async def refuse(name: str, payload: Any, **facts: Any) -> Any:
-        if type(payload).__name__ == "ToolStarted" and payload.input == {"word": "b"}:
-            raise LogFullError("no room")
-        return await append(name, payload, **facts)
-
-    monkeypatch.setattr(log, "append", refuse)
-    calls = propose(call("look", call_id="1", word="a"), call("look", call_id="2", word="b"))
-    with pytest.raises(LogFullError):
-        await Session(Listed(calls, "Done."), [look], ALL, log).run("Go.")
-    assert "b" not in ran
-
-
 # --- denied tool calls, and failures of tools and models ---------------------------------------
 
 
@@ -260,11 +229,8 @@ async def test_denied_call_is_recorded_as_a_decision_rather_than_a_tool_error(
     log: SqliteLog,
 ) -> None:
     provider = Listed(propose(call("note", text="rm -rf /")), "I may not.")
-    session = Session(
-        provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log
-    )
-    await session.run("Go.")
-    records = list(log.read(session.id))
+    policy = Policy([Rule("deny", tool="note", reason="no notes")])
+    records = await play(log, provider, [note], policy=policy)
     assert ran == []
     assert not [record for record in records if record.type.startswith("tool.")]
     # The denied input stays on record.
@@ -299,13 +265,11 @@ async def test_tool_that_times_out_is_recorded_as_failed_without_a_result(log: S
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    session = Session(Listed(propose(call("hang")), "Oh."), [hang], ALL, log)
-    await session.run("Go.")
-    records = list(log.read(session.id))
+    records = await play(log, Listed(propose(call("hang")), "Oh."), [hang])
     [failed] = of(records, "tool.failed")
     assert (failed.kind, failed.message) == ("timeout", "still running after 0.01 s")
     assert not of(records, "tool.observed")
-    assert session.messages[-2].is_error  # type: ignore[union-attr]
+    assert of(records, "message.recorded")[-2].message.is_error
 
 
 async def test_result_that_cannot_be_recorded_is_not_sent_to_the_model(log: SqliteLog) -> None:
@@ -313,9 +277,7 @@ async def test_result_that_cannot_be_recorded_is_not_sent_to_the_model(log: Sqli
     def odd() -> Any:
         return dragoman.tools.Observation("fine", details={"x": float("nan")})
 
-    session = Session(Listed(propose(call("odd")), "Oh."), [odd], ALL, log)
-    await session.run("Go.")
-    [failed] = of(list(log.read(session.id)), "tool.failed")
+    [failed] = of(await play(log, Listed(propose(call("odd")), "Oh."), [odd]), "tool.failed")
     assert failed.kind == "unreadable"
     assert "cannot be recorded" in failed.message
 
@@ -361,28 +323,6 @@ async def test_model_is_asked_again_after_an_invalid_tool_call(log: SqliteLog) -
     check_evidence(records)
 
 
-async def test_session_validates_intents_that_the_provider_did_not_validate(
-    log: SqliteLog,
-) -> None:
-    """Use a third-party provider that proposes a tool that was not offered."""
-
-    def unchecked(request: Any) -> Any:
-        loose = dragoman.Tool("look", "", {"type": "object"})
-        free = dragoman.Request(
-            [User("x")], [dragoman.Tool("fly"), loose], request_id=request.request_id
-        )
-        return propose(call("fly", call_id="1"), call("look", call_id="2", word=7))(free)
-
-    session = Session(Listed(unchecked, "Oh."), [look], ALL, log)
-    await session.run("Go.")
-    records = list(log.read(session.id))
-    first, second = of(records, "tool_intent.rejected")
-    assert (first.problem, second.problem) == ("unknown_tool", "invalid_arguments")
-    assert not of(records, "permission.granted")
-    assert ran == []
-    check_evidence(records)
-
-
 @pytest.mark.parametrize(
     ("finish", "outcome"),
     [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")],
@@ -400,12 +340,8 @@ async def test_empty_reply_is_not_sent_back_to_the_model(log: SqliteLog) -> None
     outcomes = [await session.run(goal) for goal in ("One?", "Two?", "Three?")]
     assert [outcome.outcome for outcome in outcomes] == ["completed"] * 3
     assert [outcome.text for outcome in outcomes] == ["One.", "", "Three."]
-    assert list(provider.requests[2].messages) == [
-        User("One?"),
-        Assistant("One."),
-        User("Two?"),
-        User("Three?"),
-    ]
+    sent = [User("One?"), Assistant("One."), User("Two?"), User("Three?")]
+    assert list(provider.requests[2].messages) == sent
 
 
 @pytest.mark.parametrize("finish", ["content_filter", "error", "cancelled"])
@@ -436,17 +372,15 @@ async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) 
     await session.swap(one, "and back")
     await session.step()
     [first, second] = session.state.intents
-    ids = [
-        [c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls]
-        for r in two.requests
-    ]
+
+    def sent_calls(request: dragoman.Request) -> list[str]:
+        replies = [each for each in request.messages if isinstance(each, Assistant)]
+        return [each.id for reply in replies for each in reply.tool_calls]
+
     # A tool call that another provider proposed is sent with the id that the session assigned.
-    assert ids == [[first]]
+    assert [sent_calls(request) for request in two.requests] == [[first]]
     last = one.requests[-1].messages
-    assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == [
-        "call_1",
-        second,
-    ]
+    assert sent_calls(one.requests[-1]) == ["call_1", second]
     assert [m.tool_call_id for m in last if isinstance(m, ToolResult)] == ["call_1", second]
     swapped = of(list(log.read(session.id)), "model.swapped")
     assert [(s.from_, s.to, s.reason) for s in swapped] == [
@@ -458,69 +392,33 @@ async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) 
 
 
 async def test_model_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
-    from dragoman.transport import FixtureTransport
-
     thinking = lambda out: out.thinking("hm")
     session = Session(
         Listed(speak(thinking, call("look", word="ox"), finish="tool_calls")), [look], ALL, log
     )
     await session.step("Go.")
-    settings: dict[str, Any] = {
-        "base_url": "http://127.0.0.1:9/v1",
-        "transport": FixtureTransport(),
-    }
-    small = dragoman.connect("s", capabilities={"max_context_tokens": 1}, **settings)
+    small = over_wire(capabilities={"max_context_tokens": 1})
     with pytest.raises(dragoman.InvalidRequestError, match="do not fit its window of 1"):
         await session.swap(small)
     assert session.provider.name == "listed"
-    await session.swap(dragoman.connect("m", wire="anthropic", **settings))
+    await session.swap(over_wire())
     [swapped] = of(list(log.read(session.id)), "model.swapped")
     assert swapped.losses
 
 
 async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) -> None:
-    def stopped(request: Any) -> Any:
-        out = dragoman.events.Assembler(
-            request_id=request.request_id, model="m", provider="listed"
-        )
-        out.start()
-        out.text("one, two")
-        out.finish("stop", "stop_sequence", "three")
-        return [*out.take()]
-
+    stopped = reply("one, two", raw="stop_sequence", stop_sequence="three")
     observed: list[Any] = []
     provider = Observe(Listed(stopped), observed.append)
-    session = Session(provider, (), ALL, log)
-    await session.run("Count.")
+    [completed] = of(await play(log, provider), "llm.call_completed")
     await provider.close()
-    [completed] = of(list(log.read(session.id)), "llm.call_completed")
     assert completed.stop_reason == observed[-1].stop_reason == "stop_sequence"
-
-
-async def test_session_records_which_candidate_a_fallback_chose(log: SqliteLog) -> None:
-    bad, good = Listed(RateLimitError("no"), name="bad"), Listed("Done.", name="good", model="g")
-    good.answers = [lambda request: [*_spoken_by("good", request)]]
-    session = Session(Fallback([bad, good]), (), ALL, log)
-    await session.run("Go.")
-    records = list(log.read(session.id))
-    [switched] = of(records, "routing.switched")
-    assert (switched.from_, switched.to) == ("bad:m", "good:g")
-    assert [each.model for each in of(records, "llm.call_started")] == ["m|g", "g"]
-    said = of(records, "message.recorded")[1]
-    assert (said.provider, said.routing.mode, said.routing.passed_over) == (
-        "good",
-        "rule",
-        {"bad:m": "rate_limit"},
-    )
 
 
 async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog) -> None:
     clock = Clock()
-    bad = Listed(
-        AuthenticationError("no"), lambda request: [*_spoken_by("bad", request)], name="bad"
-    )
-    good = Listed(lambda request: [*_spoken_by("good", request)], name="good", model="g")
-    session = Session(Fallback([bad, good], clock=clock), (), ALL, log)
+    bad = Listed(AuthenticationError("no"), "Done.", name="bad")
+    session = Session(Fallback([bad, Listed("Done.", name="good")], clock=clock), (), ALL, log)
     await session.run("Go.")
     [down] = of(list(log.read(session.id)), "routing.provider_unavailable")
     assert (down.provider, down.trigger_reason) == ("bad", "auth_error")
@@ -528,17 +426,6 @@ async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog)
     await session.run("Go on.")
     recovered = of(list(log.read(session.id)), "routing.provider_recovered")
     assert [each.provider for each in recovered] == ["bad"]
-
-
-def _spoken_by(name: str, request: Any) -> Any:
-    out = dragoman.events.Assembler(
-        request_id=request.request_id, model=request.model, provider=name
-    )
-    out.start()
-    out.text("Done.")
-    out.usage(Usage(1, 1))
-    out.finish("stop")
-    return out.take()
 
 
 # --- invalid use of a session, and failing subscribers -----------------------------------------
@@ -575,12 +462,8 @@ async def test_concurrent_runs_of_a_session_are_rejected(log: SqliteLog) -> None
     running = asyncio.ensure_future(session.run("Go."))
     while not log.sessions() or session.state.call is None:
         await asyncio.sleep(0)
-    for work in (
-        session.run("Again."),
-        session.step(),
-        session.close_open_intents("no"),
-        session.swap(Listed()),
-    ):
+    others = [session.step(), session.close_open_intents("no"), session.swap(Listed())]
+    for work in (session.run("Again."), *others):
         with pytest.raises(SessionError, match="running"):
             await work
     await session.cancel()
@@ -608,36 +491,6 @@ async def test_error_raised_before_a_request_is_sent_is_recorded(log: SqliteLog)
     with pytest.raises(ProviderError):
         await session.run("Go.")
     assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]
-
-
-# --- number of attempts in the records ---------------------------------------------------------
-
-
-async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:
-    busy = [RateLimitError("busy", status=529) for _ in range(6)]
-    clock = Clock()
-    model = Listed(*busy[:3], busy[3], "Better.", busy[4], broken("Half", busy[5]))
-    session = Session(Retry(model, sleep=clock.sleep, clock=clock), [], ALL, log)
-    with pytest.raises(RateLimitError) as caught:
-        await session.run("Go.")
-    assert caught.value.retry_count == 2
-    assert (await session.run("Again.")).text == "Better."
-    with pytest.raises(RateLimitError):
-        await session.run("And again.")
-    records = list(log.read(session.id))
-    failed = of(records, "llm.call_failed")
-    attempts = [(each.retry_count, each.attempt) for each in failed]
-    assert attempts == [(0, 0), (1, 1), (2, 2), (0, 0), (0, 0), (1, 1)]
-    assert [each.attempt for each in of(records, "llm.call_completed")] == [1]
-
-
-async def test_attempts_of_two_sessions_are_counted_separately(log: SqliteLog) -> None:
-    clock = Clock()
-    tried = Session(Retry(Listed(RateLimitError("busy"), "Yes."), sleep=clock.sleep), [], ALL, log)
-    other = Session(Retry(Listed("No."), sleep=clock.sleep), [], ALL, log)
-    await asyncio.gather(tried.run("Go."), other.run("Go."))
-    assert of(list(log.read(tried.id)), "llm.call_completed")[0].attempt == 1
-    assert of(list(log.read(other.id)), "llm.call_completed")[0].attempt == 0
 
 
 async def test_settings_of_a_session_may_be_a_mapping_and_are_checked_at_once() -> None:
