@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from click.testing import CliRunner
 from dragoman import Policy, Rule, Session
 from dragoman.cli import main
 from dragoman.log import EventLog, MemoryLog, SqliteLog
-from dragoman.messages import ToolResult
 from dragoman.permission import Decision, Proposal, Verdict
 from dragoman.replay import to_steps
 from dragoman.session import (
@@ -28,8 +28,8 @@ from dragoman.session import (
 from dragoman.tools import FunctionTool, tool
 
 from ..listed import Listed
-from ..waiting import PATIENCE, until
-from .playing import call, check_evidence, of, propose
+from ..waiting import PATIENCE
+from .playing import call, check_evidence, of, propose, until_asked
 
 ran: list[str] = []
 ASK = Policy([Rule("deny", arguments={"command": "*rm*"}, reason="nothing is removed")])
@@ -87,18 +87,12 @@ async def test_edited_approval_records_the_proposed_and_the_executed_input() -> 
     assert ran == ["pytest -q"]
     assert of(records, "tool_intent.proposed")[0].input == {"command": "pytest -x"}
     granted = next(record for record in records if record.type == "permission.granted")
-    assert (granted.actor, granted.payload.by, granted.payload.input) == (
-        "user",
-        "ann",
-        {"command": "pytest -q"},
-    )
+    assert (granted.actor, granted.payload.by) == ("user", "ann")
+    assert granted.payload.input == {"command": "pytest -q"}
     assert of(records, "tool.started")[0].input == {"command": "pytest -q"}
-    result = provider.requests[1].messages[-1]
-    assert isinstance(result, ToolResult)
-    assert (
-        result.content
-        == '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\nran'
-        " pytest -q"
+    assert provider.requests[1].messages[-1].text == (  # type: ignore[union-attr]
+        '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\n'
+        "ran pytest -q"
     )
     title = next(step.title for step in to_steps(records) if step.type == "permission.granted")
     assert title == 'allowed bash, by ann, with {"command":"pytest -q"}: faster'
@@ -186,10 +180,8 @@ async def test_later_calls_allowed_by_an_edited_approval_are_not_edited() -> Non
         lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"}),
     )
     assert ran == ["edited", "b"]
-    assert [each.input for each in of(records, "permission.granted")] == [
-        {"command": "edited"},
-        None,
-    ]
+    inputs = [each.input for each in of(records, "permission.granted")]
+    assert inputs == [{"command": "edited"}, None]
 
 
 async def test_earlier_approval_does_not_override_a_rule_that_denies() -> None:
@@ -225,11 +217,8 @@ async def test_hook_program_can_allow_or_deny_a_call(tmp_path: Path) -> None:
 async def test_hook_function_can_allow_deny_edit_or_defer() -> None:
     async def check(asked: dict[str, Any]) -> Any:
         json.dumps(asked)
-        assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == (
-            "execute",
-            [],
-            "session_",
-        )
+        assert (asked["side_effect"], asked["paths"]) == ("execute", [])
+        assert asked["session"].startswith("session_")
         if asked["input"]["command"] == "ls":
             return {"allowed": True, "by": "a bot", "input": {"command": "ls -l"}}
         return None
@@ -238,10 +227,8 @@ async def test_hook_function_can_allow_deny_edit_or_defer() -> None:
         commands("ls", "make"), hook(check, then=lambda p, v: Decision(True, "ann"))
     )
     assert ran == ["ls -l", "make"]
-    assert [each.by for each in of(records, "permission.granted")] == [
-        "hook check for a bot",
-        "ann",
-    ]
+    by = [each.by for each in of(records, "permission.granted")]
+    assert by == ["hook check for a bot", "ann"]
 
 
 async def test_call_is_denied_if_a_hook_defers_and_there_is_no_approver() -> None:
@@ -295,44 +282,39 @@ async def test_call_is_denied_if_the_hook_times_out_or_raises(tmp_path: Path) ->
 # --- approvals answered by another process -----------------------------------------------------
 
 
-async def until_asked(log: EventLog) -> Any:
-    await until(lambda: find_questions(log), "a question")
-    return find_questions(log)[0]
+async def ask_elsewhere(log: EventLog, *given: str, **settings: Any) -> tuple[Session, Any, Any]:
+    """Start a session that asks another process; return it, its task and its first question."""
+    settings.setdefault("approve", RemoteApprover(log, interval=0.01))
+    session = Session(commands(*given), [bash], ASK, log, **settings)
+    running = asyncio.create_task(session.run("Go."))
+    return session, running, await until_asked(log)
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-async def test_another_process_can_answer_a_permission_request(kind: str, tmp_path: Path) -> None:
-    log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
-    with log:
-        session = Session(
-            commands("ls", "make"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01)
-        )
-        running = asyncio.create_task(session.run("Go."))
-        question = await until_asked(log)
-        assert (question.session, question.input, question.tool_name) == (
-            session.id,
-            {"command": "ls"},
-            "bash",
-        )
-        with pytest.raises(SessionError, match="no open question"):
-            answer_question(log, session.id, "tu_other", Decision(True, "ann"))
-        answer_question(
-            log, session.id, question.intent_id, Decision(True, "ann", input={"command": "ls -l"})
-        )
-        answered = question.intent_id
-        await until(
-            lambda: [q for q in find_questions(log) if q.intent_id != answered], "a question"
-        )
-        question = await until_asked(log)
-        assert question.input == {"command": "make"}
-        answer_question(log, session.id, question.intent_id, Decision(False, "bob", "not now"))
-        assert (await running).outcome == "completed"
-        records = list(log.read(session.id))
-        assert ran == ["ls -l"]
-        assert [each.by for each in of(records, "permission.granted")] == ["ann"]
-        assert of(records, "permission.denied")[0].reason == "not now"
-        assert find_questions(log) == []
-        check_evidence(records)
+@pytest.fixture(params=["memory", "file"])
+def any_log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventLog]:
+    with MemoryLog() if request.param == "memory" else SqliteLog(tmp_path / "log.db") as log:
+        yield log
+
+
+async def test_another_process_can_answer_a_permission_request(any_log: EventLog) -> None:
+    log = any_log
+    session, running, question = await ask_elsewhere(log, "ls", "make")
+    assert (question.session, question.tool_name) == (session.id, "bash")
+    assert question.input == {"command": "ls"}
+    with pytest.raises(SessionError, match="no open question"):
+        answer_question(log, session.id, "tu_other", Decision(True, "ann"))
+    edited = Decision(True, "ann", input={"command": "ls -l"})
+    answer_question(log, session.id, question.intent_id, edited)
+    question = await until_asked(log, after=question.intent_id)
+    assert question.input == {"command": "make"}
+    answer_question(log, session.id, question.intent_id, Decision(False, "bob", "not now"))
+    assert (await running).outcome == "completed"
+    records = list(log.read(session.id))
+    assert ran == ["ls -l"]
+    assert [each.by for each in of(records, "permission.granted")] == ["ann"]
+    assert of(records, "permission.denied")[0].reason == "not now"
+    assert find_questions(log) == []
+    check_evidence(records)
 
 
 async def test_first_answer_to_a_permission_request_decides() -> None:
@@ -344,66 +326,46 @@ async def test_first_answer_to_a_permission_request_decides() -> None:
     at_once = RemoteApprover(log, lambda p, v: Decision(True, "ann"))
     await run(commands("ls"), at_once)
     assert ran == ["ls"]
-    session = Session(
-        commands("make"), [bash], ASK, log, approve=RemoteApprover(log, never, interval=0.01)
-    )
-    running = asyncio.create_task(session.run("Go."))
-    question = await until_asked(log)
+    slow = RemoteApprover(log, never, interval=0.01)
+    session, running, question = await ask_elsewhere(log, "make", approve=slow)
     answer_question(log, session.id, question.intent_id, Decision(True, "bob"))
     await running
     assert ran == ["ls", "make"]
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("first", [True, False])
 async def test_second_answer_to_a_permission_request_is_rejected(
-    kind: str, first: bool, tmp_path: Path
+    any_log: EventLog, first: bool
 ) -> None:
-    log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
-    both = asyncio.Event()
+    log, both = any_log, asyncio.Event()
 
     async def wait(proposal: Proposal, verdict: Verdict) -> Decision:
         await both.wait()  # until both answers are in the log
         return await RemoteApprover(log, interval=0.01)(proposal, verdict)
 
-    with log:
-        session = Session(commands("ls"), [bash], ASK, log, approve=wait)
-        running = asyncio.create_task(session.run("Go."))
-        asked = (await until_asked(log)).intent_id
-        answer_question(log, session.id, asked, Decision(first, "ann"))
-        with pytest.raises(SessionError, match=f"'ann' answered the question about '{asked}'"):
-            answer_question(log, session.id, asked, Decision(not first, "bob"))
-        both.set()
-        await running
-        assert ran == (["ls"] if first else [])
-        kind = "permission.granted" if first else "permission.denied"
-        assert [each.by for each in of(list(log.read(session.id)), kind)] == ["ann"]
-        with pytest.raises(SessionError, match="no open question"):
-            answer_question(log, session.id, asked, Decision(True, "bob"))
+    session, running, question = await ask_elsewhere(log, "ls", approve=wait)
+    asked = question.intent_id
+    answer_question(log, session.id, asked, Decision(first, "ann"))
+    with pytest.raises(SessionError, match=f"'ann' answered the question about '{asked}'"):
+        answer_question(log, session.id, asked, Decision(not first, "bob"))
+    both.set()
+    await running
+    assert ran == (["ls"] if first else [])
+    kind = "permission.granted" if first else "permission.denied"
+    assert [each.by for each in of(list(log.read(session.id)), kind)] == ["ann"]
+    with pytest.raises(SessionError, match="no open question"):
+        answer_question(log, session.id, asked, Decision(True, "bob"))
 
 
-@pytest.mark.parametrize("by", ["policy", "nobody", "hook guard"])
-async def test_person_cannot_answer_in_the_name_of_a_rule_or_a_hook(by: str) -> None:
+async def test_person_cannot_answer_in_the_name_of_a_rule_or_a_hook() -> None:
     log = MemoryLog()
-    session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
-    running = asyncio.create_task(session.run("Go."))
-    asked = (await until_asked(log)).intent_id
-    with pytest.raises(SessionError, match="is not the name of a person"):
-        answer_question(log, session.id, asked, Decision(True, by))
-    answer_question(log, session.id, asked, Decision(False, "ann"))
+    session, running, question = await ask_elsewhere(log, "ls")
+    for by in ("policy", "nobody", "hook guard"):
+        with pytest.raises(SessionError, match="is not the name of a person"):
+            answer_question(log, session.id, question.intent_id, Decision(True, by))
+    answer_question(log, session.id, question.intent_id, Decision(False, "ann"))
     await running
     assert ran == []
-
-
-async def test_edited_input_that_breaks_the_schema_denies_the_call() -> None:
-    log = MemoryLog()
-    session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
-    running = asyncio.create_task(session.run("Go."))
-    asked = (await until_asked(log)).intent_id
-    answer_question(log, session.id, asked, Decision(True, "ann", input={"command": 7}))
-    await running
-    assert ran == []
-    assert "command" in of(list(log.read(session.id)), "permission.denied")[0].reason
 
 
 async def test_log_approve_command_answers_a_permission_request_of_another_process(
@@ -417,11 +379,7 @@ async def test_log_approve_command_answers_a_permission_request_of_another_proce
         return subprocess.run(program, capture_output=True, text=True, check=False)
 
     with SqliteLog(place) as log:
-        session = Session(
-            commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.02)
-        )
-        running = asyncio.create_task(session.run("Go."))
-        question = await until_asked(log)
+        session, running, question = await ask_elsewhere(log, "ls")
         listed = CliRunner().invoke(main, [*words, "--json"])
         assert json.loads(listed.stdout)[0]["intent_id"] == question.intent_id
         assert CliRunner().invoke(main, [*words, session.id, "tu_nothing"]).exit_code == 2

@@ -1,16 +1,17 @@
 """Test that with a prompt cache, an agent that runs for 20 turns pays for its history only once."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
 
-from dragoman import Policy, Rule, RuntimeConfig, Session, connect
+from dragoman import RuntimeConfig, Session, Usage, connect
 from dragoman.cli import main
 from dragoman.log import SqliteLog
 from dragoman.prices import cost
@@ -18,6 +19,9 @@ from dragoman.tools import tool
 from dragoman.transport import FixtureTransport, HttpStream, Secret, Timeouts
 from dragoman.wire import HttpRequest
 
+from .playing import ALL, of
+
+MODEL = "claude-sonnet-4-5"
 TURNS = 20
 # Number of blocks before a breakpoint in which the server searches for a cache entry.
 LOOKBACK = 20
@@ -46,26 +50,13 @@ class CachingServer(FixtureTransport):
         body = json.loads(request.body)
         usage = self.count(body)
         number = len(self.prompts)
-        content: list[dict[str, Any]] = [
-            {"type": "text", "text": f"Step {number}. " + "I look. " * 40}
-        ]
-        if number < TURNS:
-            content.append(
-                {
-                    "type": "tool_use",
-                    "id": f"toolu_{number}",
-                    "name": "look",
-                    "input": {"at": number},
-                }
-            )
-        stop = "tool_use" if number < TURNS else "end_turn"
+        text = {"type": "text", "text": f"Step {number}. " + "I look. " * 40}
+        call = {"type": "tool_use", "id": f"t{number}", "name": "look", "input": {"at": number}}
         reply = {
-            "type": "message",
-            "model": body["model"],
-            "content": content,
-            "stop_reason": stop,
-            "usage": usage,
-        }
+            "type": "message", "model": body["model"], "usage": usage,
+            "content": [text, call] if number < TURNS else [text],
+            "stop_reason": "tool_use" if number < TURNS else "end_turn",
+        }  # fmt: skip
         self._replies.append(
             (200, {"content-type": "application/json"}, [json.dumps(reply).encode()])
         )
@@ -104,67 +95,63 @@ def look(at: int) -> str:
     return f"Place {at}: " + "a hill, a river; " * 30
 
 
-async def run(log: SqliteLog, cache: Any) -> tuple[CachingServer, list[Any]]:
+class Bill(NamedTuple):
+    prompts: list[int]  # the length of the prompt of each turn
+    usages: list[Usage]
+    report: dict[str, Any]  # the row of ``dragoman log cost``
+
+
+async def run(place: Path, cache: Any) -> Bill:
     server = CachingServer()
-    model = connect(
-        "claude-sonnet-4-5",
-        base_url="https://api.anthropic.com",
-        wire="anthropic",
-        api_key="k",
-        transport=server,
-    )
+    url = "https://api.anthropic.com"
+    model = connect(MODEL, base_url=url, wire="anthropic", api_key="k", transport=server)
     config = RuntimeConfig(max_tokens=1000, cache=cache)
-    system = "You look at places. " * 60
-    session = Session(model, [look], Policy([Rule("allow")]), log, system=system, config=config)
-    outcome = await session.run("Look at twenty places.")
-    assert outcome.spent.turns == TURNS
-    calls = [
-        record.payload for record in log.read(session.id) if record.type == "llm.call_completed"
-    ]
-    return server, [call.usage for call in calls]  # type: ignore[union-attr]
+    with SqliteLog(place) as log:
+        system = "You look at places. " * 60
+        session = Session(model, [look], ALL, log, system=system, config=config)
+        outcome = await session.run("Look at twenty places.")
+        assert outcome.spent.turns == TURNS
+        calls = of(list(log.read(session.id)), "llm.call_completed")
+    result = CliRunner().invoke(main, ["log", "cost", "--log", str(place), "--json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.output)["models"]
+    return Bill(server.prompts, [call.usage for call in calls], row)
 
 
-async def test_agent_pays_for_each_token_of_its_history_once_with_the_prompt_cache(
-    log: SqliteLog,
-) -> None:
-    server, usages = await run(log, "auto")
-    assert len(usages) == TURNS
-    assert [usage.input_tokens for usage in usages] == server.prompts
+@pytest.fixture(scope="module")
+def bills(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bill, Bill]:
+    """Return what an agent pays with the prompt cache, and without it."""
+    folder = tmp_path_factory.mktemp("bills")
+    cached, plain = [asyncio.run(run(folder / f"{cache}.db", cache)) for cache in ("auto", None)]
+    return cached, plain
+
+
+def test_agent_pays_for_each_token_of_its_history_once_with_the_prompt_cache(bills: Any) -> None:
+    prompts, usages, _ = bills[0]
+    assert [usage.input_tokens for usage in usages] == prompts
     paid = sum(usage.input_tokens - usage.cached_input_tokens for usage in usages)
-    assert paid == server.prompts[-1]  # every token of the longest prompt is paid for once
+    assert paid == prompts[-1]  # every token of the longest prompt is paid for once
     for before, usage in pairwise(usages):
         assert usage.cached_input_tokens == before.input_tokens
 
 
-async def test_agent_pays_for_its_history_in_every_turn_without_the_prompt_cache(
-    log: SqliteLog,
-) -> None:
-    server, usages = await run(log, None)
+def test_agent_pays_for_its_history_in_every_turn_without_the_prompt_cache(bills: Any) -> None:
+    prompts, usages, _ = bills[1]
     assert sum(usage.cached_input_tokens for usage in usages) == 0
-    assert (
-        sum(usage.input_tokens for usage in usages) == sum(server.prompts) > 8 * server.prompts[-1]
-    )
+    assert sum(usage.input_tokens for usage in usages) == sum(prompts) > 8 * prompts[-1]
 
 
-async def test_prompt_cache_reduces_the_reported_cost(log: SqliteLog, tmp_path: Any) -> None:
-    _, cached = await run(log, "auto")
-    _, plain = await run(log, None)
-    bills = [sum((cost(usage,
-                       "anthropic:claude-sonnet-4-5").total or Decimal(0)) for usage in usages)
-             for usages in (cached, plain)]  # fmt: skip
-    assert bills[0] * 3 < bills[1]
+def test_prompt_cache_reduces_the_reported_cost(bills: Any) -> None:
+    costs = [
+        sum(cost(usage, f"anthropic:{MODEL}").total or 0 for usage in bill.usages)
+        for bill in bills
+    ]
+    assert costs[0] * 3 < costs[1]
 
 
-@pytest.mark.parametrize("cache", ["auto", None])
-async def test_log_cost_command_shows_the_share_of_cached_tokens(
-    log: SqliteLog, cache: Any
-) -> None:
-    _, usages = await run(log, cache)
-    result = CliRunner().invoke(main, ["log", "cost", "--log", str(log.path), "--json"])
-    assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.output)["models"]
-    expected = sum(usage.cached_input_tokens for usage in usages) / sum(
-        usage.input_tokens for usage in usages
-    )
-    assert row["cached_share"] == round(expected, 4)
-    assert (row["cached_share"] > 0.8) == (cache == "auto")
+def test_log_cost_command_shows_the_share_of_cached_tokens(bills: Any) -> None:
+    for _, usages, row in bills:
+        cached = sum(usage.cached_input_tokens for usage in usages)
+        share = cached / sum(usage.input_tokens for usage in usages)
+        assert row["cached_share"] == round(share, 4)
+    assert bills[0].report["cached_share"] > 0.8

@@ -89,24 +89,20 @@ async def test_session_can_be_resumed_after_each_of_its_records(
 async def test_resumed_session_sends_results_and_marks_uncertain_calls(
     tmp_path: Path, story: Story
 ) -> None:
-    observed = next(r.seq for r in story.records if r.type == "tool.observed")
-    with cut(story, observed, tmp_path / "cut.db") as log:
-        provider = Listed("Well.", name="p")
-        session = await Session.resume(provider, [look, note], ALL, log, "s1")
-        await session.run()
-        first, second = [m for m in provider.requests[0].messages if isinstance(m, ToolResult)]
-        results = {first.text, second.text}
-        assert any(text.endswith(": found") for text in results)
-        assert any("the session ended before this came to an end" in text for text in results)
-    started = next(
-        r.seq for r in story.records if r.type == "tool.started" and r.data["tool_name"] == "note"
-    )
-    with cut(story, started, tmp_path / "later.db") as log:
-        provider = Listed("Well.", name="p")
-        session = await Session.resume(provider, [look, note], ALL, log, "s1")
-        await session.run()
-        last = [m for m in provider.requests[0].messages if isinstance(m, ToolResult)][-2]
-        assert last.text.startswith("Interrupted, and what it did is not known")
+    async def results(name: str, kind: str, tool_name: str) -> list[str]:
+        """Return the tool results that are sent if the session stops at the first such record."""
+        found = [r.seq for r in story.records if r.type == kind and tool_name in str(r.data)]
+        with cut(story, found[0], tmp_path / name) as log:
+            provider = Listed("Well.", name="p")
+            await (await Session.resume(provider, [look, note], ALL, log, "s1")).run()
+        return [m.text for m in provider.requests[0].messages if isinstance(m, ToolResult)]
+
+    found = await results("cut.db", "tool.observed", "look")
+    assert len(found) == 2
+    assert any(text.endswith(": found") for text in found)
+    assert any("the session ended before this came to an end" in text for text in found)
+    later = await results("later.db", "tool.started", "note")
+    assert later[-2].startswith("Interrupted, and what it did is not known")
 
 
 async def test_session_state_can_be_rebuilt_from_the_log(tmp_path: Path) -> None:

@@ -61,18 +61,14 @@ def make(log: SqliteLog, **settings: Any) -> Session:
     return Session(provider, [look, note], READS, log, session_id="s1", approve=yes, **settings)
 
 
-async def count_records(log: SqliteLog) -> int:
-    await make(log).run("Go.")
-    return len(list(log.read("s1")))
-
-
 TOTAL = 40
 
 
 async def test_uninterrupted_run_writes_as_many_records_as_the_tests_expect(
     log: SqliteLog,
 ) -> None:
-    assert await count_records(log) == TOTAL
+    await make(log).run("Go.")
+    assert len(list(log.read("s1"))) == TOTAL
     assert ran == ["a", "b", "c", "d"]
 
 
@@ -216,9 +212,3 @@ async def test_task_that_is_cancelled_twice_records_one_cancellation(log: Sqlite
     records = list(log.read(session.id))
     assert types(records).count("session.finished") == 1
     check_evidence(records)
-
-
-async def test_closing_open_intents_of_a_finished_session_does_nothing(log: SqliteLog) -> None:
-    session = make(log)
-    await session.run("Go.")
-    assert await session.close_open_intents("there are none") == ()

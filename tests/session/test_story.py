@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dragoman.log import SqliteLog
-from dragoman.messages import ToolResult
 from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
 from dragoman.provider import Provider
 from dragoman.replay import to_steps
@@ -120,36 +119,3 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> No
     started = of(records, "tool.started")[0]
     assert started.context["cwd"] == str(workspace)
     assert started.context["sandbox"].startswith(("bubblewrap", "none ("))
-
-
-async def test_edit_of_a_file_is_denied_without_an_approver(
-    log: SqliteLog, workspace: Path
-) -> None:
-    policy = Policy([Rule("allow", side_effect=["none", "read", "execute"])])
-    session = Session(simulated(), workspace_tools(workspace), policy, log)
-    await session.run(GOAL)
-    assert OLD in (workspace / "add.py").read_text()
-    records = list(log.read(session.id))
-    [denied] = of(records, "permission.denied")
-    assert (denied.tool_name, denied.by) == ("edit_file", "nobody")
-    # The last tool result in the log shows that the tests still fail.
-    assert of(records, "tool.observed")[-1].exit_code == 1
-    shown = [message for message in session.messages if isinstance(message, ToolResult)]
-    assert "Not run: permission denied" in shown[3].text
-
-
-async def test_intents_have_unique_ids_even_if_a_provider_repeats_them(
-    log: SqliteLog, workspace: Path
-) -> None:
-    policy = Policy([Rule("allow", side_effect=["read"])])
-    answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
-    for goal in ("First.", "Second."):  # the simulator repeats its call ids in every run
-        provider = ScriptedProvider(answer, "Done.", seed=7)
-        tools = workspace_tools(workspace)
-        if goal == "First.":
-            await Session(provider, tools, policy, log, session_id="s1").run(goal)
-        else:
-            session = await Session.resume(provider, tools, policy, log, "s1")
-            await session.run(goal)
-    steps = check_evidence(list(log.read("s1")))
-    assert len(steps) == 2
