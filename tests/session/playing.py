@@ -125,12 +125,9 @@ def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
 # --- checking the order of tool call records ---------------------------------------------------
 
 ENDS = {
-    "tool.observed",
-    "tool.failed",
-    "permission.denied",
-    "tool_intent.rejected",
+    "tool.observed", "tool.failed", "permission.denied", "tool_intent.rejected",
     "tool_intent.closed",
-}
+}  # fmt: skip
 # For each record type of a tool call: the types that may precede it.
 BEFORE = {
     "tool_intent.validated": {"tool_intent.proposed"},

@@ -19,11 +19,6 @@ def length(river: str) -> int:
     return 1230 if river == "Rhine" else 0
 
 
-def delete(path: str) -> str:
-    """Delete a file."""
-    raise AssertionError("this tool must not run")
-
-
 CALL = Answer(tool_calls=[Call("length", {"river": "Rhine"})])
 
 
@@ -68,12 +63,6 @@ async def test_custom_permission_policy_is_not_extended_with_default_rules(
     assert result.text.startswith("Not run: permission denied")
 
 
-async def test_function_without_a_declared_side_effect_is_not_run_without_a_policy() -> None:
-    model = ScriptedProvider(Answer(tool_calls=[Call("delete", {"path": "x"})]), "I may not.")
-    outcome = await d.Session(model, [delete]).run("Delete x.")
-    assert outcome.text == "I may not."
-
-
 async def test_session_with_a_log_path_writes_a_file(tmp_path: Any) -> None:
     async with d.Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
         assert isinstance(session.log, SqliteLog)
@@ -96,11 +85,8 @@ async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools()
     session = d.Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
     assert (outcome.outcome, outcome.output) == ("completed", River("Rhine", 1230))
-    assert [request.response_schema is not None for request in model.requests] == [
-        False,
-        False,
-        True,
-    ]
+    schemas = [request.response_schema is not None for request in model.requests]
+    assert schemas == [False, False, True]
     assert model.requests[-1].tool_choice == "none"
     assert [tool.name for tool in model.requests[-1].tools] == ["length"]
     assert session.log.verify(session.id).ok
@@ -111,11 +97,8 @@ async def test_model_is_asked_again_after_invalid_structured_output() -> None:
     outcome = await d.Session(model, output=Long).run("How long is the Rhine?")
     assert outcome.output == Long(km=1230)
     last = model.requests[-1].messages
-    assert [type(message).__name__ for message in last] == [
-        "User", "Assistant", "User", "Assistant", "User",
-    ]  # fmt: skip
-    assert isinstance(last[-1], d.User)
-    assert "that is not long" in last[-1].text
+    assert [type(each) for each in last] == [d.User, d.Assistant] * 2 + [d.User]
+    assert "that is not long" in last[-1].text  # type: ignore[union-attr]
 
 
 async def test_session_ends_if_its_output_is_repeatedly_invalid() -> None:
@@ -123,9 +106,7 @@ async def test_session_ends_if_its_output_is_repeatedly_invalid() -> None:
     with pytest.raises(d.StructuredOutputError, match="that is not long"):
         await d.Session(model, output=Long).run("How long is the Rhine?")
     assert len(model.requests) == 3
-    outcome = await d.Session(model, output=Long, budget=d.Budget(steps=2)).run(
-        "How long is the Rhine?"
-    )
+    outcome = await d.Session(model, output=Long, budget=d.Budget(steps=2)).run("How long?")
     assert outcome.outcome == "exhausted"
     with pytest.raises(
         SessionError, match="exhausted without a structured answer: the budget of 2 turns"
@@ -140,12 +121,8 @@ async def test_second_goal_of_a_session_gets_its_own_structured_output() -> None
     session = d.Session(model, [length], output=River)
     assert (await session.run("The Rhine?")).output == River("Rhine", 1230)
     assert (await session.run("The Elbe?")).output == River("Elbe", 1094)
-    assert [request.response_schema is not None for request in model.requests] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    schemas = [request.response_schema is not None for request in model.requests]
+    assert schemas == [False, True, False, True]
 
 
 async def test_output_of_a_session_is_none_without_a_schema() -> None:

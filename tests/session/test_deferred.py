@@ -3,6 +3,7 @@ was found stays offered, and the log is enough to continue.
 """
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -41,22 +42,14 @@ class Office(ExecutableTool):
         return Observation(f"{self.name}: {arguments['id']}")
 
 
-def office(regions: int = 10) -> list[ExecutableTool]:
+def office(regions: int = 10) -> list[Office]:
     """Return 100 deferred tools for each region."""
-    return [
-        Office(
-            Tool(
-                f"{verb}_{thing}_{region}",
-                f"{verb.title()} a {thing} of the branch in region {region} and log who did it.",
-                PARAMETERS,
-                deferred=True,
-            ),
-            side_effect="read",
-        )
-        for region in range(regions)
-        for verb in VERBS
-        for thing in THINGS
-    ]
+    tools = []
+    for region, verb, thing in product(range(regions), VERBS, THINGS):
+        does = f"{verb.title()} a {thing} of the branch in region {region} and log who did it."
+        described = Tool(f"{verb}_{thing}_{region}", does, PARAMETERS, deferred=True)
+        tools.append(Office(described, side_effect="read"))
+    return tools
 
 
 @tool(side_effect="read")
@@ -131,12 +124,9 @@ async def test_search_needs_no_approval_but_a_rule_may_deny_it() -> None:
     model = ScriptedProvider("Done.")
     await Session(model, office(1), tool_choice=ForceTool("audit_badge_0")).run(TASK)
     assert names(model.requests[0]) == ["search_tools", "audit_badge_0"]
+    own = Office(replace(clock.description, name="search_tools"))
     with pytest.raises(ValueError, match="'search_tools' is the session's own"):
-        Session(ScriptedProvider("x"), [*office(1), replace_name(clock)])
-
-
-def replace_name(own: ExecutableTool) -> ExecutableTool:
-    return Office(replace(own.description, name="search_tools"))
+        Session(ScriptedProvider("x"), [*office(1), own])
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "responses", "openai"])

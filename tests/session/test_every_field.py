@@ -36,7 +36,6 @@ from dragoman.errors import (
     MalformedToolCallError,
     OverloadedError,
     ProviderError,
-    RateLimitError,
 )
 from dragoman.events import AssembledFrom, Assembler, IntentSource, Raw
 from dragoman.gateway.app import create_app
@@ -54,42 +53,29 @@ from dragoman.messages import LossWarning
 from dragoman.middleware import Cache, Fallback, Observe, Retry
 from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
-from dragoman.session import RemoteApprover, answer_question, find_questions
+from dragoman.session import RemoteApprover, answer_question
 from dragoman.sim import SimulatedEmbedder, SimulatedReranker
 from dragoman.tools import FunctionTool, Observation, tool
 from dragoman.transport import FixtureTransport
 
 from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
-from ..waiting import until
 from . import test_compaction as compaction
 from .playing import anthropic_reply as body
-from .playing import call, propose, text
+from .playing import call, over_wire, propose, text, until_asked
 from .test_context import read_page, reader
 
 ALL = Policy([Rule("allow", name="all", reason="a test")])
 ASK = Policy([Rule("ask", name="ask", reason="it writes")])
 SONNET = "claude-sonnet-4-6"
+# The types of nested values in records.
 PARTS: tuple[type[msgspec.Struct], ...] = (
-    AssembledFrom,
-    ForkedFrom,
-    Inbound,
-    IntentSource,
-    LeftOut,
-    LossWarning,
-    Routing,
-)  # types of nested values in records
+    AssembledFrom, ForkedFrom, Inbound, IntentSource, LeftOut, LossWarning, Routing,
+)  # fmt: skip
 EVERY = Usage(
-    100,
-    50,
-    10,
-    5,
-    7,
-    150,
-    stated_cost_usd=Decimal("0.01"),
-    billed_input_tokens=90,
+    100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90,
     billed_output_tokens=40,
-)
+)  # fmt: skip
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
 
@@ -159,18 +145,6 @@ def sonnet(*answers: Any, **facts: Any) -> Listed:
     return Listed(*answers, name="anthropic", model=SONNET, **facts)
 
 
-def over_wire(*replies: tuple[int, dict[str, str], bytes]) -> Any:
-    transport = FixtureTransport(*[(status, headers, [body]) for status, headers, body in replies])
-    return dragoman.connect(
-        "m",
-        wire="anthropic",
-        base_url="http://127.0.0.1:9/v1",
-        name="p",
-        transport=transport,
-        priced_as="free",
-    )
-
-
 def cut(request: Any) -> list[Any]:
     """Answer with text and token usage, then fail."""
     error = dragoman.StreamInterruptedError("cut", status=500, headers=HEADERS)
@@ -178,10 +152,13 @@ def cut(request: Any) -> list[Any]:
 
 
 HEADERS = {
-    "request-id": "req_1",
-    "anthropic-ratelimit-requests-remaining": "9",
-    "retry-after": "0",
-}
+    "request-id": "req_1", "anthropic-ratelimit-requests-remaining": "9", "retry-after": "0",
+}  # fmt: skip
+CONFIG = RuntimeConfig(max_tokens=9)
+FREE = {"priced_as": "free"}
+THINK_AND_CALL = speak(
+    lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY
+)
 
 
 # --- sessions that produce every field of every record -----------------------------------------
@@ -192,32 +169,16 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
     losses, and structured output.
     """
     script = [
-        speak(
-            lambda out: out.thinking("hm"),
-            call("bash", command="x"),
-            finish="tool_calls",
-            usage=EVERY,
-        ),
-        propose(call("fly", high=True)),
-        propose(call("bash", wrong=1)),
+        THINK_AND_CALL, propose(call("fly", high=True)), propose(call("bash", wrong=1)),
         propose(call("wait"), call("write_file", call_id="2", path="a.txt")),
         reply("Done.", usage=Usage(1, 1)),
-    ]
-    settings: dict[str, Any] = {
-        "system": "Be brief.",
-        "metadata": {"team": "red"},
-        "session_id": "tools",
-    }
+    ]  # fmt: skip
     session = Session(
-        sonnet(*script),
-        [bash, wait, WRITE],
-        ALL,
-        log,
-        config=RuntimeConfig(max_tokens=9),
-        **settings,
-    )
+        sonnet(*script), [bash, wait, WRITE], ALL, log, config=CONFIG, system="Be brief.",
+        metadata={"team": "red"}, session_id="tools",
+    )  # fmt: skip
     await session.run("Go.")
-    await session.swap(over_wire((200, HEADERS, body("More."))), "cheaper")
+    await session.swap(over_wire((200, HEADERS, body("More.")), **FREE), "cheaper")
     await session.run("Go on.")  # the thinking of the other model is not sent
     with pytest.raises(MalformedToolCallError):
         await Session(sonnet(*[propose(unreadable)] * 5), [bash], ALL, log).run("Go.")
@@ -245,22 +206,14 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
         Listed(*calls[:2], "Done."), [bash], ASK, log, approve=RemoteApprover(log, interval=0.001)
     )
     running = asyncio.create_task(remote.run("Go."))
+    asked = None
     for decision in (
         Decision(True, "bob", "fine", scope="prefix", prefix="git log", input={"command": "ls"}),
         Decision(False, "bob", "not now"),
     ):
-        asked = await until_asked(log, remote.id)
+        asked = (await until_asked(log, remote.id, after=asked)).intent_id
         answer_question(log, remote.id, asked, decision)
-        await until(
-            lambda asked=asked: asked not in [q.intent_id for q in find_questions(log, remote.id)],
-            "the end of the question",
-        )
     await running
-
-
-async def until_asked(log: EventLog, session: str) -> str:
-    await until(lambda: find_questions(log, session), "a question")
-    return find_questions(log, session)[0].intent_id
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:
@@ -323,37 +276,29 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
     await session.run("Go on.")
     others = [Listed("A.", name="a"), Listed("B.", name="b")]
     await Session(Fallback(others, strategy="weighted"), (), ALL, log).run("Go.")
-    for answer in (
-        broken("Hal", ProviderError("cut", status=500)),
-        speak(text("I "), finish="content_filter"),
+    for model in (
+        sonnet(broken("Hal", ProviderError("cut", status=500))),
+        sonnet(speak(text("I "), finish="content_filter")),
+        Listed(cut),
+        sonnet(dragoman.TimedOutError("late", which="first_event")),
+        over_wire((429, HEADERS, b"{}"), **FREE),
     ):
         with contextlib.suppress(ProviderError):
-            await Session(sonnet(answer), (), ALL, log).run("Go.")
-    with contextlib.suppress(ProviderError):
-        await Session(Listed(cut), (), ALL, log).run("Go.")
-    with contextlib.suppress(ProviderError):
-        await Session(
-            sonnet(dragoman.TimedOutError("late", which="first_event")), (), ALL, log
-        ).run("Go.")
+            await Session(model, (), ALL, log, config=CONFIG).run("Go.")
     unknown = sonnet(propose(call("bash", command="x"), usage=Usage(5)))
     await Session(unknown, [bash], ALL, log, budget=Budget(cost_usd=1)).run("Go.")
     await Session(
         Listed(propose(call("bash", command="x"))), [bash], ALL, log, budget=Budget(steps=1)
     ).run("Go.")
-    refused = over_wire((429, HEADERS, b"{}"))
-    with contextlib.suppress(RateLimitError):
-        await Session(refused, (), ALL, log, config=RuntimeConfig(max_tokens=9)).run("Go.")
 
 
 async def keep_replies(log: EventLog, seen: list[Any]) -> None:
     """Run a session that stores a paused reply with its headers, and a session that cannot store
     its reply.
     """
-    paused = over_wire(
-        (200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found."))
-    )
-    config = RuntimeConfig(max_tokens=9)
-    await Session(paused, (), ALL, log, keep_raw=True, config=config).run("Go.")
+    replies = [body("Searching.", "pause_turn"), body("Found.")]
+    paused = over_wire(*[(200, HEADERS, each) for each in replies], **FREE)
+    await Session(paused, (), ALL, log, keep_raw=True, config=CONFIG).run("Go.")
 
     def odd(request: Any) -> list[Any]:
         events: list[Any] = reply("Hello.")(request)
@@ -373,25 +318,19 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
     with a cache.
     """
     clock = Clock()
-    done = speak(
-        lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY
-    )
-    watched = Observe(
-        sonnet(OverloadedError("busy"), done, cut, cut), seen.append, include_content=True
-    )
+    model = sonnet(OverloadedError("busy"), THINK_AND_CALL, cut, cut)
+    watched = Observe(model, seen.append, include_content=True)
     chat = Retry(watched, sleep=clock.sleep, clock=clock, max_retries=1)
     metadata = {"dragoman.turn": "t1", "dragoman.is_worker": "true"}
-    given: dict[str, Any] = {
-        "session_id": "s",
-        "metadata": metadata,
-        "config": RuntimeConfig(seed=3),
-    }
+    config = RuntimeConfig(seed=3)
+    given: dict[str, Any] = {"session_id": "s", "metadata": metadata, "config": config}
     await chat.complete("Hi.", [bash.description], **given)
     with contextlib.suppress(ProviderError):
         async with chat.stream("Hi.", **given) as stream:
             async for _ in stream:
                 pass
-    served = Observe(over_wire((200, HEADERS, body("Hi.")), (500, HEADERS, b"{}")), seen.append)
+    replies = [(200, HEADERS, body("Hi.")), (500, HEADERS, b"{}")]
+    served = Observe(over_wire(*replies, **FREE), seen.append)
     await served.complete("Hi.", max_tokens=9)
     with contextlib.suppress(ProviderError):
         await served.complete("Hi.", max_tokens=9)
@@ -410,16 +349,11 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
     given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
     price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
     models: list[Any] = []
-    for inner in (
-        SimulatedEmbedder(
-            OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")
-        ),
-        SimulatedReranker(
-            OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")
-        ),
-    ):
+    busy = OverloadedError("busy")
+    for kind in (SimulatedEmbedder, SimulatedReranker):
+        inner: Any = kind(busy, None, busy, busy)
         inner.priced_as = price
-        watched = Observe(inner, seen.append, include_content=True)  # type: ignore[arg-type]
+        watched = Observe(inner, seen.append, include_content=True)
         models.append(Retry(watched, sleep=clock.sleep, clock=clock, max_retries=1))
     embedder, reranker = models
     for _ in range(2):
@@ -435,19 +369,14 @@ async def serve(log: EventLog, seen: list[Any]) -> None:
     """Run a gateway with a log; make calls whose records contain a key, warnings, attempts, an
     error, content, embeddings and rankings.
     """
-    found = {
-        "id": "e1",
-        "model": "m",
-        "data": [{"index": 0, "embedding": [0.5]}],
-        "usage": {"prompt_tokens": 1},
-    }
+    data = [{"index": 0, "embedding": [0.5]}]
+    found = {"id": "e1", "model": "m", "data": data, "usage": {"prompt_tokens": 1}}
     vectors = (200, HEADERS, [json.dumps(found).encode()])
     models: dict[str, Any] = {
         "fast": Retry(
-            sonnet(OverloadedError("busy"), reply("Done.", usage=EVERY)),
-            backoff=lambda attempt: 0.0,
+            sonnet(OverloadedError("busy"), reply("Done.", usage=EVERY)), backoff=lambda _: 0.0
         ),
-        "wire": over_wire((200, HEADERS, body("Done."))),
+        "wire": over_wire((200, HEADERS, body("Done.")), **FREE),
         "down": sonnet(OverloadedError("busy", status=529)),
         "mute": sonnet(speak(text("Done."), usage=Usage())),
         "vectors": connect_embedder(
@@ -459,17 +388,15 @@ async def serve(log: EventLog, seen: list[Any]) -> None:
         models, keys=KeyRing([Key("ann", hash_key("dg-ann"))]), log=log, log_content=True
     )
     headers = {"authorization": "Bearer dg-ann"}
-    asked = {
-        "messages": [{"role": "user", "content": "Hi."}],
-        "max_tokens": 9,
-        "logit_bias": {"5": 1},
-    }
+    messages = [{"role": "user", "content": "Hi."}]
+    asked = {"messages": messages, "max_tokens": 9, "logit_bias": {"5": 1}}
     for name in ("fast", "wire", "down", "mute"):
         await post(app, "openai", json.dumps({**asked, "model": name}).encode(), headers=headers)
-    given = json.dumps({"model": "vectors", "input": ["a"]}).encode()
-    await post(app, "openai", given, path="/v1/embeddings", headers=headers)
-    given = json.dumps({"model": "ranks", "query": "a", "documents": ["a", "b"]}).encode()
-    await post(app, "openai", given, path="/v1/rerank", headers=headers)
+    for path, given in (
+        ("/v1/embeddings", {"model": "vectors", "input": ["a"]}),
+        ("/v1/rerank", {"model": "ranks", "query": "a", "documents": ["a", "b"]}),
+    ):
+        await post(app, "openai", json.dumps(given).encode(), path=path, headers=headers)
     await app.state.service.calls.close()
 
 
@@ -493,7 +420,6 @@ async def run_corpus() -> set[tuple[type, str]]:
     with MemoryLog() as log:
         for run in CORPUS:
             seen: list[Any] = []
-
             await run(log, seen)
             for payload in seen:
                 find_written(payload, written)

@@ -82,11 +82,9 @@ class CachingServer(FixtureTransport):
         self.entries.update(kept)
         written = max(0, max(map(len, kept), default=0) - read)
         return {
-            "input_tokens": len(prefix) - read - written,
-            "cache_read_input_tokens": read,
-            "cache_creation_input_tokens": written,
-            "output_tokens": 100,
-        }
+            "input_tokens": len(prefix) - read - written, "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written, "output_tokens": 100,
+        }  # fmt: skip
 
 
 @tool(side_effect="read")

@@ -249,15 +249,23 @@ async def test_only_tools_that_change_nothing_run_without_a_policy(
     def keep(word: str) -> None:
         ran.append(word)
 
-    calls = propose(call("look", word="ox"), call("keep", call_id="call_2", word="hen"))
-    outcome = await Session(Listed(calls, "Oh."), [look, keep], None, log).run("Go.")
-    assert ran == ["ox"]
-    [denied] = outcome.denied
-    assert [denied] == of(list(log.read(outcome.session)), "permission.denied")
-    assert (denied.tool_name, denied.by) == ("keep", "nobody")
-    assert denied.reason == "there is no policy that allows it, and no approver to ask"
-    [warning] = [record.getMessage() for record in caplog.records]
-    assert "the call of keep was denied: the session has no policy= that allows it" in warning
+    def undeclared(word: str) -> None:
+        """Have a side effect that nobody declared."""
+        ran.append(word)
+
+    calls = propose(
+        *[call(name, call_id=name, word=name) for name in ("look", "keep", "undeclared")]
+    )
+    tools = [look, keep, undeclared]
+    outcome = await Session(Listed(calls, "Oh."), tools, None, log).run("Go.")
+    assert ran == ["look"]
+    assert list(outcome.denied) == of(list(log.read(outcome.session)), "permission.denied")
+    assert [each.tool_name for each in outcome.denied] == ["keep", "undeclared"]
+    for denied, warning in zip(outcome.denied, caplog.records, strict=True):
+        assert denied.by == "nobody"
+        assert denied.reason == "there is no policy that allows it, and no approver to ask"
+        shown = f"call of {denied.tool_name} was denied: the session has no policy= that allows"
+        assert shown in warning.getMessage()
 
 
 async def test_tool_that_times_out_is_recorded_as_failed_without_a_result(log: SqliteLog) -> None:

@@ -86,10 +86,8 @@ async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> Non
         outer.get_span_context().trace_id
     }
     assert (agent.kind, used.kind, agent.status.status_code) == (
-        SpanKind.INTERNAL,
-        SpanKind.INTERNAL,
-        StatusCode.UNSET,
-    )
+        SpanKind.INTERNAL, SpanKind.INTERNAL, StatusCode.UNSET,
+    )  # fmt: skip
     assert dict(agent.attributes) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "guide",
