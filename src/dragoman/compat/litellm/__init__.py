@@ -103,7 +103,9 @@ def _find(model: str, provider: str | None = None) -> tuple[str, Any]:
     if not named.provider:
         return "", load_registry().find(name)
     if not vendor or not load_vendor(vendor).lists(name):
-        raise exceptions.NotFoundError(f"nothing is known of {model!r}", named.provider, name)
+        raise exceptions.KINDS["NotFoundError"](
+            f"nothing is known of {model!r}", named.provider, name
+        )
     return named.provider, load_registry().find(f"{vendor}:{name}")
 
 
@@ -175,5 +177,5 @@ def completion_cost(
         counts = usage.prompt_tokens, usage.completion_tokens
     costs = [each for each in cost_per_token(model, *counts) if each is not None]
     if len(costs) < len(counts):
-        raise exceptions.NotFoundError(f"the price of {model} is not known", model=model)
+        raise exceptions.KINDS["NotFoundError"](f"the price of {model} is not known", model=model)
     return sum(costs)

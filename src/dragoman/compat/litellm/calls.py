@@ -30,26 +30,19 @@ from ...retrieval.wire.server import EmbedServer
 from ...sim import ScriptedProvider
 from ...sync import SyncProvider, run
 from ...validate.structured import response_schema_of
-from . import exceptions
-from .exceptions import BadRequestError, OpenAIError, converted_errors
+from .exceptions import KINDS, OpenAIError, converted_errors
 from .names import Named, Route, find_name, read_table
 from .records import EmbeddingResponse, ModelResponse, ModelResponseStream, Reply
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
-# The parameters that are not part of the request body.
-_OPTIONS = (
-    "custom_llm_provider", "api_base", "base_url", "api_key", "timeout", "request_timeout",
-    "num_retries", "max_retries", "extra_headers", "aws_region_name", "vertex_project", "vertex_location",
-    "mock_response", "fallbacks", "drop_params", "additional_drop_params", "allowed_openai_params",
-)  # fmt: skip
 
 
 def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a call, and the parameters that its request body contains."""
-    options = {name: given.get(name) for name in _OPTIONS}
-    body = {n: value for n, value in given.items() if n not in _OPTIONS and value is not None}
+    known, without = read_table().options, read_table().no_effect
+    options = {name: given.get(name) for name in known}
+    body = {n: value for n, value in given.items() if n not in known and value is not None}
     body |= body.pop("extra_body", {})
-    without = read_table().no_effect
     lost = [LossWarning(f"{n}_dropped", n, without[n]) for n in body if n in without]
     warn_of_losses(lost, stacklevel=4)
     dropped = (*without, *(options["additional_drop_params"] or ()))
@@ -84,9 +77,8 @@ def locate(model: Any, provider: str | None = None) -> Named:
         return Named("", Route(), load_registry().find(str(model)).id)
     except InvalidModelError as error:
         known = ", ".join(sorted(read_table().routes))
-        raise BadRequestError(
-            f"no provider is known for {model!r}; write provider/model, with one of {known}"
-        ) from error
+        problem = f"no provider is known for {model!r}; write provider/model, with one of {known}"
+        raise KINDS["BadRequestError"](problem) from error
 
 
 async def _open(named: Named, options: Mapping[str, Any], operation: str = "open") -> Any:
@@ -111,7 +103,7 @@ async def _open(named: Named, options: Mapping[str, Any], operation: str = "open
         adapter |= {"name": provider, "type": route.vendor or "openai", "max_retries": 0}
         kept, name = _keep_registry(msgspec.json.encode(adapter)), f"{provider}:{name}"
     elif provider and not route.vendor:
-        raise BadRequestError(f"{provider} needs api_base", provider, name)
+        raise KINDS["BadRequestError"](f"{provider} needs api_base", provider, name)
     else:
         kept, name = _keep_registry(config_path()), f"{route.vendor}:{name}" if provider else name
     return getattr(await kept.get(), operation)(name, **settings)
@@ -121,8 +113,7 @@ def _open_mock(named: Named, mock: Any) -> Provider:
     """Return a model that answers with a given text."""
     if isinstance(mock, Exception):
         raise mock
-    kind = getattr(exceptions, str(mock).removeprefix("litellm."), None)
-    if isinstance(kind, type) and issubclass(kind, OpenAIError):
+    if kind := KINDS.get(str(mock).removeprefix("litellm.")):
         raise kind("this is a mock error", named.provider, named.model)
     model = ScriptedProvider(str(mock), name=named.provider, model=named.model)
     model.priced_as = PricedAs(f"{named.route.vendor or named.provider}:{named.model}")
@@ -159,27 +150,16 @@ def _make_call(
 class CustomStreamWrapper:
     """A streamed reply: its chunks, for ``for`` or, from ``acompletion``, for ``async for``."""
 
-    def __init__(self, call: ServedCall, named: Named) -> None:
-        self._call, self._named = call, named
-        self._chunks = self._read_chunks()
-        self._first: list[ModelResponseStream] = []
-
-    async def _read_chunks(self) -> AsyncGenerator[ModelResponseStream]:
-        with converted_errors(self._named.provider, self._named.model):
-            async with aclosing(self._call.read_stream()) as chunks:
-                async for chunk in chunks:
-                    yield _note(ModelResponseStream(chunk), self._call, self._named)
-
-    async def begin(self) -> Self:
-        """Wait for the first chunk, so that a refused call fails where it is made."""
-        self._first = [await anext(self._chunks)]
-        return self
+    def __init__(
+        self, first: ModelResponseStream, more: AsyncGenerator[ModelResponseStream]
+    ) -> None:
+        self._first, self._more = [first], more
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ModelResponseStream:
-        return self._first.pop() if self._first else await anext(self._chunks)
+        return self._first.pop() if self._first else await anext(self._more)
 
     def __iter__(self) -> Self:
         return self
@@ -192,7 +172,14 @@ class CustomStreamWrapper:
 
     async def aclose(self) -> None:
         """Close the connection before the stream has ended."""
-        await self._chunks.aclose()
+        await self._more.aclose()
+
+
+async def _read_chunks(call: ServedCall, named: Named) -> AsyncGenerator[ModelResponseStream]:
+    with converted_errors(named.provider, named.model):
+        async with aclosing(call.read_stream()) as chunks:
+            async for chunk in chunks:
+                yield _note(ModelResponseStream(chunk), call, named)
 
 
 def _note(made: ReplyT, call: ServedCall, named: Named) -> ReplyT:
@@ -212,7 +199,9 @@ async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any
         call = _make_call(provider, messages, body, drops=bool(options["drop_params"]))
         if not body.get("stream"):
             return _note(ModelResponse(await call.read()), call, named)
-    return await CustomStreamWrapper(call, named).begin()
+    chunks = _read_chunks(call, named)
+    # wait for the first chunk, so that a refused call fails where it is made
+    return CustomStreamWrapper(await anext(chunks), chunks)
 
 
 async def complete(model: str, messages: Any, given: Mapping[str, Any]) -> Any:

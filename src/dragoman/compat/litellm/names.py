@@ -16,10 +16,9 @@ from ...registry import load_vendor
 class Route(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the models with one prefix are: a vendor of the catalogue, or a compatible API.
 
-    ``path`` is added to addresses that users give. ``template`` is the address of a cloud, in
-    which ``settings`` are filled in, and ``auth`` the credentials that are used there. ``strip``
-    are beginnings of model names to remove, ``prefix`` is one to add, and ``only`` is the beginning
-    of the names of the models that can be reached.
+    ``path`` is added to addresses that users give. ``template`` is the address of a cloud, and
+    ``auth`` its credentials, in which ``settings`` are filled in. ``strip`` and ``prefix`` are
+    beginnings of model names to remove and to add; ``only`` that of all models that it has.
     """
 
     vendor: str = ""
@@ -47,9 +46,8 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
         if found and None not in found.values():
             auth = {key: value.format_map(found) for key, value in self.auth.items()}
             return {"base_url": self.template.format_map(found), "auth": auth}
-        return (
-            {"base_url": self.base_url, "api_key_env": self.api_key_env} if self.base_url else {}
-        )
+        own = {"base_url": self.base_url, "api_key_env": self.api_key_env}
+        return own if self.base_url else {}
 
 
 class Named(Struct, frozen=True):
@@ -67,6 +65,10 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
     strategies: dict[str, str]
     no_effect: dict[str, str]  # parameters of a call without an effect, and what to use instead
     advice: dict[str, str]  # settings of a proxy without an equal, and what to do about them
+    options: tuple[str, ...]  # parameters of a call that are not part of the request body
+    deployment: tuple[str, ...]  # parameters of a model of the proxy
+    errors: dict[str, tuple[int, str, tuple[str, ...]]]  # status, parent, Dragoman's classes
+    records: dict[str, dict[str, Any]]  # items that a part of a reply always has
 
 
 @cache

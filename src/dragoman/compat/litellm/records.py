@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
-import msgspec
+from .names import read_table
 
 
 class Record(dict[str, Any]):
     """A part of a reply: ``record.name`` and ``record["name"]`` are the same item.
 
-    ``defaults`` are the items that a record has even if the server did not send them.
+    Some items exist even if the server did not send them; ``catalog/litellm.json`` lists them.
     """
 
-    defaults: ClassVar[dict[str, Any]] = {}
-
     def __init__(self, *given: Any, **items: Any) -> None:
-        found = self.defaults | dict(*given, **items)
+        found = read_table().records.get(type(self).__name__, {}) | dict(*given, **items)
         super().__init__({name: _convert(name, value) for name, value in found.items()})
 
     def __getattr__(self, name: str) -> Any:
@@ -36,39 +35,15 @@ class Record(dict[str, Any]):
         self, *, exclude_none: bool = False, exclude: Iterable[str] = (), **_: Any
     ) -> dict[str, Any]:
         """Return the items as plain dictionaries and lists."""
-        return {
-            name: _dump(value, exclude_none)
-            for name, value in self.items()
-            if name not in exclude and not (exclude_none and value is None)
-        }
+        keep = lambda items: {n: v for n, v in items if not (exclude_none and v is None)}
+        found: dict[str, Any] = json.loads(json.dumps(self), object_pairs_hook=keep)
+        return {name: value for name, value in found.items() if name not in exclude}
 
     to_dict = json = model_dump
 
     def model_dump_json(self, **settings: Any) -> str:
         """Return the items as JSON."""
-        return msgspec.json.encode(self.model_dump(**settings)).decode()
-
-
-def _dump(value: Any, exclude_none: bool) -> Any:
-    if isinstance(value, Record):
-        return value.model_dump(exclude_none=exclude_none)
-    return [_dump(each, exclude_none) for each in value] if isinstance(value, list) else value
-
-
-def _derive(name: str, *absent: str, **defaults: Any) -> type[Record]:
-    return type(name, (Record,), {"defaults": dict.fromkeys(absent) | defaults})
-
-
-_ABSENT = ("content", "tool_calls", "function_call")
-Message = _derive("Message", *_ABSENT, role="assistant")
-Delta = _derive("Delta", *_ABSENT, "role", "audio")
-Choices = _derive("Choices", "logprobs", finish_reason="stop", index=0)
-StreamingChoices = _derive("StreamingChoices", "finish_reason", "logprobs", index=0)
-Function = _derive("Function", "name")
-Usage = _derive(
-    "Usage", "completion_tokens", "prompt_tokens", "total_tokens", "completion_tokens_details",
-    "prompt_tokens_details",
-)  # fmt: skip
+        return json.dumps(self.model_dump(**settings), ensure_ascii=False)
 
 
 class Reply(Record):
@@ -86,21 +61,19 @@ class Reply(Record):
 class ModelResponse(Reply):
     """The complete reply of a chat model."""
 
-    defaults: ClassVar = {"object": "chat.completion", "system_fingerprint": None, "usage": {}}
-
 
 class ModelResponseStream(Reply):
     """A chunk of a streamed reply."""
-
-    defaults: ClassVar = {"object": "chat.completion.chunk", "system_fingerprint": None}
 
 
 class EmbeddingResponse(Reply):
     """The vectors of texts."""
 
-    defaults: ClassVar = {"object": "list", "usage": {}}
 
-
+Message, Delta, Usage, Function, Choices, StreamingChoices = [
+    type(name, (Record,), {})
+    for name in ("Message", "Delta", "Usage", "Function", "Choices", "StreamingChoices")
+]
 _KINDS = {"message": Message, "delta": Delta, "usage": Usage, "function": Function}
 
 
