@@ -91,9 +91,9 @@ async def serving(
     log = log or MemoryLog()
 
     async def open_session(
-        session: EditorSession, workspace: Path, servers: Any, resume: str | None
+        session: EditorSession, servers: Any, resume: str | None
     ) -> Session[Any]:
-        tools = workspace_tools(workspace)
+        tools = workspace_tools(session.workspace)
         view = AgentView(as_json=True)
         tools += await open_servers(session.stack, McpOptions(), view, None, servers)
         watching: Any = {
@@ -153,7 +153,7 @@ async def test_prompt_sends_text_thinking_a_diff_and_usage(folder: Path) -> None
     )
     look = propose(call("read_file", path="a.txt"))
     provider = Listed(thinking, look, "It is two.", capabilities={"max_context_tokens": 1000})
-    editor, log = Editor("once"), MemoryLog()
+    editor, log = Editor("yes"), MemoryLog()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
         link = helpers.resource_link_block("a.txt", (folder / "a.txt").as_uri())
@@ -176,15 +176,15 @@ async def test_prompt_sends_text_thinking_a_diff_and_usage(folder: Path) -> None
 
 ANSWERS: dict[str, tuple[list[str], dict[str, Any] | None, str, int]] = {
     # the answers, the form, the text of the file after two edits, the number of questions
-    "allowed once": (["once", "reject"], None, "two", 2),
-    "allowed for the session": (["session"], None, "three", 1),
+    "allowed once": (["yes", "no"], None, "two", 2),
+    "allowed for the session": (["always"], None, "three", 1),
     "allowed for the path": (["path"], None, "three", 1),
-    "rejected": (["reject", "reject"], None, "one", 2),
+    "rejected": (["no", "no"], None, "one", 2),
     "cancelled": ([], None, "one", 2),
-    "an answer that was not offered": (["prefix", "other"], None, "one", 2),
-    "edited": (["edit", "reject"], {"new": "four"}, "four", 2),
-    "edited with an invalid input": (["edit", "reject"], {"new": 4}, "one", 2),
-    "edited without a change": (["edit", "reject"], None, "one", 2),
+    "an answer that was not offered": (["command", "other"], None, "one", 2),
+    "edited": (["edit", "no"], {"new": "four"}, "four", 2),
+    "edited with an invalid input": (["edit", "no"], {"new": 4}, "one", 2),
+    "edited without a change": (["edit", "no"], None, "one", 2),
 }
 
 
@@ -202,7 +202,7 @@ async def test_permission_questions_have_the_answers_of_the_terminal(
     assert len(editor.questions) == asked
     proposed, options = editor.questions[0]
     assert (proposed.kind, proposed.locations[0].path) == ("edit", str(folder / "a.txt"))
-    assert [each.option_id for each in options] == ["once", "session", "path", "edit", "reject"]
+    assert [each.option_id for each in options] == ["yes", "always", "path", "edit", "no"]
     records = list(log.read(session_id))
     check_evidence(records)
     if name == "edited":
@@ -215,7 +215,7 @@ async def test_permission_questions_have_the_answers_of_the_terminal(
 
 async def test_commands_can_be_allowed_by_their_first_word(folder: Path) -> None:
     calls = [propose(call("bash", command=words)) for words in ("cat a.txt", "cat b.txt")]
-    editor = Editor("prefix")
+    editor = Editor("command")
     async with serving(editor, Listed(*calls, "Done.")) as connection:
         await ask(connection, await begin(connection, folder))
     [(_, options)] = editor.questions
@@ -236,7 +236,7 @@ def pausing(words: str, pause: asyncio.Event) -> Callable[[Request], list[Any]]:
 async def test_cancel_stops_the_prompt_and_is_recorded(moment: str, folder: Path) -> None:
     slow = pausing("one two", asyncio.Event())
     provider = Listed(EDIT if moment == "in a question" else slow)
-    editor, log = Editor("once"), MemoryLog()
+    editor, log = Editor("yes"), MemoryLog()
     editor.pause = asyncio.Event()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
@@ -311,7 +311,7 @@ main()
 async def test_session_is_loaded_and_continued_in_a_new_process(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = Editor("once")
+    before = Editor("yes")
     with SqliteLog(tmp_path / "log.db") as log:
         async with serving(before, Listed(EDIT, "It is two."), log) as connection:
             session_id = await begin(connection, folder)
@@ -323,7 +323,7 @@ async def test_session_is_loaded_and_continued_in_a_new_process(
         edit = {"path": "a.txt", "old": "two", "new": "three"}
         return Answer(tool_calls=[Call("edit_file", edit)])
 
-    editor = Editor("once")
+    editor = Editor("yes")
     with SimServer(ScriptedProvider(ScriptRule(answer)), models=("m",)) as server:
         words = ["-c", NOISY, "agent", "--acp", "m", "--base-url", server.base_urls["openai"]]
         place = ["--log", str(tmp_path / "log.db"), "--budget", "steps=4"]

@@ -80,10 +80,10 @@ async function edit(answers, form) {
 
 const cases = {
   async allowed() {
-    expect(await edit(["once"]), ["two\n", "completed", "two"]);
+    expect(await edit(["yes"]), ["two\n", "completed", "two"]);
   },
   async denied() {
-    expect(await edit(["reject"]), ["one\n", "failed", "two"]);
+    expect(await edit(["no"]), ["one\n", "failed", "two"]);
   },
   async edited() {
     expect(await edit(["edit"], { new: "three" }), ["three\n", "completed", "two"]);
@@ -123,7 +123,7 @@ const cases = {
     await third.close();
   },
   async mcpServers() {
-    const editor = await open(["session"]);
+    const editor = await open(["always"]);
     const tools = (program) => ({ name: "my tools", command, args: [program], env: [] });
     const started = await editor.request(ask.session.new, { cwd, mcpServers: [tools(server)] });
     await editor.prompt(started.sessionId, "ADD");

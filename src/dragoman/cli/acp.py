@@ -37,6 +37,7 @@ from ..provider import Provider
 from ..replay import describe_action, make_headline
 from ..session import Outcome, Session, SessionError
 from ..tools import ToolFailure
+from .approval import read_answer
 from .errors import to_record
 
 log = logging.getLogger("dragoman")
@@ -45,6 +46,7 @@ _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32600, -32602,
 _SHOWN = 3  # mistakes of a request that its error names
 # kinds of tool calls, by side effects; the kinds "read" and "execute" have the same names
 _KINDS = {"none": "other", "write": "edit", "network": "fetch"}
+_KINDS_OF_ANSWERS = {"yes": "allow_once", "edit": "allow_once", "no": "reject_once"}
 # the types of arguments that a form of the editor can change
 _FIELDS: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 # the records that end a tool call without a result
@@ -54,10 +56,7 @@ _STOPPED: TypeAlias = (
 
 
 async def open_stdio() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return the streams of the protocol, and redirect standard output to standard error.
-
-    Otherwise, a text that another library prints would end up between the messages.
-    """
+    """Return the streams of the protocol; what other libraries print goes to standard error."""
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.redirect_stdout(own):
@@ -72,15 +71,12 @@ class EditorSession:
 
     def __init__(self, connection: Connection, workspace: Path, *, has_forms: bool) -> None:
         self.session: Session[Any]
-        self.stack = AsyncExitStack()  # holds the MCP servers of the session
-        self.workspace = workspace
-        self._connection = connection
-        self._has_forms = has_forms
+        self.stack, self.workspace = AsyncExitStack(), workspace  # the stack holds MCP servers
+        self._connection, self._has_forms = connection, has_forms
         self._run: asyncio.Task[Outcome[Any]] | None = None
         self._is_cancelled = False
         self._sending: set[asyncio.Task[None]] = set()
         self._edits: set[str] = set()  # ids of calls that the editor shows as a diff
-        self._warned: set[str] = set()
 
     async def prompt(self, goal: User) -> str:
         """Pursue a goal, and return the protocol's name for the reason of its end."""
@@ -153,10 +149,6 @@ class EditorSession:
             self._show_message(it, replayed=replayed and record.actor != "system")
 
     def _show_message(self, it: logs.MessageRecorded, *, replayed: bool) -> None:
-        for loss in it.warnings:
-            if loss.code not in self._warned:  # it is repeated in every turn
-                self._warned.add(loss.code)
-                click.echo(f"note: {loss}", err=True)
         is_reply = isinstance(it.message, Assistant)
         if not is_reply and not isinstance(it.message, User):
             return
@@ -213,37 +205,27 @@ class EditorSession:
 
     async def approve(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Ask the editor about a tool call, with the answers that the terminal offers."""
-        answers = self._list_answers(proposal)
-        call = self._describe(proposal.intent_id, proposal.tool_name, proposal.input)
+        tool, prefix = proposal.tool_name, find_prefix(proposal.input)
+        answers = {
+            "yes": "Allow",
+            "always": f"Always allow {tool}",
+            "path": f"Always allow {tool} {', '.join(proposal.paths)}" if proposal.paths else "",
+            "command": f"Always allow commands with {prefix!r}" if prefix else "",
+            "edit": "Edit and allow" if self._has_forms else "",
+            "no": "Reject",
+        }
         options = [
-            {"optionId": key, "name": name, "kind": kind}
-            for key, (name, kind, _) in answers.items()
+            {"optionId": key, "name": name, "kind": _KINDS_OF_ANSWERS.get(key, "allow_always")}
+            for key, name in answers.items()
+            if name
         ]
-        call |= self._classify(proposal)
+        call = self._describe(proposal.intent_id, tool, proposal.input) | self._classify(proposal)
         question = {"sessionId": proposal.session, "toolCall": call, "options": options}
         answer = await self._connection.send_request("session/request_permission", question)
         key = answer["outcome"].get("optionId")
         if key is None:
             return Decision(False, "nobody", "the editor cancelled the question")
-        return await self._edit(proposal) if key == "edit" else answers[key][2]
-
-    def _list_answers(self, proposal: Proposal) -> dict[str, tuple[str, str, Decision]]:
-        once, always = "allow_once", "allow_always"
-        rest = Decision(True, "user", "for the rest of the session", scope="session")
-        answers = {
-            "once": ("Allow", once, Decision(True, "user")),
-            "session": (f"Always allow {proposal.tool_name}", always, rest),
-        }
-        if proposal.paths:
-            name = f"Always allow {proposal.tool_name} {', '.join(proposal.paths)}"
-            answers["path"] = name, always, Decision(True, "user", scope="path")
-        if prefix := find_prefix(proposal.input):
-            decision = Decision(True, "user", scope="prefix", prefix=prefix)
-            answers["prefix"] = f"Always allow commands with {prefix!r}", always, decision
-        denial = Decision(False, "user")
-        if self._has_forms:
-            answers["edit"] = "Edit and allow", once, denial
-        return answers | {"reject": ("Reject", "reject_once", denial)}
+        return await self._edit(proposal) if key == "edit" else read_answer(key, proposal)
 
     async def _edit(self, proposal: Proposal) -> Decision:
         """Ask for another input in a form; arguments that it cannot show stay as they are."""
@@ -252,23 +234,17 @@ class EditorSession:
             for name, value in proposal.input.items()
             if type(value) in _FIELDS
         }
-        form = {
-            "mode": "form",
-            "sessionId": proposal.session,
-            "toolCallId": proposal.intent_id,
-            "message": f"Change the input of {proposal.tool_name}, and run it.",
-            "requestedSchema": {"type": "object", "properties": fields},
-        }
-        answer = await self._connection.send_request("elicitation/create", form)
+        message = f"Change the input of {proposal.tool_name}, and run it."
+        form = {"message": message, "requestedSchema": {"type": "object", "properties": fields}}
+        about = {"sessionId": proposal.session, "toolCallId": proposal.intent_id, "mode": "form"}
+        answer = await self._connection.send_request("elicitation/create", about | form)
         if answer["action"] != "accept":
             return Decision(False, "user", "no edit was made")
         return Decision(True, "user", input=proposal.input | (answer.get("content") or {}))
 
 
 # Opens a session in a folder, with these MCP servers; resumes the session that is named, if any.
-OpenSession: TypeAlias = Callable[
-    [EditorSession, Path, list[dict[str, Any]], str | None], Awaitable[Session[Any]]
-]
+OpenSession: TypeAlias = Callable[[EditorSession, Any, str | None], Awaitable[Session[Any]]]
 
 
 class EditorAgent:
@@ -279,9 +255,7 @@ class EditorAgent:
     """
 
     def __init__(self, open_session: OpenSession, provider: Provider, log: logs.EventLog) -> None:
-        self._open_session = open_session
-        self._provider = provider
-        self._log = log
+        self._open_session, self._provider, self._log = open_session, provider, log
         self._opened: dict[str, EditorSession] = {}
         self._has_forms = False
         self._connection: Connection
@@ -359,7 +333,7 @@ class EditorAgent:
             await self.close_session(resume)
         opened = EditorSession(self._connection, workspace, has_forms=self._has_forms)
         try:
-            opened.session = await self._open_session(opened, workspace, servers, resume)
+            opened.session = await self._open_session(opened, servers, resume)
         except BaseException:
             await opened.stack.aclose()
             raise

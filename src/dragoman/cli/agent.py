@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from .. import tools as toolbox
 from ..errors import UnsupportedFeatureError, advise_import
 from ..local import WeightsError, find_model, list_models
-from ..log import EventLog
+from ..log import EventLog, LogRecord
 from ..messages import RuntimeConfig
 from ..permission import Approver, Policy, Rule
 from ..provider import SCHEMES, Provider
@@ -260,14 +260,16 @@ async def _serve(settings: dict[str, Any], options: AgentOptions) -> None:
     view = AgentView(as_json=True)  # its notes go to standard error
     view.warn_of_sandbox()
 
-    async def open_session(
-        editor: Any, workspace: Path, servers: Sequence[dict[str, Any]], resume: str | None
-    ) -> Session[Any]:
-        chosen = replace(options, workspace=workspace, resume=resume)
-        watch = {"on_record": editor.show_record, "on_event": editor.show_event}
-        approver = _extend(editor.approve, log, options)
+    async def open_session(editor: Any, servers: Any, resume: str | None) -> Session[Any]:
+        def show(record: LogRecord) -> None:
+            view.note_losses(record.payload)
+            editor.show_record(record)
+
+        chosen = replace(options, workspace=editor.workspace, resume=resume)
+        watch = {"on_record": show, "on_event": editor.show_event}
+        watch["approve"] = _extend(editor.approve, log, options)
         tools = await _open_tools(editor.stack, chosen, view, None, servers)
-        return await _open_session(tools, settings | watch | {"approve": approver}, chosen)
+        return await _open_session(tools, settings | watch, chosen)
 
     with reject(ValueError, about="--acp: "):  # standard input or output is a file
         streams = await acp.open_stdio()

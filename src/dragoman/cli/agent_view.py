@@ -54,12 +54,14 @@ class AgentView:
             self.say(headline.label, headline.text, _find_colour(payload))
         if isinstance(payload, logs.ToolObserved):
             self._show_content(payload)
-        elif isinstance(payload, logs.MessageRecorded):
-            for loss in payload.warnings:
-                # show a warning once, since it would be repeated in every turn
-                if loss.code not in self._warned:
-                    self._warned.add(loss.code)
-                    self.say("note", str(loss), "yellow")
+        self.note_losses(payload)
+
+    def note_losses(self, payload: Any) -> None:
+        """Print each kind of loss of a message once, since it is repeated in every turn."""
+        for loss in payload.warnings if isinstance(payload, logs.MessageRecorded) else ():
+            if loss.code not in self._warned:
+                self._warned.add(loss.code)
+                self.note(str(loss))
 
     def say(self, word: str, text: str, colour: str | None = None) -> None:
         """Print one line that begins with a label."""

@@ -44,7 +44,7 @@ def make_approver(view: AgentView, lines: InputLines, *, always: bool = False) -
             # the editor returns nothing if the text was not saved
             edited = await asyncio.to_thread(click.edit, shown, extension=".json")
             line = f"e {edited or ''}"
-        return _read_answer(line.strip(), proposal)
+        return read_answer(line.strip(), proposal)
 
     return approve
 
@@ -58,7 +58,7 @@ def _write_question(proposal: Proposal) -> str:
     return f"allow? {', '.join(choices)}, [e]dit, or why not: "
 
 
-def _read_answer(answer: str, proposal: Proposal) -> Decision:
+def read_answer(answer: str, proposal: Proposal) -> Decision:
     """Parse the user's answer to an approval question.
 
     ``y`` allows this call, ``a`` every call of the tool, ``p`` every call for the path, and ``c
