@@ -1,6 +1,7 @@
 """Test agents of the OpenAI Agents SDK with Dragoman's models, as the SDK's own examples use them."""
 
 import base64
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 
 import dragoman as d
 from dragoman.events import Assembler
+from dragoman.integrations.loops import open_named
 from dragoman.integrations.openai_agents import (
     DragomanLossWarning,
     DragomanModel,
@@ -232,3 +234,10 @@ def test_models_are_found_by_name() -> None:
     assert models.get_model("llama3") is models.get_model("llama3")
     with pytest.raises(d.InvalidRequestError, match="set a model for the agent"):
         models.get_model(None)
+
+
+async def test_copies_of_what_refers_to_a_model_share_its_connections() -> None:
+    with SimServer(ScriptedProvider("Hi.")) as server:
+        _, opened = open_named("sim", {"base_url": f"{server.url}/v1", "wire": "openai"})
+        model = await opened.get()
+        assert await copy.deepcopy([opened])[0].get() is model

@@ -22,31 +22,16 @@ from .parameters import add_options
 _PATIENCE = 600.0  # seconds that a person has to log in
 
 
-class _Mcp(click.Group):
-    """Treat ``dragoman mcp`` alone, or with options, as ``dragoman mcp serve``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group("mcp", cls=_Mcp)
-def command() -> None:
-    """Serve the log, plans, costs and models over MCP, or log in to MCP servers.
-
-    "dragoman mcp" without a subcommand does the same as "dragoman mcp serve".
-    """
-
-
-@command.command("serve")
+@click.group("mcp", invoke_without_command=True)
 @add_options
-def serve(*, where: LogPlace = None) -> None:
-    """Let another agent search the log, plan conversations and look up costs and models.
+def command(*, where: LogPlace = None) -> None:
+    """Let another agent search the log, plan conversations and look up costs and models over MCP.
 
-    The agent starts this command and uses MCP over its standard input and output. The tools only
-    read: no model is called and nothing is executed.
+    The agent starts "dragoman mcp", and uses its standard input and output. The tools only read:
+    no model is called and nothing is executed. The subcommands log in to MCP servers.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     with reject(ImportError):
         server = make_server(where)
     if sys.stdin.isatty():

@@ -11,11 +11,11 @@ itself caches replies and retries calls (``cache=False`` and ``num_retries=0`` t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from dspy import LM  # pyright: ignore[reportMissingImports]
@@ -52,32 +52,35 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
         **settings: Any,
     ) -> None:
         name, opened = open_named(model, connection or {})
-        none = "none"  # DSPy's adapters insist on a key
-        super().__init__(
-            name,
-            engine=OpenAIChatLM(api_key=none, transport=_transport(_BlockingAnswer, opened)),
-            async_engine=AsyncOpenAIChatLM(
-                api_key=none, transport=_transport(_AsyncAnswer, opened)
-            ),
-            **settings,
-        )
+        # DSPy calls one method of a transport; its adapters insist on a key
+        first, second = [
+            {"api_key": "none", "transport": SimpleNamespace(stream=partial(_Answer, opened, it))}
+            for it in (run, _leave)
+        ]
+        engines = {"engine": OpenAIChatLM(**first), "async_engine": AsyncOpenAIChatLM(**second)}
+        super().__init__(name, **engines, **settings)
 
     # A model without tools rejects the request; where a wire has no schemas, the prompt has one.
     supports_function_calling = supports_response_schema = True
     supported_params = frozenset({"response_format", "tools", "tool_choice", "reasoning_effort"})
 
 
+def _leave(work: Coroutine[Any, Any, bytes]) -> Any:
+    return work  # the caller awaits it
+
+
 class _Answer:
     """The reply to one request, in the form that DSPy's transports return."""
 
-    reason = ""
-    http_version = "HTTP/1.1"
+    reason, http_version = "", "HTTP/1.1"
 
-    def __init__(self, opened: Opened[Provider, SyncProvider], request: Any) -> None:
+    def __init__(
+        self, opened: Opened[Provider, SyncProvider], finish: Callable[..., Any], request: Any
+    ) -> None:
         self.status = 0
         self.headers: list[tuple[str, str]] = []
+        self._finish, self._first = finish, b""
         self._parts = self._write(opened, request)
-        self._first = b""
 
     async def _write(
         self, opened: Opened[Provider, SyncProvider], request: Any
@@ -98,52 +101,33 @@ class _Answer:
             self.status, self.headers = reply.status, [*reply.headers.items()]
             yield reply.body
 
-    async def open(self) -> None:
-        """Wait for the first bytes, which decide the status."""
-        self._first = await anext(self._parts)
-
-    async def next(self) -> bytes:
-        """Return the next bytes, and none at the end."""
-        first, self._first = self._first, b""
-        return first or await anext(self._parts, b"")
-
-    async def close(self) -> None:
-        """Cancel a call whose reply is not read to its end."""
-        await self._parts.aclose()
-
-
-class _BlockingAnswer(_Answer):
-    def __enter__(self) -> _BlockingAnswer:
-        run(self.open())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        run(self.close())
-
-    def __iter__(self) -> Iterator[bytes]:
-        while part := run(self.next()):
-            yield part
-
-    def read(self) -> bytes:
-        return b"".join(self)
-
-
-class _AsyncAnswer(_Answer):
-    async def __aenter__(self) -> _AsyncAnswer:
-        await self.open()
+    async def __aenter__(self) -> Self:
+        self._first = await anext(self._parts)  # the first bytes decide the status
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self._parts.aclose()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while part := await self.next():
-            yield part
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, b""
+        return first or await anext(self._parts)
 
-    async def read(self) -> bytes:
+    def __aiter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return run(self.__aenter__())
+
+    def __exit__(self, *_: object) -> None:
+        run(self.__aexit__())
+
+    def __iter__(self) -> Iterator[bytes]:
+        with suppress(StopAsyncIteration):
+            while True:
+                yield run(self.__anext__())
+
+    def read(self) -> Any:
+        return self._finish(self._read())
+
+    async def _read(self) -> bytes:
         return b"".join([part async for part in self])
-
-
-def _transport(answer: type[_Answer], opened: Opened[Provider, SyncProvider]) -> Any:
-    """Return an object with the one method of a transport that DSPy calls."""
-    return SimpleNamespace(stream=partial(answer, opened))

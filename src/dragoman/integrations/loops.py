@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..provider import Model, Provider, connect
@@ -37,6 +37,10 @@ class Opened(Generic[ModelT, BlockingT]):
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
             WeakKeyDictionary()
         )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Share the connections: frameworks copy what refers to a model, such as a DSPy program."""
+        return self
 
     async def get(self) -> ModelT:
         """Return the model that belongs to the running event loop."""

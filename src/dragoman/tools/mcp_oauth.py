@@ -103,23 +103,16 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
         return f"McpOAuth({self.grant}, client_id={self.client_id!r}, issuer={self.issuer!r})"
 
 
-class _Saved(Struct, omit_defaults=True):
-    """What is stored for a server. A token is refreshed later at the endpoint in ``metadata``."""
-
-    tokens: dict[str, Any] | None = None
-    expires_at: float | None = None
-    client: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-    resource: dict[str, Any] | None = None
-
-
 class _Storage:
-    """The storage that the MCP library calls; it also restores the state of the library."""
+    """The storage that the MCP library calls; it also restores the state of the library.
+
+    A token is refreshed later at the endpoint of the stored metadata.
+    """
 
     def __init__(self, oauth: McpOAuth, server: str, secrets: list[str]) -> None:
         self._oauth, self._server, self._secrets = oauth, server, secrets
         self._store: TokenStore = KeyringTokens() if oauth.tokens is None else oauth.tokens
-        self._saved = _Saved()
+        self._saved: dict[str, Any] = {}
         self.context: Any = None
 
     async def get_tokens(self) -> Any:
@@ -127,54 +120,48 @@ class _Storage:
 
         text = await asyncio.to_thread(self._store.get, self._server)
         with contextlib.suppress(ValueError):
-            self._saved = msgspec.json.decode(base64.b64decode(text or ""), type=_Saved)
-        saved, context = self._saved, self.context
-        context.token_expiry_time = saved.expires_at
-        if saved.metadata is not None:
-            context.oauth_metadata = OAuthMetadata.model_validate(saved.metadata)
-        if saved.resource is not None:
-            found = ProtectedResourceMetadata.model_validate(saved.resource)
-            context.protected_resource_metadata = found
-        if saved.tokens is None:
-            return None
-        self._hide(saved.tokens)
-        return OAuthToken.model_validate(saved.tokens)
+            found = msgspec.json.decode(base64.b64decode(text or ""), type=dict[str, Any])
+            tokens = self._load(OAuthToken, found.get("tokens"))
+            metadata = self._load(OAuthMetadata, found.get("metadata"))
+            resource = self._load(ProtectedResourceMetadata, found.get("resource"))
+            self._saved, context = found, self.context
+            context.token_expiry_time = found.get("expires_at")
+            context.oauth_metadata, context.protected_resource_metadata = metadata, resource
+            return tokens
+        return None
 
     async def set_tokens(self, tokens: Any) -> None:
-        saved, context = self._saved, self.context
-        saved.tokens = tokens.model_dump(mode="json", exclude_none=True)
-        self._hide(saved.tokens or {})
-        saved.expires_at = context.token_expiry_time
-        saved.metadata = _dump(context.oauth_metadata)
-        saved.resource = _dump(context.protected_resource_metadata)
-        text = base64.b64encode(msgspec.json.encode(saved)).decode()
+        context = self.context
+        found = {"tokens": self._dump(tokens), "metadata": self._dump(context.oauth_metadata)}
+        found["resource"] = self._dump(context.protected_resource_metadata)
+        self._saved |= found | {"expires_at": context.token_expiry_time}
+        text = base64.b64encode(msgspec.json.encode(self._saved)).decode()
         await asyncio.to_thread(self._store.__setitem__, self._server, text)
 
     async def get_client_info(self) -> Any:
         from mcp.shared.auth import OAuthClientInformationFull
 
-        oauth, client = self._oauth, self._saved.client
+        oauth, client = self._oauth, self._saved.get("client")
         if oauth.client_id is not None:
             client = {"client_id": oauth.client_id, "client_secret": oauth.client_secret}
             client |= {"issuer": oauth.issuer, "redirect_uris": [oauth.redirect_uri]}
             method = oauth.auth_method if oauth.client_secret else "none"
             client |= {"token_endpoint_auth_method": method}
-        if client is None:
-            return None
-        self._hide(client)
-        return OAuthClientInformationFull.model_validate(client)
+        return self._load(OAuthClientInformationFull, client)
 
     async def set_client_info(self, client_info: Any) -> None:
-        self._saved.client = _dump(client_info)
-        self._hide(self._saved.client or {})
+        self._saved["client"] = self._dump(client_info)
 
-    def _hide(self, values: dict[str, Any]) -> None:
+    def _load(self, kind: Any, found: Any) -> Any:
+        return None if found is None else self._hide(kind.model_validate(found))
+
+    def _dump(self, model: Any) -> Any:
+        return None if model is None else self._hide(model).model_dump(mode="json")
+
+    def _hide(self, model: Any) -> Any:
         names = ("access_token", "refresh_token", "client_secret")
-        self._secrets += [values[name] for name in names if values.get(name)]
-
-
-def _dump(model: Any) -> dict[str, Any] | None:
-    return None if model is None else model.model_dump(mode="json", exclude_none=True)
+        self._secrets += [value for name in names if (value := getattr(model, name, None))]
+        return model
 
 
 def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
