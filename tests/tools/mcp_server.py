@@ -10,7 +10,12 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, TextContent
-from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    InputRequiredResult,
+)
 
 server = MCPServer("tools of a test")
 
@@ -80,6 +85,15 @@ def today() -> str:
 def review(code: str) -> str:
     """Ask for a review."""
     return f"Review {code}."
+
+
+@server.tool()
+def visit(ctx: Context, url: str) -> str | InputRequiredResult:
+    """Ask the user to visit a page, and return the answer."""
+    if ctx.input_responses is not None:
+        return str(ctx.input_responses["page"])
+    asked = ElicitRequestURLParams(message="Pay here.", url=url, elicitation_id="1")
+    return InputRequiredResult(input_requests={"page": ElicitRequest(params=asked)})
 
 
 @server.tool()

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import web
@@ -59,6 +60,7 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
     await check_calls(server)
     await check_session(server, tmp_path)
     await check_questions(server, tmp_path)
+    await check_pages(server)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")
     sleep.timeout = 10
     with virtual_time(), pytest.raises(ToolFailure, match=r"still running after 10 s"):
@@ -70,7 +72,7 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
 
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
-    own = "add fail show keys vanish sleep talk leak choose"
+    own = "add fail show keys vanish sleep talk leak choose visit"
     assert set(tools) == {*own.split(), *CONTEXT}
     assert [tools[name].side_effect for name in CONTEXT] == ["read", "read", "read", "network"]
     assert tools["add"].side_effect == "none"
@@ -139,6 +141,25 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
     # the decision for one question does not cover the next one, or a call
     assert len(asked) == 6 + 4 + 3
     assert asked[0].input["answer"] == {"size": 7}
+
+
+async def check_pages(server: McpServer) -> None:
+    """The approver is shown the URL of a page that the server asks the user to visit."""
+    asked: list[dict[str, Any]] = []
+
+    async def approve(question: dict[str, Any]) -> Decision:
+        asked.append(question)
+        return Decision(len(asked) == 1, "ann", input={"answer": 1})
+
+    page = "https://pay.example/1"
+    box, cases = Toolbox(server.tools), [(page, "accept"), (page, "decline")]
+    cases += [(each, "decline") for each in ("file:///etc/passwd", f"{page}?{'x' * 4000}")]
+    with mock.patch("webbrowser.open", side_effect=AssertionError):
+        for url, action in cases:
+            seen = await box.execute("visit", {"url": url}, ask=approve)
+            assert f"action='{action}' content=None" in str(seen.content)
+            assert seen.details["questions"][0]["url"] == url
+    assert asked == [{"question": "Pay here.", "url": page}] * 2
 
 
 async def test_tool_call_fails_if_the_mcp_server_has_ended(server: McpServer) -> None:

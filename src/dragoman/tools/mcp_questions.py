@@ -24,21 +24,32 @@ class Questions:
         self.asked: list[dict[str, Any]] = []
 
     async def answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question as the protocol has it: accepted or declined."""
-        question = str(params.get("message"))[:_MAX_QUESTION]
+        """Return the answer to a question as the protocol has it: accepted or declined.
+
+        A server may also ask the user to visit a page. The approver is shown its URL, which is
+        never opened here; to allow it means that the user opens it.
+        """
+        asked = {"question": str(params.get("message"))[:_MAX_QUESTION]}
         schema = params.get("requestedSchema")
+        if params.get("mode") == "url":
+            asked["url"] = str(params.get("url"))
+            is_page = asked["url"].startswith(("https://", "http://"))
+            schema = {} if is_page and len(asked["url"]) <= _MAX_QUESTION else None
         decision, answer = Decision(False, "nobody", "there is no approver to ask"), None
         if len(self.asked) >= _MAX_QUESTIONS or not isinstance(schema, dict):
-            decision = Decision(False, "policy", "too many questions, or one without a form")
+            reason = "too many questions, or one without a form or the URL of a page"
+            decision = Decision(False, "policy", reason)
         elif self._ask is not None:
-            decision, answer = await self._decide(self._ask, question, schema)
-        record = {"question": question, "by": decision.by, "reason": decision.reason}
+            decision, answer = await self._decide(self._ask, asked, schema)
+        record = {**asked, "by": decision.by, "reason": decision.reason, "answer": answer}
         if len(self.asked) <= _MAX_QUESTIONS:
-            self.asked.append({**record, "answer": answer})
-        return {"action": "decline"} if answer is None else {"action": "accept", "content": answer}
+            self.asked.append(record)
+        if answer is None:
+            return {"action": "decline"}
+        return {"action": "accept"} | ({} if "url" in asked else {"content": answer})
 
     async def _decide(
-        self, ask: Ask, question: str, schema: dict[str, Any]
+        self, ask: Ask, asked: dict[str, Any], schema: dict[str, Any]
     ) -> tuple[Decision, dict[str, Any] | None]:
         """Ask; the decision's input may have another answer than the defaults of the form."""
         fields = schema.get("properties")
@@ -48,12 +59,13 @@ class Questions:
             for name, each in fields.items()
             if isinstance(each, dict) and "default" in each
         }
-        asked = {"question": question, "answer": answer, "fields": fields}
-        self._asking = asyncio.ensure_future(ask(asked))
+        form = {} if "url" in asked else {"answer": answer, "fields": fields}
+        self._asking = asyncio.ensure_future(ask(asked | form))
         decision = await self._asking
         if decision.allowed is not True:
             return decision, None
-        answer = answer if decision.input is None else decision.input.get("answer")
+        if form and decision.input is not None:
+            answer = decision.input.get("answer")
         try:
             wrong = first_error(compile_schema(schema, "the form"), answer)
         except InvalidRequestError as error:
