@@ -1,5 +1,5 @@
-"""Batches on a real local Ray cluster give the same output as locally, even if a worker or the
-driver is killed.
+"""Batches on a real local Ray cluster give the same output as locally, even if a worker, the
+driver or the head is killed.
 
 Starting Ray takes many seconds, so only the part files are tested in the default run.
 """
@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -276,7 +277,7 @@ def write_rows(folder: Path) -> Path:
 
 
 async def start(
-    server: Server, source: Path, out: Path, *words: str
+    server: Server, source: Path, out: Path, *words: str, **more: str
 ) -> asyncio.subprocess.Process:
     command = [
         "batch",
@@ -291,7 +292,7 @@ async def start(
     ]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dragoman", *command, "--concurrency", "4",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **more},
     )  # fmt: skip
 
 
@@ -352,30 +353,86 @@ async def end(process: asyncio.subprocess.Process) -> dict[str, Any]:
     return dict(json.loads(printed))
 
 
+SECRET = "sk-canary0123456789"
+
+
+def test_job_is_shown_without_its_secrets() -> None:
+    connection = {"base_url": "http://x", "api_key": SECRET, "headers": {"x": SECRET}}
+    url = f"redis://:{SECRET}@localhost"
+    job = Job(model="m", connection=connection, limits_redis=url, cache=url)
+    assert repr(job) == str(job) == "Job('m')"
+
+
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
-@pytest.mark.parametrize("victim", ["nobody", "worker", "driver"])
+async def test_key_is_in_no_file_that_ray_writes(tmp_path: Path) -> None:
+    source, model = write_rows(tmp_path), Short()
+    # the names of sockets in this folder must be short
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        settings = {"RAY_TMPDIR": folder, "RAY_enable_export_api_write": "1"}
+        async with serve(model) as server:
+            await end(
+                await start(
+                    server, source, tmp_path / "out.jsonl", "--on", "ray",
+                    **settings, DRAGOMAN_API_KEY=SECRET,
+                )
+            )  # fmt: skip
+            assert {seen.headers["authorization"] for seen in server.requests} == {
+                f"Bearer {SECRET}"
+            }
+        written = {path.name: path.read_bytes() for path in Path(folder).rglob("*.log")}
+    assert b"Job('m')" in written["event_EXPORT_DATASET_METADATA.log"]
+    assert [name for name, data in written.items() if SECRET.encode() in data] == []
+
+
+def find_head(driver: int) -> list[int]:
+    """Return the process ids of the head that a driver started: its GCS and its raylet."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            if name in ("gcs_server", "raylet") and int(rest.split()[1]) == driver:
+                found.append(int(stat.parent.name))
+    return found
+
+
+async def strike(process: asyncio.subprocess.Process, out: Path, victim: str) -> None:
+    """Kill a worker, the driver or the head; wait for the end of the run unless Ray goes on."""
+    workers = await find_workers(process, out)
+    if victim == "worker":
+        await kill(workers[0])
+        return
+    head = find_head(process.pid)
+    assert len(head) == 2
+    for pid in head if victim == "head" else [process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    await wait_for_end(process, [*workers, *head])
+    assert process.returncode != 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+@pytest.mark.parametrize("victim", ["nobody", "worker", "driver", "head"])
 async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
-    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Counting()
+    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Priced()
+    priced = ("--priced-as", "openai:gpt-5-mini")
+    options = (*priced, "--on", "ray", "--workers", "2")
+    model.both.set()
     async with serve(model) as server:
-        await end(await start(server, source, tmp_path / "local.jsonl"))
+        local = await end(await start(server, source, tmp_path / "local.jsonl", *priced))
         model.asked.clear()
-        process = await start(server, source, out, "--on", "ray", "--workers", "2")
-        workers = await wait_for_workers(process, out, 2)
+        process = await start(server, source, out, *options)
+        await wait_for_workers(process, out, 2)
         if victim != "nobody":
-            os.kill(process.pid if victim == "driver" else workers[0], signal.SIGKILL)
-            if victim == "driver":
-                await wait_for_end(process, workers)
-            lines = (
-                finished(out).values() if victim == "driver" else [finished(out)[str(workers[0])]]
-            )
-            model.acknowledged = {f"p{line - 1}" for each in lines for line in each}
-        if victim == "driver":
-            process = await start(server, source, out, "--on", "ray", "--workers", "2")
+            await strike(process, out, victim)
+            model.acknowledged = read_prompts(out)
+        if victim in ("driver", "head"):
+            process = await start(server, source, out, *options)
         report = await end(process)
     assert model.asked_again == []
     assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
     assert set(model.asked) == {f"p{number}" for number in range(ROWS)} - {"p7", "p8"}
+    assert Decimal(report["cost_usd"]) == Decimal(local["cost_usd"]) > 0
     compare(out, tmp_path / "local.jsonl")
     assert not parts_of(out).exists()
 
@@ -588,7 +645,7 @@ async def kill(pid: int) -> None:
 async def test_batch_on_ray_killed_at_random_points_loses_no_row(
     tmp_path: Path, seed: int, count: Callable[[str, int], None]
 ) -> None:
-    """Kill nine workers and then the driver, each at a random point, and finish the batch."""
+    """Kill nine workers and then the driver or the head, each at a random point, and resume."""
     dice, source, out, model = (
         random.Random(seed),
         write_rows(tmp_path),
@@ -606,9 +663,7 @@ async def test_batch_on_ray_killed_at_random_points_loses_no_row(
             model.acknowledged |= read_prompts(out)
         await find_workers(process, out)
         await model.allow(dice.randint(1, 60))
-        workers = await find_workers(process, out)
-        process.kill()
-        await wait_for_end(process, workers)
+        await strike(process, out, "head" if seed % 2 else "driver")
         model.acknowledged |= read_prompts(out)
         count("kills of a batch on Ray", 10)
         await model.allow(float("inf"))

@@ -39,6 +39,10 @@ class Job(Struct, frozen=True, kw_only=True):
     limits_redis: str | None = None
     cache: Any = None
 
+    def __repr__(self) -> str:
+        # omit the key, headers and URLs: Ray exports the arguments of its actors as text
+        return f"Job({self.model!r})"
+
     def open(self, given: Provider | Embedder | None = None) -> Provider | Embedder:
         """Open the model, and wrap it in retries, rate limits and the cache."""
         model: Any = self._connect() if given is None else given
