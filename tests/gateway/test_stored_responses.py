@@ -170,6 +170,28 @@ async def test_background_response_is_cancelled(tmp_path: Path) -> None:
             await client.responses.cancel(plain.id)
 
 
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_background_response_that_cannot_be_stored_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr("dragoman.gateway.background.PAUSE_SECONDS", 0.0)
+    async with stored(tmp_path, "Done.") as (client, _, store):
+        run, refused = store._base.run, list[str]()  # noqa: SLF001 - a database that is full
+
+        def refuse(statement: str, values: Any = ()) -> Any:
+            is_end = statement.startswith("insert") and b'"queued"' not in values[3]
+            if is_end and len(refused) < failures:
+                refused.append(statement)
+                raise OSError("no space left")
+            return run(statement, values)
+
+        monkeypatch.setattr(store._base, "run", refuse)  # noqa: SLF001
+        begun = await client.responses.create(model="fast", input="Work.", background=True)
+        made = await wait_for_end(client, begun.id)
+        assert (made.status, len(refused)) == ("failed", failures)
+        assert "store cannot be used" in made.error.message
+
+
 async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
     ann, first = new_key()
     bob, second = new_key()

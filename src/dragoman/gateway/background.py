@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
 
-from ..errors import RateLimitError
+from ..errors import OverloadedError, RateLimitError
 from .store import ResponseStore
 from .stored_responses import RESPONSE, new_id, new_response
 
@@ -17,6 +18,8 @@ log = logging.getLogger("dragoman")
 
 MAX_RUNNING = 100
 """The maximum number of background responses per key in one process."""
+PAUSE_SECONDS = 2.0
+"""The pause before the end of a response is stored again."""
 
 Serve = Callable[
     [MutableMapping[str, Any], Callable[..., Any], Callable[..., Any], str], Awaitable[None]
@@ -86,16 +89,24 @@ class Background:
             await serve(scope, client.receive, client.send, made["id"])
             # a cancelled request replies with an error status, like a failed one
             if client.status != 200 and made["id"] in self._stopped:
-                await self._put(owner, {**made, "status": "cancelled"})
+                await self._end(owner, {**made, "status": "cancelled"})
             elif client.status != 200:
-                await self._put(owner, {**made, "status": "failed", "error": client.read_error()})
+                await self._end(owner, {**made, "status": "failed", "error": client.read_error()})
         except asyncio.CancelledError:
-            await self._put(owner, {**made, "status": "cancelled"})
+            with contextlib.suppress(OverloadedError):
+                await self._put(owner, {**made, "status": "cancelled"})
             raise
-        except Exception:
-            log.exception("a response in the background failed")
         finally:
             self._stopped.discard(made["id"])
+
+    async def _end(self, owner: str, response: dict[str, Any]) -> None:
+        """Store how a response ended; repeat this while the store cannot be used."""
+        while True:
+            try:
+                return await self._put(owner, response)
+            except OverloadedError as error:
+                log.warning("the end of %s is not stored yet: %s", response["id"], error)
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _put(self, owner: str, response: dict[str, Any]) -> None:
         record = {"response": response, "input": []}

@@ -114,12 +114,15 @@ class Memory:
         """Store the response in the end of a reply, and its items; add these to the conversation.
 
         Return the end of the reply. If storing fails, the client still gets its reply, but the
-        response in it has ``store: false``, and a warning is returned.
+        response in it has ``store: false``, and a warning is returned. A background response
+        fails instead, since its client reads only what is stored.
         """
         try:
             await self._keep(_find_response(last)[2])
         except ProviderError as error:
             log.warning("a response was not kept: %s", error)
+            if self._response_id is not None:
+                raise
             text, value, response = _find_response(last)
             response["store"] = False
             return last.replace(text, msgspec.json.encode(value)), (_NOT_STORED,)
