@@ -1,5 +1,6 @@
 """The page of scoreboards: what passed, what failed and why."""
 
+from scoreboards.__main__ import PAGE, renew
 from scoreboards.bfcl import Case, Trip, convert, read_calls, try_case
 from scoreboards.board import Board
 from scoreboards.mcp import find_scenarios, read_outcome
@@ -45,3 +46,14 @@ def test_cases_of_bfcl_are_read_and_sent() -> None:
     case = Case("1", "Add.", [d.Tool("math.sum", "", schema)], calls)
     for wire in ("openai", "cohere", "bedrock"):
         assert {outcome for _, outcome in try_case(Trip(wire), case)} == {"equal"}
+
+
+def test_run_of_one_suite_leaves_the_sections_of_the_others() -> None:
+    page = PAGE.read_text("utf-8")
+    assert renew(page, []) == page
+    made = renew(page, [Board("mcp", "MCP conformance", "About.", {"suite": "1.2"})])
+    assert [line for line in made.split("\n") if line.startswith("## ")] == [
+        line for line in page.split("\n") if line.startswith("## ")
+    ]
+    assert "with suite 1.2." in made
+    assert "tools_call" not in made
