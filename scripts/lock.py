@@ -19,6 +19,8 @@ COMPILE = [
     "3.11",
     "--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras", "--upgrade",
 ]  # fmt: skip
+# The index states no upload time for this package, so uv would reject each of its releases.
+UNDATED = ["--exclude-newer-package", "helm-binary=false"]
 PROJECT = ["pyproject.toml", "requirements/build.in"]
 # What a gateway in a container can use: its stores, the logins of clouds, and traces. The packages
 # of OpenTelemetry pin each other, so this lock is not constrained by that of the developers.
@@ -60,7 +62,7 @@ def commands(day: str) -> list[list[str]]:
     the others use the same versions.
     """
     return [
-        [*COMPILE, "--exclude-newer", day, *arguments, "-o", output]
+        [*COMPILE, "--exclude-newer", day, *UNDATED, *arguments, "-o", output]
         for output, arguments in LOCKS.items()
     ]
 

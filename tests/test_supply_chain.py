@@ -56,6 +56,8 @@ def test_every_lock_file_is_made_with_hashes_and_the_release_date_limit() -> Non
     for command in commands:
         assert command[command.index("--exclude-newer") + 1] == "2026-11-08"
         assert "--generate-hashes" in command
+        exempt = [word for word in command if "=false" in word]
+        assert exempt == ["helm-binary=false"]  # the only package without an upload time
 
 
 def test_every_dependency_of_a_user_has_an_upper_bound() -> None:
