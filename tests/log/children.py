@@ -11,6 +11,8 @@ from pathlib import Path
 
 import dragoman
 
+from ..programs import require
+
 PROGRAM = Path(__file__).with_name("writing_process.py")
 # Set the path of the package, because a child process that runs as another user may not find it
 # otherwise.
@@ -32,6 +34,14 @@ def start(
         env=ENVIRONMENT,
         preexec_fn=restrict if limit is not None else None,
     )
+
+
+def on_small_disk(folder: Path, then: str = "") -> list[str]:
+    """Return the start of a command that runs with a small disk, mounted for it alone, and with
+    the shell's commands ``then`` at its end. It exits with 77 if mounting is not allowed.
+    """
+    script = f'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@"{then}'
+    return [require("unshare"), "-rm", "sh", "-c", script, str(folder)]
 
 
 @contextmanager

@@ -8,11 +8,9 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner, Result
-from psycopg.conninfo import conninfo_to_dict
 
 from dragoman.cli import main
 from dragoman.cli.bills import show_bills
@@ -453,19 +451,6 @@ def test_log_url_is_shown_without_its_password(address: str) -> None:
         name_place("postgresql://ann:secret@db:5433,[::1]/logs?sslmode=require")
         == "postgresql://db:5433,[::1]/logs"
     )
-
-
-def test_error_for_an_unreachable_server_does_not_contain_the_password(tmp_path: Path) -> None:
-    result = run("list", "--log", f"postgresql://ann:hunter2secret@/logs?host={tmp_path}")
-    assert result.exit_code == EXIT_CODES["log_unusable"]
-    assert "hunter2secret" not in result.output
-
-
-@pytest.fixture
-def address(conninfo: str) -> str:
-    """Return the URL of an empty log on a PostgreSQL server."""
-    parts = {key: quote(str(value), safe="") for key, value in conninfo_to_dict(conninfo).items()}
-    return f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
 
 
 def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> None:

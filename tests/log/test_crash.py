@@ -7,26 +7,23 @@ keep the chain intact.
 import os
 import random
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from dragoman.log import (
     EventLog,
     LogFullError,
     LogStorageError,
-    PostgresLog,
     SqliteLog,
     ToolObserved,
     TurnStarted,
+    open_log,
 )
 from dragoman.log.record import draft_record
 
-from ..programs import require
 from ..waiting import PATIENCE
-from .children import killing, start
+from .children import killing, on_small_disk, start
 
 # The number of writers to kill.
 KILLS = int(
@@ -48,13 +45,13 @@ def check(log: EventLog, acknowledged: list[str]) -> None:
     assert report.records == len(held)
 
 
-def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int) -> None:
+def kill_again_and_again(where: str, kills: int) -> None:
     draw = random.Random(kills)
     acknowledged: list[str] = []
     with killing(where) as kill_after:
         for _ in range(kills):
             acknowledged += kill_after(draw.randrange(1, 60), draw.choice([1, 8]))
-            with opener() as log:
+            with open_log(where) as log:
                 check(log, acknowledged)
                 # This process continues the chain of the killed writer.
                 record = log.append_sync("s0", TurnStarted(1))
@@ -64,18 +61,12 @@ def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int)
 
 @pytest.mark.exhaustive
 def test_killing_the_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    kill_again_and_again(str(path), lambda: SqliteLog(path), KILLS)
+    kill_again_and_again(str(tmp_path / "log.db"), KILLS)
 
 
 @pytest.mark.exhaustive
-def test_killing_a_postgres_writer_loses_no_acknowledged_record(conninfo: str) -> None:
-    # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a
-    # URL
-    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
-    options = str(parts["options"]).replace(" ", "%20").replace("=", "%3D")
-    url = f"postgresql://postgres@/postgres?host={str(parts['host']).replace('/', '%2F')}&options={options}"
-    kill_again_and_again(url, lambda: PostgresLog(conninfo), max(2, KILLS // 10))
+def test_killing_a_postgres_writer_loses_no_acknowledged_record(address: str) -> None:
+    kill_again_and_again(address, max(2, KILLS // 10))
 
 
 def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> None:
@@ -114,19 +105,11 @@ def test_no_acknowledged_record_is_lost_at_the_file_size_limit(tmp_path: Path) -
 
 
 def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
+    disk, out = tmp_path / "disk", tmp_path / "disk.out"
     disk.mkdir()
-    # The child mounts a small disk that only it can see, and copies the log out at the end.
-    script = (
-        'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@" || exit 1; cp "$0"/log.db* "$0.out"'
-    )
-    out = tmp_path / "disk.out"
     out.mkdir()
-    process = start(
-        str(disk / "log.db"),
-        "4",
-        prefix=[require("unshare"), "-rm", "sh", "-c", script, str(disk)],
-    )
+    prefix = on_small_disk(disk, ' || exit 1; cp "$0"/log.db* "$0.out"')
+    process = start(str(disk / "log.db"), "4", prefix=prefix)
     acknowledged, failed = run_out_of_room(process)
     assert all(
         "LogFullError" in line and "free some space and append again" in line for line in failed

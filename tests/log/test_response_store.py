@@ -1,27 +1,10 @@
 """Test the gateway's store of responses in PostgreSQL."""
 
-from urllib.parse import quote
-
-import psycopg.conninfo
-
 from dragoman.gateway.store import ResponseStore
 
 
-def to_url(conninfo: str) -> str:
-    """Return a connection string as a URL, the form that the command line accepts."""
-    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
-    query = "&".join(
-        [
-            f"{name}={quote(str(value), safe='')}"
-            for name, value in parts.items()
-            if name != "dbname"
-        ]
-    )
-    return f"postgresql:///{parts['dbname']}?{query}"
-
-
-async def test_stored_responses_are_visible_to_their_owner_only(conninfo: str) -> None:
-    store, other = ResponseStore(to_url(conninfo)), ResponseStore(to_url(conninfo))
+async def test_stored_responses_are_visible_to_their_owner_only(address: str) -> None:
+    store, other = ResponseStore(address), ResponseStore(address)
     await store.put("ann", [("response", "r1", {"a": 1}), ("response", "r2", {"a": [2]})])
     await store.put("ann", [("response", "r1", {"a": 3})])
     assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from dragoman.log import (
     LogLockedError,
     LogReadOnlyError,
     LogRecord,
+    LogStorageError,
     LogVersionError,
-    PostgresLog,
     SqliteLog,
     ToolObserved,
     TurnStarted,
@@ -28,9 +29,8 @@ from dragoman.log import (
 )
 from dragoman.log.record import Draft
 
-from ..programs import require
 from ..waiting import PATIENCE
-from .children import ENVIRONMENT, start
+from .children import ENVIRONMENT, on_small_disk, start
 
 
 @pytest.fixture
@@ -41,6 +41,15 @@ def path(tmp_path: Path) -> Path:
         for number in range(10):
             log.append_sync("s1", ToolObserved(f"tu_{number}", "bash", "x" * 1000))
     return path
+
+
+def change(path: Path, statement: str) -> list[Any]:
+    """Execute a statement on the file, as another program could; return its rows."""
+    connection = sqlite3.connect(path)
+    rows = connection.execute(statement).fetchall()
+    connection.commit()
+    connection.close()
+    return rows
 
 
 # --- a log has only one writer at a time -------------------------------------------------------
@@ -120,10 +129,7 @@ def test_a_reader_never_blocks_the_writer(path: Path) -> None:
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
         log.close()
-        assert (
-            not path.with_name("log.db-wal").exists()
-            or path.with_name("log.db-wal").stat().st_size == 0
-        )
+        assert not (wal := path.with_name("log.db-wal")).exists() or wal.stat().st_size == 0
 
 
 def test_a_reader_cannot_write(path: Path) -> None:
@@ -215,22 +221,16 @@ def test_verification_locates_a_zeroed_page_of_the_file(path: Path) -> None:
     path.write_bytes(data)
     with SqliteLog(path, readonly=True) as log:
         [found] = log.verify().breaks
-        assert (found.session, found.seq, found.problem) == (
-            "s1",
-            pages.index(hole) + 1,
-            "unreadable",
-        )
+        assert (found.session, found.problem) == ("s1", "unreadable")
+        assert found.seq == pages.index(hole) + 1
         assert 1 < found.seq <= 7
         with pytest.raises(LogCorruptError):
             list(log.read("s1"))
 
 
 def test_verify_reports_a_log_whose_sessions_cannot_be_listed(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    root = connection.execute(
-        "SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'"
-    ).fetchone()[0]
-    connection.close()
+    find_root = "SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'"
+    [(root,)] = change(path, find_root)
     data = bytearray(path.read_bytes())
     data[(root - 1) * 4096 : root * 4096] = bytes(4096)
     path.write_bytes(data)
@@ -245,10 +245,7 @@ def test_verify_reports_a_log_whose_sessions_cannot_be_listed(path: Path) -> Non
 @pytest.mark.parametrize("readonly", [False, True])
 def test_database_of_another_program_is_not_changed(tmp_path: Path, readonly: bool) -> None:
     path = tmp_path / "other.db"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE precious (x)")
-    connection.commit()
-    connection.close()
+    change(path, "CREATE TABLE precious (x)")
     before = path.read_bytes()
     with pytest.raises(LogCorruptError, match="is a database, and not a log of this package"):
         SqliteLog(path, readonly=readonly)
@@ -263,10 +260,7 @@ def test_opening_an_empty_file_creates_a_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("readonly", [False, True])
 def test_log_of_a_newer_version_is_rejected(path: Path, readonly: bool) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("INSERT INTO schema_version VALUES (99)")
-    connection.commit()
-    connection.close()
+    change(path, "INSERT INTO schema_version VALUES (99)")
     with pytest.raises(LogVersionError, match="has version 99, but this package reads up to 1"):
         SqliteLog(path, readonly=readonly)
 
@@ -282,10 +276,9 @@ def test_log_of_an_older_version_is_migrated_by_its_writer(
     SqliteLog(path).close()
     with SqliteLog(path, readonly=True) as log, log._view() as view:
         assert len(list(log.read("s1"))) == 10
-        assert view.connection.execute("SELECT max(version) FROM schema_version").fetchone() == (
-            2,
-        )
-        assert view.connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
+        find = lambda statement: view.connection.execute(statement).fetchone()
+        assert find("SELECT max(version) FROM schema_version") == (2,)
+        assert find("SELECT count(*) FROM extra") == (0,)
 
 
 def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,13 +290,8 @@ def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(LogError):
         SqliteLog(path)
     monkeypatch.undo()
-    with SqliteLog(path) as log:
-        assert (
-            log._connection.execute(
-                "SELECT name FROM sqlite_master WHERE name = 'extra'"
-            ).fetchall()
-            == []
-        )
+    SqliteLog(path).close()
+    assert change(path, "SELECT name FROM sqlite_master WHERE name = 'extra'") == []
 
 
 # --- read-only folders and files ---------------------------------------------------------------
@@ -414,10 +402,8 @@ def test_open_log_accepts_paths_and_urls(path: Path, tmp_path: Path) -> None:
         assert repr(log) == f"SqliteLog({str(path)!r})"
     with open_log(str(path), readonly=True) as log:
         assert log.verify().records == 10
-    with pytest.raises(LogError) as caught:
-        open_log(f"postgresql://user:hunter2secret@/nowhere?host={tmp_path}")
-    assert "hunter2secret" not in str(caught.value)
-    assert PostgresLog.__name__ == "PostgresLog"
+    with pytest.raises(LogStorageError, match="The server failed or cannot be reached"):
+        open_log(f"postgresql://user@/nowhere?host={tmp_path}")
 
 
 def test_deleted_lock_file_does_not_admit_a_second_writer(path: Path) -> None:
@@ -465,19 +451,7 @@ def test_full_disk_is_reported_on_opening(tmp_path: Path) -> None:
         "try: open_log(sys.argv[1])\n"
         "except LogError as error: print(type(error).__name__, error)\n"
     )
-    script = 'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@"'
-    command = [
-        require("unshare"),
-        "-rm",
-        "sh",
-        "-c",
-        script,
-        str(tmp_path),
-        sys.executable,
-        "-c",
-        program,
-        str(tmp_path / "log.db"),
-    ]
+    command = [*on_small_disk(tmp_path), sys.executable, "-c", program, str(tmp_path / "log.db")]
     result = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     if result.returncode == 77:
         pytest.skip("mounting is not allowed here")

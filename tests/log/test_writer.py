@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.log import LogClosedError, LogStorageError, SqliteLog, ToolObserved, TurnStarted
+from dragoman.log import LogClosedError, LogStorageError, SqliteLog, TurnStarted
 from dragoman.log.record import Draft, LogRecord, link_record
 from dragoman.log.writer import Writer
 from tests.waiting import PATIENCE
@@ -137,23 +137,6 @@ def test_writer_runs_other_tasks_and_appends_in_order() -> None:
         writer.offer(draft())
 
 
-def test_closing_the_writer_first_writes_the_queued_records() -> None:
-    gate = Gate()
-    writer = Writer(gate, lambda: None)
-    first = writer.offer(draft())[1]
-    assert gate.entered.wait(PATIENCE)
-    rest = [writer.offer(draft())[1] for _ in range(3)]
-    closing = threading.Thread(target=writer.close)
-    closing.start()
-    with writer._changed:  # noqa: SLF001 - the condition on which the writer waits
-        # Wait until the writer has begun to close; its condition variable is private.
-        assert writer._changed.wait_for(lambda: writer._closed, PATIENCE)  # noqa: SLF001
-    gate.opened.set()
-    closing.join()
-    assert first.done()
-    assert [future.result(timeout=0).seq for future in rest] == [1, 1, 1]
-
-
 def test_failure_to_close_the_writer_is_raised() -> None:
     def fail() -> None:
         raise LogStorageError("the last sync failed")
@@ -161,11 +144,3 @@ def test_failure_to_close_the_writer_is_raised() -> None:
     writer = Writer(lambda drafts: [], fail)
     with pytest.raises(LogStorageError, match="the last sync failed"):
         writer.close()
-
-
-def test_every_acknowledged_record_is_stored(tmp_path: Path) -> None:
-    with SqliteLog(tmp_path / "log.db") as log:
-        big = log.append_sync("s1", ToolObserved("tu", "read", "x" * 5_000_000))
-        assert log.verify().ok
-        [read] = log.read("s1")
-        assert read == big
