@@ -1,5 +1,6 @@
 """Provide real Redis servers, started on demand: one for all tests, or one for a test."""
 
+import inspect
 import signal
 import socket
 import subprocess
@@ -8,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from dragoman import errors
 from tests.waiting import block_until
 
 from ..ports import find_free_port
 from ..programs import require
+
+ERRORS = [
+    kind
+    for name in errors.__all__
+    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, errors.ProviderError)
+]
 
 
 def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:

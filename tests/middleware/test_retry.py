@@ -3,7 +3,6 @@ receives.
 """
 
 import asyncio
-import inspect
 import logging
 import math
 from typing import Any
@@ -13,16 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman as d
-from dragoman import errors
 from dragoman.middleware import ATTEMPT, RETRY_REASON
 from dragoman.validate import build_request
 from tests.listed import USAGE, Clock, Listed, broken, collect, reply, speak
 
-ERRORS = [
-    kind
-    for name in errors.__all__
-    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, d.ProviderError)
-]
+from .conftest import ERRORS
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -31,25 +26,6 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
 
 
 # --- number of attempts ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_retries", [0, 1, 2, 5])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_number_of_attempts_is_one_more_than_max_retries(
-    max_retries: int, stream: bool
-) -> None:
-    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
-    model = retry(provider, clock, max_retries=max_retries)
-    with pytest.raises(d.UnavailableError) as caught:
-        await (collect_stream(model) if stream else model.complete("hi"))
-    assert len(provider.requests) == 1 + max_retries
-    assert len(clock.slept) == max_retries
-    notes = getattr(caught.value, "__notes__", [])
-    assert notes == ([f"gave up after {1 + max_retries} attempts"] if max_retries else [])
-
-
-async def collect_stream(model: Any, *args: Any, **settings: Any) -> list[Any]:
-    return [event async for event in model.stream("hi", *args, **settings)]
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
@@ -72,30 +48,30 @@ def test_retries_stop_at_the_first_success_permanent_error_or_limit(
     outcomes: list[str], max_retries: int
 ) -> None:
     made = {
-        "ok": "fine",
-        "transient": d.UnavailableError("t"),
-        "fatal": d.InvalidRequestError("f"),
+        "ok": lambda _: "fine",
+        "transient": lambda _: d.UnavailableError("t"),
+        "fatal": lambda _: d.InvalidRequestError("f"),
     }
-    provider, clock = Listed(*[lambda _, each=each: made[each] for each in outcomes]), Clock()
+    provider, clock = Listed(*[made[each] for each in outcomes]), Clock()
     told: list[int] = []
-    model = retry(
-        provider, clock, max_retries=max_retries, on_retry=lambda _, index, __: told.append(index)
-    )
-    _, error = asyncio.run(run_once(model))
+    tell = lambda _, index, __: told.append(index)
+    model = retry(provider, clock, max_retries=max_retries, on_retry=tell)
+    request = build_request("hi")
+    _, error = asyncio.run(collect(model.events(request)))
     first = next((at for at, each in enumerate(outcomes) if each != "transient"), len(outcomes))
     attempts = min(first, max_retries) + 1
     assert len(provider.requests) == attempts
     assert len(clock.slept) == attempts - 1
     assert told == list(range(attempts - 1))
-    last = outcomes[attempts - 1]
-    assert (error is None) == (last == "ok")
-    assert [request.metadata[ATTEMPT] for request in provider.requests] == [
-        str(at) for at in range(attempts)
+    assert (error is None) == (outcomes[attempts - 1] == "ok")
+    notes = getattr(error, "__notes__", [])
+    assert notes == ([f"gave up after {attempts} attempts"] if first >= attempts > 1 else [])
+    said = [
+        (each.metadata[ATTEMPT], each.metadata.get(RETRY_REASON)) for each in provider.requests
     ]
-
-
-async def run_once(model: d.Retry) -> tuple[list[Any], Exception | None]:
-    return await collect(model.events(build_request("hi")))
+    assert said == [("0", None), *[(str(at), "transient") for at in range(1, attempts)]]
+    assert request.metadata == {}
+    assert {each.request_id for each in provider.requests} == {request.request_id}
 
 
 # --- backoff and Retry-After -------------------------------------------------------------------
@@ -153,10 +129,9 @@ async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
 
 async def test_custom_backoff_function_receives_the_attempt_number() -> None:
     provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    model = retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index)
     with pytest.raises(d.UnavailableError):
-        await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete(
-            "hi"
-        )
+        await model.complete("hi")
     assert clock.slept == [10.0, 20.0]  # a backoff of 0 does not sleep
 
 
@@ -215,11 +190,8 @@ async def test_stream_is_not_retried_after_its_first_event(stream: bool) -> None
 
 async def test_retry_forwards_events_immediately() -> None:
     gate = asyncio.Event()
-    provider, clock = (
-        Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]),
-        Clock(),
-    )
-    source = retry(provider, clock).events(build_request("hi", stream=True))
+    provider = Listed(lambda asked: [*reply("hi")(asked)[:2], gate, *reply("hi")(asked)[2:]])
+    source = retry(provider, Clock()).events(build_request("hi", stream=True))
     assert (await source.__anext__()).type == "message.start"
     assert (await source.__anext__()).type == "text.delta"
     await source.aclose()  # type: ignore[attr-defined]
@@ -230,22 +202,16 @@ async def test_retry_forwards_events_immediately() -> None:
 
 
 async def test_custom_classifier_decides_which_errors_are_retried() -> None:
-    tool = d.Tool(
-        "add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    )
-    bad = speak(
-        lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, "{nonsense")),
-        finish="tool_calls",
-    )
-    good = speak(
-        lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n": 1}')),
-        finish="tool_calls",
-    )
-    provider, clock = Listed(bad, good), Clock()
-    model = retry(
-        provider, clock, classifier=lambda error: isinstance(error, d.MalformedToolCallError)
-    )
-    assert (await model.complete("hi", [tool])).tool_calls[0].arguments == {"n": 1}
+    def calling(text: str) -> Any:
+        say = lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, text))
+        return speak(say, finish="tool_calls")
+
+    provider, clock = Listed(calling("{nonsense"), calling('{"n": 1}')), Clock()
+    is_malformed = lambda error: isinstance(error, d.MalformedToolCallError)
+    model = retry(provider, clock, classifier=is_malformed)
+    assert (await model.complete("hi", [d.Tool("add", "", SCHEMA)])).tool_calls[0].arguments == {
+        "n": 1
+    }
     provider.answers = [d.UnavailableError("down"), "never asked"]
     with pytest.raises(d.UnavailableError):
         await model.complete("hi")
@@ -254,10 +220,9 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
 async def test_retry_classifier_is_not_called_for_a_cancelled_call() -> None:
     provider, clock = Listed(d.CallCancelledError("stop")), Clock()
     asked: list[d.ProviderError] = []
+    model = retry(provider, clock, classifier=lambda error: asked.append(error) or True)
     with pytest.raises(d.CallCancelledError):
-        await retry(
-            provider, clock, classifier=lambda error: bool(asked.append(error)) or True
-        ).complete("hi")
+        await model.complete("hi")
     assert asked == []
 
 
@@ -270,26 +235,12 @@ async def test_failing_on_retry_callback_does_not_fail_the_call(
         told.append((type(error).__name__, attempt, wait))
         raise RuntimeError("an observer's own fault")
 
-    provider, clock = (
-        Listed(d.UnavailableError("1"), d.RateLimitError("2", retry_after=7), "ok"),
-        Clock(),
-    )
+    errors = d.UnavailableError("1"), d.RateLimitError("2", retry_after=7)
+    provider, clock = Listed(*errors, "ok"), Clock()
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await retry(provider, clock, on_retry=watch).complete("hi")).text == "ok"
     assert told == [("UnavailableError", 0, 1.0), ("RateLimitError", 1, 7)]
     assert caplog.text.count("on_retry failed") == 2
-
-
-async def test_each_attempt_carries_its_number_and_the_retry_reason() -> None:
-    provider, clock = Listed(d.UnavailableError("1"), d.UnavailableError("2"), "ok"), Clock()
-    request = build_request("hi")
-    await collect(retry(provider, clock).events(request))
-    said = [
-        (each.metadata.get(ATTEMPT), each.metadata.get(RETRY_REASON)) for each in provider.requests
-    ]
-    assert said == [("0", None), ("1", "transient"), ("2", "transient")]
-    assert request.metadata == {}
-    assert {each.request_id for each in provider.requests} == {request.request_id}
 
 
 BASE = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
@@ -324,6 +275,10 @@ async def test_per_attempt_overrides_do_not_change_the_first_attempt(
 # --- reask: correcting a rejected answer -------------------------------------------------------
 
 
+def reasons(provider: Listed) -> list[str | None]:
+    return [each.metadata.get(RETRY_REASON) for each in provider.requests]
+
+
 async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> None:
     provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
     asked: list[str] = []
@@ -342,11 +297,7 @@ async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> N
         (*messages, d.Assistant("not json"), d.User("wrong, number 1"), d.Assistant('{"n": "x"}'),
          d.User("wrong, number 2")),
     ]  # fmt: skip
-    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
-        None,
-        "reask",
-        "reask",
-    ]
+    assert reasons(provider) == [None, "reask", "reask"]
     assert clock.slept == []
     assert messages == (d.User("a number"),)
 
@@ -365,16 +316,11 @@ async def test_corrections_count_as_retries_and_none_is_built_after_the_last_att
 async def test_transient_failure_adds_no_correction_to_the_messages() -> None:
     answers = (reply("bad"), d.UnavailableError("down"), reply('{"n": 1}'))
     provider, clock = Listed(*answers), Clock()
-    answer = await retry(provider, clock, reask=lambda _: "again").complete(
-        "hi", response_schema=SCHEMA
-    )
+    model = retry(provider, clock, reask=lambda _: "again")
+    answer = await model.complete("hi", response_schema=SCHEMA)
     assert answer.parsed == {"n": 1}
     assert [len(each.messages) for each in provider.requests] == [1, 3, 3]
-    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
-        None,
-        "reask",
-        "transient",
-    ]
+    assert reasons(provider) == [None, "reask", "transient"]
 
 
 async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
@@ -406,18 +352,10 @@ async def test_invalid_answer_is_not_corrected_after_the_first_event_of_a_stream
     d.check_events(heard)
 
 
-async def test_invalid_structured_answer_is_raised_if_reask_is_off() -> None:
-    provider, clock = Listed(reply("bad"), "never asked"), Clock()
-    with pytest.raises(d.StructuredOutputError):
-        await retry(provider, clock).complete("hi", response_schema=SCHEMA)
-    assert len(provider.requests) == 1
-
-
 async def test_correction_of_an_empty_answer_adds_no_assistant_message() -> None:
     provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
-    await retry(provider, clock, reask=lambda _: "say something").complete(
-        "hi", response_schema=SCHEMA
-    )
+    model = retry(provider, clock, reask=lambda _: "say something")
+    await model.complete("hi", response_schema=SCHEMA)
     assert tuple(provider.requests[1].messages) == (d.User("hi"), d.User("say something"))
 
 
@@ -434,26 +372,29 @@ async def test_reask_and_per_attempt_overrides_work_together() -> None:
         provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}]
     )
     await model.complete("hi", response_schema=SCHEMA, config={"temperature": 0.1})
-    assert [(len(each.messages), each.config.temperature) for each in provider.requests] == [
-        (1, 0.1),
-        (3, 0.9),
-    ]
+    sent = [(len(each.messages), each.config.temperature) for each in provider.requests]
+    assert sent == [(1, 0.1), (3, 0.9)]
 
 
 # --- cancelling a call between attempts --------------------------------------------------------
 
 
-async def test_cancelling_ends_the_wait_between_attempts() -> None:
-    provider = Listed(d.UnavailableError("down"), "never asked")
-    waiting = asyncio.Event()
+@pytest.fixture
+async def waiting() -> tuple[d.Retry, Listed, asyncio.Event]:
+    """Return a retry that waits for ever, its provider, and the event that it waits."""
+    provider, waits = Listed(d.UnavailableError("down"), "never asked"), asyncio.Event()
 
     async def sleep(_: float) -> None:
-        waiting.set()
+        waits.set()
         await asyncio.Event().wait()
 
-    model = d.Retry(provider, sleep=sleep)
+    return d.Retry(provider, sleep=sleep), provider, waits
+
+
+async def test_cancelling_ends_the_wait_between_attempts(waiting: Any) -> None:
+    model, provider, waits = waiting
     call = asyncio.ensure_future(model.complete("hi", request_id="r1"))
-    await waiting.wait()
+    await waits.wait()
     assert await model.cancel("r1")
     with pytest.raises(d.CallCancelledError):
         await call
@@ -461,23 +402,13 @@ async def test_cancelling_ends_the_wait_between_attempts() -> None:
     assert not await model.cancel("r1")
 
 
-async def test_stream_cancelled_between_attempts_is_closed() -> None:
-    provider = Listed(d.UnavailableError("down"), "never asked")
-    waiting = asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        waiting.set()
-        await asyncio.Event().wait()
-
-    stream = d.Retry(provider, sleep=sleep).stream("hi")
-
-    async def read() -> list[Any]:
-        return [event async for event in stream]
-
-    reading = asyncio.ensure_future(read())
-    await waiting.wait()
+async def test_stream_cancelled_between_attempts_is_closed(waiting: Any) -> None:
+    model, _, waits = waiting
+    stream = model.stream("hi")
+    reading = asyncio.ensure_future(collect(stream))
+    await waits.wait()
     assert await stream.cancel()
-    heard = await reading
+    heard, _ = await reading
     d.check_events(heard)
     assert heard[-1].finish_reason == "cancelled"
 
@@ -485,33 +416,27 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
 # --- settings of the retry middleware ----------------------------------------------------------
 
 
+OVERRIDE = "per_attempt_override"
+
+
 @pytest.mark.parametrize(
-    ("settings", "field"),
+    ("name", "values", "field"),
     [
-        ({"max_retries": -1}, "max_retries"),
-        ({"max_retries": 1.5}, "max_retries"),
-        ({"max_retries": True}, "max_retries"),
-        ({"max_retries": 101}, "max_retries"),
-        ({"max_retries": None}, "max_retries"),
-        ({"deadline": 0}, "deadline"),
-        ({"deadline": -1}, "deadline"),
-        ({"deadline": math.nan}, "deadline"),
-        ({"deadline": math.inf}, "deadline"),
-        ({"deadline": "5"}, "deadline"),
-        ({"deadline": 1e300}, "deadline"),
-        ({"deadline": 10**400}, "deadline"),
-        ({"backoff": 3}, "backoff"),
-        ({"classifier": "transient"}, "classifier"),
-        ({"on_retry": object()}, "on_retry"),
-        ({"reask": "again"}, "reask"),
-        ({"per_attempt_override": {"temperature": 1}}, "per_attempt_override"),
-        ({"per_attempt_override": [{"temprature": 1}]}, r"per_attempt_override\[0\].*temprature"),
-        ({"per_attempt_override": [{}, {"seed": "x"}]}, r"per_attempt_override\[1\].*seed"),
+        ("max_retries", [-1, 1.5, True, 101, None], "max_retries"),
+        ("deadline", [0, -1, math.nan, math.inf, "5", 1e300, 10**400], "deadline"),
+        ("backoff", [3], "backoff"),
+        ("classifier", ["transient"], "classifier"),
+        ("on_retry", [object()], "on_retry"),
+        ("reask", ["again"], "reask"),
+        (OVERRIDE, [{"temperature": 1}], OVERRIDE),
+        (OVERRIDE, [[{"temprature": 1}]], OVERRIDE + r"\[0\].*temprature"),
+        (OVERRIDE, [[{}, {"seed": "x"}]], OVERRIDE + r"\[1\].*seed"),
     ],
 )
-def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        d.Retry(Listed(), **settings)
+def test_error_names_an_invalid_setting(name: str, values: list[Any], field: str) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=field):
+            d.Retry(Listed(), **{name: value})
 
 
 async def test_on_retry_callback_must_not_be_a_coroutine_function() -> None:
