@@ -3,7 +3,6 @@ cassette.
 """
 
 import asyncio
-import inspect
 import logging
 import re
 import subprocess
@@ -18,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman as d
-from dragoman import errors
 from dragoman.middleware import CassetteError, CassetteMiss, request_key
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply, speak
 from tests.rows import read_table
 from tests.waiting import PATIENCE
+
+from .conftest import ERRORS
 
 TOOL = d.Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -90,24 +90,14 @@ def every_error() -> list[d.ProviderError]:
         "headers": {"x-request-id": "abc", "retry-after": "7", "authorization": "never kept"},
         "retry_after": 7.0,
     }  # fmt: skip
-    made: list[d.ProviderError] = []
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if not inspect.isclass(kind):
-            continue
-        more: dict[str, Any] = {}
-        if kind is d.TimedOutError:
-            more = {"which": "idle"}
-        if kind is d.StructuredOutputError:
-            more = {
-                "response_schema": {"type": "object"},
-                "output_content": "not json",
-                "error_message": "what is wrong",
-                "finish_reason": "stop",
-                "usage": d.Usage(1, 2),
-            }
-        made.append(kind("what happened", **facts, **more))
-    return made
+    more: dict[Any, dict[str, Any]] = {
+        d.TimedOutError: {"which": "idle"},
+        d.StructuredOutputError: {
+            "response_schema": {"type": "object"}, "output_content": "not json",
+            "error_message": "what is wrong", "finish_reason": "stop", "usage": d.Usage(1, 2),
+        },
+    }  # fmt: skip
+    return [kind("what happened", **facts, **more.get(kind, {})) for kind in ERRORS]
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
@@ -154,46 +144,32 @@ async def test_repeated_call_replays_its_recordings_in_order(tmp_path: Path) -> 
         await second.complete("hi")
 
 
-async def test_timing_is_recorded_and_replayed_on_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("timing", "reading", "slept"),
+    [
+        (False, 0.0, []),
+        (True, 0.0, [0.5, 0.25, 0.25]),
+        (True, 0.125, [0.5, 0.125, 0.125]),  # the time that a slow reader takes is not added
+    ],
+)
+async def test_timing_is_recorded_and_replayed_on_request(
+    tmp_path: Path, timing: bool, reading: float, slept: list[float]
+) -> None:
     clock = Clock()
 
     def slow(asked: Any) -> Any:
-        events = reply("hi")(asked)
-        for event, pause in zip(events, (0.5, 0.25, 0.25, 0), strict=True):
+        for event, pause in zip(reply("hi")(asked), (0.5, 0.25, 0.25, 0), strict=True):
             clock.now += pause
             yield event
 
     await collect(d.Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
-    for replay_timing, slept in ((False, []), (True, [0.5, 0.25, 0.25])):
-        playing = Clock()
-        model = d.Record(
-            Listed(),
-            tmp_path / "c",
-            replay_timing=replay_timing,
-            clock=playing,
-            sleep=playing.sleep,
-        )
-        heard, _ = await collect(model.events(request()))
-        assert len(heard) == 4
-        assert playing.slept == pytest.approx(slept)
-
-
-async def test_replay_delays_overlap_with_the_time_a_slow_reader_takes(tmp_path: Path) -> None:
-    clock = Clock()
-
-    def slow(asked: Any) -> Any:
-        for event in reply("hi")(asked):
-            clock.now += 1.0
-            yield event
-
-    await collect(d.Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
     playing = Clock()
-    source = d.Record(
-        Listed(), tmp_path / "c", replay_timing=True, clock=playing, sleep=playing.sleep
-    ).events(request())
-    async for _ in source:
-        playing.now += 0.75
-    assert playing.slept == pytest.approx([1.0, 0.25, 0.25, 0.25])
+    model = d.Record(
+        Listed(), tmp_path / "c", replay_timing=timing, clock=playing, sleep=playing.sleep
+    )
+    async for _ in model.events(request()):
+        playing.now += reading
+    assert playing.slept == pytest.approx(slept)
 
 
 # --- modes of a cassette -----------------------------------------------------------------------
@@ -263,16 +239,14 @@ async def test_incomplete_call_is_not_recorded(
 
 
 async def test_call_is_recorded_even_if_the_reader_stops_at_the_last_event(tmp_path: Path) -> None:
-    source = d.Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(
-        request(response_schema=SCHEMA)
-    )
+    model = d.Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c")
+    source = model.events(request(response_schema=SCHEMA))
     async for event in source:
         if isinstance(event, d.MessageComplete):
             break
     await source.aclose()  # type: ignore[attr-defined]
-    _, error = await collect(
-        d.Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA))
-    )
+    again = d.Record(Listed(), tmp_path / "c")
+    _, error = await collect(again.events(request(response_schema=SCHEMA)))
     assert isinstance(error, d.StructuredOutputError)
 
 
@@ -337,15 +311,12 @@ async def test_error_for_an_unrecorded_request_shows_the_nearest_recorded_one(
 
 
 async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) -> None:
-    picture = {
-        "type": "image",
-        "source": {"type": "inline", "base64_data": "A" * 100_000},
-        "media_type": "image/png",
-    }
-    await d.Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
-    picture["source"] = {"type": "inline", "base64_data": "B" * 100_000}
+    first, second = [
+        [d.User([d.Image(d.Inline(letter * 100_000), "image/png")])] for letter in "AB"
+    ]
+    await d.Record(Listed("x"), tmp_path / "c").complete(first)
     with pytest.raises(CassetteMiss) as caught:
-        await d.Record(Listed(), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
+        await d.Record(Listed(), tmp_path / "c").complete(second)
     assert len(str(caught.value)) < 5000
 
 
@@ -359,12 +330,8 @@ async def test_cassette_is_readable_text(tmp_path: Path) -> None:
     assert lines[0] == {"cassette": 1}
     assert lines[1]["key"] == request_key(request())
     assert lines[1]["request"]["messages"] == [{"role": "user", "content": "hi"}]
-    assert [line["event"]["type"] for line in lines[2:-1]] == [
-        "message.start",
-        "text.delta",
-        "text.delta",
-        "message.complete",
-    ]
+    types = [line["event"]["type"] for line in lines[2:-1]]
+    assert types == ["message.start", "text.delta", "text.delta", "message.complete"]
     assert lines[-1] == {"at": 0, "end": None}
     assert [entry.name for entry in path.parent.iterdir()] == ["c.jsonl"]
 

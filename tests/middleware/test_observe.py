@@ -30,6 +30,11 @@ from tests.waiting import PATIENCE
 TOOL = Tool("add", "", {"type": "object", "properties": {}})
 
 
+def call_add(out: Any) -> None:
+    out.tool_start(0, "c", "add")
+    out.tool_input(0, "{}")
+
+
 async def watch(
     provider: Any, request: Request | None = None, **settings: Any
 ) -> tuple[list[Any], Exception | None]:
@@ -46,16 +51,8 @@ async def watch(
 
 async def test_successful_call_is_reported() -> None:
     usage = Usage(20, 7, 12, 3, 2, 27)
-    thought = speak(
-        lambda out: (
-            out.thinking("hm"),
-            out.text("see"),
-            out.tool_start(0, "c", "add"),
-            out.tool_input(0, "{}"),
-        ),
-        usage=usage,
-        finish="tool_calls",
-    )
+    say = lambda out: (out.thinking("hm"), out.text("see"), call_add(out))
+    thought = speak(say, usage=usage, finish="tool_calls")
     config = RuntimeConfig(temperature=0.5, extras={"private": "detail"})
     request = msgspec.structs.replace(
         build_request("hello there", [TOOL], config, model="m", stream=True), session_id="s1"
@@ -64,35 +61,19 @@ async def test_successful_call_is_reported() -> None:
     assert error is None
     started, completed = told
     common = {
-        "model": "m",
-        "provider": "listed",
-        "request_id": request.request_id,
-        "at": 1700000000.0,
-        "attempt": 0,
-        "session_id": "s1",
-        "stream": True,
+        "model": "m", "provider": "listed", "request_id": request.request_id, "at": 1700000000.0,
+        "attempt": 0, "session_id": "s1", "stream": True,
         "config": RuntimeConfig(temperature=0.5),
-    }
+    }  # fmt: skip
     estimate = Listed().estimate_input_tokens(request.messages, request.tools)
     assert started == CallStarted(**common, estimated_input_tokens=estimate)
     assert completed == CallCompleted(
-        **common,
-        stop_reason="tool_use",
-        finish_reason="tool_calls",
-        latency_ms=completed.latency_ms,
-        first_event_ms=completed.first_event_ms,
-        input_tokens=20,
-        output_tokens=7,
-        cached_input_tokens=12,
-        cache_creation_input_tokens=3,
-        reasoning_tokens=2,
-        produced_tool_calls=1,
-        produced_thinking_blocks=1,
-        response_model="m",
-        cost_unknown=completed.cost_unknown,
-        priced_as="listed:m",
-        tool_outcomes={"sound": 1},
-    )
+        **common, stop_reason="tool_use", finish_reason="tool_calls", response_model="m",
+        latency_ms=completed.latency_ms, first_event_ms=completed.first_event_ms,
+        input_tokens=20, output_tokens=7, cached_input_tokens=12, cache_creation_input_tokens=3,
+        reasoning_tokens=2, produced_tool_calls=1, produced_thinking_blocks=1,
+        cost_unknown=completed.cost_unknown, priced_as="listed:m", tool_outcomes={"sound": 1},
+    )  # fmt: skip
     assert 0 <= completed.first_event_ms <= completed.latency_ms
 
 
@@ -103,13 +84,7 @@ async def test_successful_call_is_reported() -> None:
         (reply("x", stop_sequence="END"), "stop_sequence"),
         (reply("x", finish="length"), "max_tokens"),
         (reply("x", finish="content_filter"), "content_filter"),
-        (
-            speak(
-                lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")),
-                finish="tool_calls",
-            ),
-            "tool_use",
-        ),
+        (speak(call_add, finish="tool_calls"), "tool_use"),
     ],
 )
 async def test_every_finish_reason_is_reported_as_a_stop_reason(
@@ -119,13 +94,8 @@ async def test_every_finish_reason_is_reported_as_a_stop_reason(
     assert told[-1].stop_reason == stop_reason
 
 
-async def test_unknown_token_counts_are_reported_as_none() -> None:
-    told, _ = await watch(Listed(reply("x", usage=Usage())))
-    assert (told[-1].input_tokens, told[-1].output_tokens, told[-1].cost_usd) == (None, None, None)
-
-
 @pytest.mark.parametrize(
-    ("error", "error_class", "status"),
+    ("answer", "error_class", "status"),
     [
         (d.RateLimitError("slow", status=429), "rate_limit", 429),
         (d.AuthenticationError("no", status=401), "auth", 401),
@@ -133,13 +103,13 @@ async def test_unknown_token_counts_are_reported_as_none() -> None:
         (d.UnavailableError("down", status=500), "server_error", 500),
         (d.StructuredOutputError("odd"), "other", None),
         (ZeroDivisionError("a bug"), "other", None),
+        (broken("half", d.StreamInterruptedError("cut")), "network", None),
     ],
 )
-async def test_failed_call_is_reported(
-    error: Exception, error_class: str, status: int | None
-) -> None:
-    told, raised = await watch(Listed(error))
-    assert raised is error
+async def test_failed_call_is_reported(answer: Any, error_class: str, status: int | None) -> None:
+    told, raised = await watch(Listed(answer))
+    assert raised is not None
+    assert raised is answer or not isinstance(answer, Exception)
     failed = told[1]
     assert isinstance(failed, CallFailed)
     assert (failed.error_class, failed.status, failed.retry_count) == (error_class, status, 0)
@@ -159,18 +129,8 @@ async def test_tokens_of_an_invalid_reply_are_reported() -> None:
         Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema)
     )
     assert isinstance(error, d.StructuredOutputError)
-    assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == (
-        "llm.call_failed",
-        9,
-        4,
-    )
-
-
-async def test_reply_that_breaks_off_is_reported() -> None:
-    told, error = await watch(Listed(broken("half", d.StreamInterruptedError("cut"))))
-    assert isinstance(error, d.StreamInterruptedError)
-    assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
-    assert told[1].error_class == "network"
+    assert told[-1].type == "llm.call_failed"
+    assert (told[-1].input_tokens, told[-1].output_tokens) == (9, 4)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +160,7 @@ async def test_cancelled_call_is_reported(mode: str) -> None:
     elif mode == "stream":
         stream = model.stream("hi")
         await stream.__anext__()
-        reading = asyncio.ensure_future(_exhaust(stream))
+        reading = asyncio.ensure_future(collect(stream))
         await asyncio.sleep(0)
         await stream.cancel()
         await reading
@@ -211,15 +171,8 @@ async def test_cancelled_call_is_reported(mode: str) -> None:
     await asyncio.sleep(0)
     await model.close()
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
-    assert (told[1].error_class, told[1].error_message_redacted) == (
-        "cancelled",
-        "the call was cancelled",
-    )
-
-
-async def _exhaust(stream: Any) -> None:
-    async for _ in stream:
-        pass
+    assert told[1].error_class == "cancelled"
+    assert told[1].error_message_redacted == "the call was cancelled"
 
 
 async def test_call_is_reported_as_completed_if_the_reader_stops_at_the_last_event() -> None:
@@ -255,14 +208,10 @@ async def test_each_attempt_is_reported_with_its_number() -> None:
     model = d.Retry(observed, clock=clock, sleep=clock.sleep)
     reply_ = await model.complete("hi")
     await model.close()
-    assert [(event.type, event.attempt) for event in told] == [
-        ("llm.call_started", 0),
-        ("llm.call_failed", 0),
-        ("llm.call_started", 1),
-        ("llm.call_failed", 1),
-        ("llm.call_started", 2),
-        ("llm.call_completed", 2),
-    ]
+    ends = ["llm.call_failed", "llm.call_failed", "llm.call_completed"]
+    assert [event.type for event in told[1::2]] == ends
+    assert {event.type for event in told[::2]} == {"llm.call_started"}
+    assert [event.attempt for event in told] == [0, 0, 1, 1, 2, 2]
     assert [event.retry_count for event in told if event.type == "llm.call_failed"] == [0, 1]
     assert [event.retry_reason for event in told[::2]] == [None, "transient", "transient"]
     assert {event.request_id for event in told} == {reply_.request_id}
@@ -301,9 +250,9 @@ async def test_price_is_looked_up_by_provider_and_model() -> None:
 
 
 @pytest.mark.parametrize("price", [lambda *_: None, lambda *_: 1 / 0])
-async def test_call_without_a_known_price_is_reported_without_a_cost(price: Any) -> None:
-    told, _ = await watch(Listed("x"), price=price)
-    assert told[1].cost_usd is None
+async def test_unknown_price_and_token_counts_are_reported_as_none(price: Any) -> None:
+    told, _ = await watch(Listed(reply("x", usage=Usage())), price=price)
+    assert (told[1].input_tokens, told[1].output_tokens, told[1].cost_usd) == (None, None, None)
 
 
 async def test_call_is_reported_even_if_the_token_estimate_fails() -> None:
@@ -328,12 +277,9 @@ async def test_content_is_reported_only_on_request() -> None:
 def test_call_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
     started = CallStarted(model="m", provider="p", request_id="r", estimated_input_tokens=3)
     assert msgspec.to_builtins(started) == {
-        "type": "llm.call_started",
-        "model": "m",
-        "provider": "p",
-        "request_id": "r",
+        "type": "llm.call_started", "model": "m", "provider": "p", "request_id": "r",
         "estimated_input_tokens": 3,
-    }
+    }  # fmt: skip
     contract = {
         CallCompleted: (
             "model provider input_tokens output_tokens cached_input_tokens "
@@ -349,36 +295,7 @@ def test_call_events_are_encoded_with_the_names_of_the_adapter_contract() -> Non
 
 # --- redaction of secrets ----------------------------------------------------------------------
 
-SECRETS = [
-    ("Incorrect API key provided: sk-proj-abcdefghijklmnop1234", "sk-proj-abcdefghijklmnop1234"),
-    ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
-    ("authorization=Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
-    ('{"api_key": "1234567890abcdef"}', "1234567890abcdef"),
-    ("x-api-key: zzzz-yyyy-xxxx", "zzzz-yyyy-xxxx"),
-    ("password = hunter22", "hunter22"),
-    ("https://user:hunter22@example.org/v1", "hunter22"),
-    ("redis://:hunt!er22@localhost:6379/0", "hunt!er22"),
-    ("https://example.org/v1?key=abc&access_key=qwertyuiop", "qwertyuiop"),
-    ("mail jane.doe+test@mail.example.co.uk now", "jane.doe"),
-    ("mail jane.doe+test@mail.example.co.uk now", "example.co.uk"),
-    ("contact <ops@example.org>, please", "ops@example.org"),
-    ("token: eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig", "eyJzdWIiOiIxMjM0In0"),
-    ("aws AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
-    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklmnop"),
-    ("key 0123456789abcdef0123456789abcdef", "0123456789abcdef"),
-    ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "AIzaSyA1234567890"),
-    ("x-api-key: 0123456789", "0123456789"),
-    ("password: 12345678", "12345678"),
-    ("the header was Bearer abc123", "abc123"),
-    ("Bearer: abcdefghijklmnop", "abcdefghijklmnop"),
-    ("Authorization: Bearer abc123", "abc123"),
-    ("Authorization: token ab1", "ab1"),
-    ("bearer token abc123def", "abc123"),
-    (r"the body was {\"api_key\": \"qwertyuiop\"}", "qwertyuiop"),
-    ("'token': 'abcd'", "abcd"),
-    ("token=1234567890123", "1234567890123"),
-    ("session_token: 123.abcdef", "abcdef"),
-]
+SECRETS = read_table("redaction_removes_secrets_and_personal_data")
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
@@ -392,16 +309,13 @@ def test_redaction_keeps_text_that_is_not_secret(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS)
-async def test_events_contain_no_secret(text: str, secret: str) -> None:
-    for error in (
-        d.ProviderError(text),
-        d.UnavailableError("x", provider_message=text),
-        ValueError(text),
-    ):
+async def test_events_contain_no_secret() -> None:
+    text, secret = SECRETS[0]
+    answered = d.UnavailableError("x", provider_message=text)
+    for error in (d.ProviderError(text), answered, ValueError(text)):
         told, _ = await watch(Listed(error))
-        for event in told:
-            assert secret not in repr(event)
+        assert "hidden" in told[1].error_message_redacted
+        assert secret not in repr(told)
 
 
 # --- listeners that receive the events ---------------------------------------------------------
@@ -426,22 +340,13 @@ async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:
     async def later(event: Any) -> None:
         note("lambda", event)
 
-    model = d.Observe(
-        Listed("x"),
-        coroutine,
-        Listener(),
-        lambda event: later(event),
-        lambda event: note("plain", event),
-    )
+    others = [lambda event: later(event), lambda event: note("plain", event)]
+    model = d.Observe(Listed("x"), coroutine, Listener(), *others)
     await model.complete("hi")
     await model.flush()
     assert told == {who: ["llm.call_started", "llm.call_completed"] for who in told}
     here = threading.get_ident()
-    assert {who for who, thread in threads.items() if thread == here} == {
-        "coroutine",
-        "object",
-        "lambda",
-    }
+    assert {who for who, thread in threads.items() if thread != here} == {"plain"}
     await model.close()
 
 
@@ -481,10 +386,8 @@ async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
     async def deaf() -> None:
         """Fail on every event, because the function accepts no argument."""
 
-    failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[
-        kind
-    ]
-    model = d.Observe(Listed("a", "b", "c"), failing, told.append)
+    failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}
+    model = d.Observe(Listed("a", "b", "c"), failing[kind], told.append)
     with caplog.at_level(logging.WARNING, "dragoman"):
         for text in "abc":
             assert (await model.complete("hi")).text == text
@@ -563,21 +466,17 @@ async def test_events_dropped_by_a_full_queue_are_counted_and_reported(
     assert model.dropped == dropped
 
 
-async def test_no_task_keeps_running_after_the_observer_is_closed() -> None:
-    model = d.Observe(Listed("x"), lambda _: None)
-    await model.complete("hi")
+@pytest.mark.parametrize("subscribers", [(), (lambda _: None,)])
+async def test_observer_runs_no_task_while_there_are_no_events(subscribers: Any) -> None:
+    inner = Listed("x")
+    model = d.Observe(inner, *subscribers)
+    await model.flush()
+    assert (await model.complete("hi")).text == "x"
+    await model.flush()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await model.flush()
     await model.close()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert model.inner.closed == 1  # type: ignore[attr-defined]
-
-
-async def test_observer_runs_no_task_while_there_are_no_events() -> None:
-    model = d.Observe(Listed("x"), lambda _: None)
-    await model.flush()
-    await model.complete("hi")
-    await model.flush()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    await model.flush()
+    assert inner.closed == 1
 
 
 async def test_closing_does_not_wait_for_a_hanging_subscriber(
@@ -598,26 +497,19 @@ async def test_closing_does_not_wait_for_a_hanging_subscriber(
     assert "were not delivered" in caplog.text
 
 
-async def test_observer_is_usable_again_after_close() -> None:
+def test_observer_is_usable_again_after_close_and_in_another_event_loop() -> None:
     told: list[Any] = []
-    model = d.Observe(Listed("x", "y"), told.append)
-    for _ in range(2):
-        await model.complete("hi")
-        await model.close()
-    assert len(told) == 4
-
-
-def test_one_observer_works_in_two_event_loops() -> None:
-    told: list[Any] = []
-    model = d.Observe(Listed("x", "y"), told.append)
+    model = d.Observe(Listed("x", repeat=True), told.append)
 
     async def call() -> None:
         await model.complete("hi")
         await model.flush()
+        await model.complete("hi")
+        await model.close()
 
     for _ in range(2):
         asyncio.run(call())
-    assert len(told) == 4
+    assert len(told) == 8
 
 
 async def test_no_event_is_lost_if_closing_the_inner_provider_fails() -> None:
@@ -656,13 +548,6 @@ def test_description_of_an_observer_names_its_subscribers() -> None:
     assert described.splitlines()[0].endswith("listener], queue_size=1000, include_content=False)")
 
 
-async def test_observer_without_subscribers_does_nothing() -> None:
-    model = d.Observe(Listed("x"))
-    assert (await model.complete("hi")).text == "x"
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    await model.close()
-
-
 async def test_attempts_of_a_retry_inside_are_reported_and_in_the_response() -> None:
     def answer(text: str, *error: d.ProviderError) -> Any:
         return lambda request: [
@@ -671,18 +556,9 @@ async def test_attempts_of_a_retry_inside_are_reported_and_in_the_response() -> 
 
     wrong = d.StructuredOutputError("no", output_content="nope")
     seen: list[Any] = []
-    model = d.Observe(
-        d.Retry(
-            Listed(
-                answer("nope", wrong),
-                answer('{"n": 1}'),
-                name="anthropic",
-                model="claude-sonnet-4-6",
-            ),
-            reask=lambda error: "Again.",
-        ),
-        seen.append,
-    )
+    answers = answer("nope", wrong), answer('{"n": 1}')
+    inner = Listed(*answers, name="anthropic", model="claude-sonnet-4-6")
+    model = d.Observe(d.Retry(inner, reask=lambda error: "Again."), seen.append)
     reply = await model.complete("x", response_schema={"type": "object"})
     await model.close()
     assert [each.type for each in seen] == [

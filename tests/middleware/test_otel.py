@@ -81,11 +81,8 @@ async def test_span_has_the_attributes_of_the_request_and_its_usage(sdk: Sdk) ->
     )
     await call(sdk, Listed(reply("x", usage=d.Usage(20, 7, 12, 3, 2))), request)
     (span,) = sdk.spans
-    assert (span.name, span.kind, span.status.status_code) == (
-        "chat m",
-        SpanKind.CLIENT,
-        StatusCode.UNSET,
-    )
+    assert (span.name, span.kind) == ("chat m", SpanKind.CLIENT)
+    assert span.status.status_code == StatusCode.UNSET
     said = dict(span.attributes or {})
     assert said.pop("gen_ai.response.time_to_first_chunk") >= 0  # type: ignore[operator]
     assert said == {
@@ -121,12 +118,8 @@ NEWER = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.request.reasoning.leve
 
 def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
     modules = [
-        gen_ai_attributes,
-        gen_ai_metrics,
-        error_attributes,
-        http_attributes,
-        server_attributes,
-    ]
+        gen_ai_attributes, gen_ai_metrics, error_attributes, http_attributes, server_attributes,
+    ]  # fmt: skip
     constants = {
         value for module in modules for value in vars(module).values() if isinstance(value, str)
     }
@@ -153,7 +146,8 @@ OF_TOKENS = REQUIRED | {gen_ai_attributes.GEN_AI_TOKEN_TYPE: str}
 @pytest.mark.parametrize("operation", ["chat", "embed"])
 async def test_spans_and_metrics_have_the_required_attributes(sdk: Sdk, operation: str) -> None:
     with SimServer(ScriptedProvider("Hello.")) as server:
-        for url in (server.base_urls["openai"], "http://127.0.0.1:9/v1"):
+        base_url = server.base_urls["openai"]
+        for url in (base_url, "http://127.0.0.1:9/v1"):
             inner: Any = (d.connect if operation == "chat" else d.connect_embedder)(
                 "m", base_url=url
             )
@@ -173,6 +167,9 @@ async def test_spans_and_metrics_have_the_required_attributes(sdk: Sdk, operatio
     ]:
         found = {name: type(value) for name, value in (attributes or {}).items()}
         assert {name: found.get(name) for name in required} == required
+    named = done.attributes or {}
+    assert f"http://{named['server.address']}:{named['server.port']}/v1" == base_url
+    assert named["gen_ai.operation.name"] == {"chat": "chat", "embed": "embeddings"}[operation]
 
 
 # Vendors that the conventions do not name.
@@ -197,36 +194,6 @@ async def test_span_has_the_conventions_name_of_the_provider(sdk: Sdk) -> None:
             await model.complete("Hi")
     (span,) = sdk.spans
     assert (span.attributes or {})["gen_ai.provider.name"] == "aws.bedrock"
-
-
-async def test_metrics_have_the_units_of_the_opentelemetry_conventions(sdk: Sdk) -> None:
-    await call(sdk, Listed(reply("x", usage=d.Usage(20, 7))), build_request("hello", model="m"))
-    meter = sdk.metering.get_meter("of the conventions")
-    for make in (
-        gen_ai_metrics.create_gen_ai_client_token_usage,
-        gen_ai_metrics.create_gen_ai_client_operation_duration,
-    ):
-        instrument: Any = make(meter)
-        assert sdk.points(instrument.name)[0] == instrument.unit
-
-
-async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:
-    with SimServer(ScriptedProvider("Hello.")) as server:
-        url = server.base_urls["openai"]
-        async with d.Observe(d.connect("m", base_url=url), sdk.subscriber) as model:
-            await model.complete("Hi")
-        async with d.Observe(d.connect_embedder("m", base_url=url), sdk.subscriber) as embedder:
-            await embedder.embed(["Hi"])
-    port = int(url.rpartition(":")[2].partition("/")[0])
-    found = [dict(span.attributes or {}) for span in sdk.spans]
-    assert [(each["server.address"], each["server.port"]) for each in found] == [
-        ("127.0.0.1", port)
-    ] * 2
-    assert [each["gen_ai.operation.name"] for each in found] == ["chat", "embeddings"]
-    assert (
-        sdk.points("gen_ai.client.operation.duration")[1].attributes["server.address"]
-        == "127.0.0.1"
-    )
 
 
 async def test_unknown_values_are_omitted_from_spans(
@@ -254,11 +221,8 @@ async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
     assert [each.get("error.type") for each in said] == ["rate_limit", "server_error", None]
     assert [each.get("http.response.status_code") for each in said] == [429, None, None]
     assert [each.get("dragoman.retry_reason") for each in said] == [None, "transient", "transient"]
-    assert [span.status.status_code for span in spans] == [
-        StatusCode.ERROR,
-        StatusCode.ERROR,
-        StatusCode.UNSET,
-    ]
+    failed = [span.status.status_code == StatusCode.ERROR for span in spans]
+    assert failed == [True, True, False]
     description = spans[0].status.description or ""
     assert "slow" in description
     assert "jane@" not in description
@@ -285,35 +249,23 @@ async def test_span_has_the_time_and_the_parent_of_its_call(sdk: Sdk) -> None:
 
 
 async def test_duration_and_token_metrics_are_recorded(sdk: Sdk) -> None:
-    await call(
-        sdk,
-        Listed(d.UnavailableError("down"), reply("x", usage=d.Usage(20, 7))),
-        build_request("hi", model="m"),
-    )
+    model = Listed(d.UnavailableError("down"), reply("x", usage=d.Usage(20, 7)))
+    await call(sdk, model, build_request("hi", model="m"))
     unit, *points = sdk.points("gen_ai.client.token.usage")
     assert unit == "{token}"
     common = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "listed",
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "listed",
         "gen_ai.request.model": "m",
-    }
+    }  # fmt: skip
     answered = {**common, "gen_ai.response.model": "m"}
-    assert {
-        point.attributes["gen_ai.token.type"]: (point.sum, point.count) for point in points
-    } == {
-        "input": (20, 1),
-        "output": (7, 1),
-    }
+    assert [(point.sum, point.count) for point in points] == [(20, 1), (7, 1)]
+    attributes = [{**answered, "gen_ai.token.type": kind} for kind in ("input", "output")]
+    assert [dict(point.attributes) for point in points] == attributes
     assert points[0].explicit_bounds[:4] == (1, 4, 16, 64)
-    assert {
-        name: value for name, value in points[0].attributes.items() if name != "gen_ai.token.type"
-    } == answered
     unit, *points = sdk.points("gen_ai.client.operation.duration")
     assert unit == "s"
-    assert [dict(point.attributes) for point in points] == [
-        {**common, "error.type": "server_error"},
-        answered,
-    ]
+    attributes = [{**common, "error.type": "server_error"}, answered]
+    assert [dict(point.attributes) for point in points] == attributes
     assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
 
 
@@ -329,10 +281,12 @@ async def test_spans_contain_message_content_only_if_it_is_enabled(sdk: Sdk) -> 
     assert "private" not in sdk.spans[0].to_json()
     await call(sdk, Listed("private answer"), request, include_content=True)
     said = sdk.spans[1].attributes or {}
-    assert json.loads(str(said["gen_ai.system_instructions"])) == [
-        {"type": "text", "content": "be private"}
-    ]
-    assert json.loads(str(said["gen_ai.input.messages"])) == [
+
+    def read(name: str) -> Any:
+        return json.loads(str(said[f"gen_ai.{name}"]))
+
+    assert read("system_instructions") == [{"type": "text", "content": "be private"}]
+    assert read("input.messages") == [
         {"role": "user",
          "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}]},
         {"role": "assistant", "parts": [{"type": "reasoning", "content": "private thought"},
@@ -341,13 +295,9 @@ async def test_spans_contain_message_content_only_if_it_is_enabled(sdk: Sdk) -> 
         {"role": "tool",
          "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}]},
     ]  # fmt: skip
-    assert json.loads(str(said["gen_ai.output.messages"])) == [
-        {
-            "role": "assistant",
-            "parts": [{"type": "text", "content": "private answer"}],
-            "finish_reason": "stop",
-        }
-    ]
+    parts = [{"type": "text", "content": "private answer"}]
+    answer = {"role": "assistant", "parts": parts, "finish_reason": "stop"}
+    assert read("output.messages") == [answer]
 
 
 async def test_span_of_a_failed_call_contains_the_prompt_if_content_is_included(sdk: Sdk) -> None:

@@ -21,6 +21,7 @@ from dragoman.permission import Decision, Policy, Rule
 from dragoman.prices import Match, PriceRow, PriceTable, cost
 from dragoman.replay import to_steps
 from dragoman.session import Session, SessionError
+from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
 
 from ..listed import Clock, Listed, broken, reply, speak
@@ -434,6 +435,14 @@ async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog)
     await session.run("Go on.")
     recovered = of(list(log.read(session.id)), "routing.provider_recovered")
     assert [each.provider for each in recovered] == ["bad"]
+
+
+async def test_intents_have_unique_ids_even_if_a_provider_repeats_them(log: SqliteLog) -> None:
+    calls = Answer(tool_calls=[Call("look", {"word": "ox"})])
+    model = lambda: ScriptedProvider(calls, "Done.", seed=7)  # it repeats its ids in every run
+    await Session(model(), [look], ALL, log, session_id="s1").run("First.")
+    await (await Session.resume(model(), [look], ALL, log, "s1")).run("Second.")
+    assert len(check_evidence(list(log.read("s1")))) == 2
 
 
 # --- invalid use of a session, and failing subscribers -----------------------------------------
