@@ -1,4 +1,4 @@
-"""The protocol's own library for editors drives ``dragoman agent --acp`` over every wire."""
+"""The protocol's own library for editors, and a harness, drive ``dragoman agent --acp``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .scripted import TEXT, ends_with_result
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "editor.mjs"
+HARNESS = PROGRAM.with_name("harness.mjs")
 SERVER = Path(__file__).parents[1] / "tools" / "mcp_server.py"
 ADD = Call("my_tools_add", {"a": 2, "b": 3})
 EDIT = Call("edit_file", {"path": "a.txt", "old": "one", "new": "two"})
@@ -41,6 +42,13 @@ def script() -> ScriptedProvider:
     )
 
 
+def start_agent(server: SimServer, wire: str, log: Path) -> list[str]:
+    """Return the command of an agent that uses the server over a wire."""
+    target = ["--base-url", server.base_urls[wire], "--wire", wire, "--max-tokens", "1000"]
+    words = ["-m", "dragoman", "agent", "--acp", "sim", *target, "--log", str(log)]
+    return [sys.executable, *words]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_editor_uses_the_agent_by_the_protocols_own_library(
     wire: str, tmp_path: Path
@@ -50,21 +58,25 @@ async def test_editor_uses_the_agent_by_the_protocols_own_library(
     workspace.mkdir()
     tried = "all" if wire == WIRES[0] else "allowed,cancelled"
     with SimServer(script(), models=("sim",)) as server:
-        target = ["--base-url", server.base_urls[wire], "--wire", wire, "--max-tokens", "1000"]
-        agent = [
-            "-m",
-            "dragoman",
-            "agent",
-            "--acp",
-            "sim",
-            *target,
-            "--log",
-            str(tmp_path / "log"),
-        ]
         place = [str(INSTALLED / "node"), str(workspace), tried, str(SERVER)]
-        command = [require("node"), str(PROGRAM), *place, sys.executable, *agent]
+        agent = start_agent(server, wire, tmp_path / "log")
+        command = [require("node"), str(PROGRAM), *place, *agent]
         status, printed = await run_program(command, workspace, {})
     assert status == 0, printed
     found = json.loads(printed.strip().splitlines()[-1])
     assert len(found) == (8 if tried == "all" else 2)
     assert {name: what for name, what in found.items() if what != "yes"} == {}
+
+
+async def test_harness_of_the_ai_sdk_drives_the_agent(tmp_path: Path) -> None:
+    find_program("node", "node_modules", "@ai-sdk", "harness-acp")
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    with SimServer(script(), models=("sim",)) as server:
+        agent = start_agent(server, WIRES[0], tmp_path / "log")
+        place = [str(INSTALLED / "node"), str(workspace)]
+        command = [require("node"), str(HARNESS), *place, *agent]
+        status, printed = await run_program(command, workspace, {})
+    assert status == 0, printed
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert found == {"first": TEXT, "second": "I edit it.Done.", "file": "two\n"}

@@ -65,7 +65,7 @@ def log_in(
     with reject(ValueError):
         opened = McpServer(url, oauth=replace(oauth, authorize=authorize), start_timeout=_PATIENCE)
     try:
-        asyncio.run(_open_and_close(opened))
+        asyncio.run(_try(opened))
     except ToolFailure as error:
         notify(f"error: {error}")
         raise SystemExit(EXIT_CODES["session_failed"]) from None
@@ -73,7 +73,7 @@ def log_in(
     click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")
 
 
-async def _open_and_close(server: McpServer) -> None:
+async def _try(server: McpServer) -> None:
     async with server:
         pass
 

@@ -82,18 +82,14 @@ def _report(work: Any) -> str:
     """Return the result of a function without secrets; raise the library's error if it fails."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    found = ""
     with contextlib.redirect_stderr(io.StringIO()) as complaints:
         try:
-            found = work()
-        except click.ClickException as error:
-            problem = error.format_message()
-        except (ProviderError, ValueError) as error:
-            problem = str(error)
+            found = str(work())
+            if len(found) <= _MAX_RESULT:
+                return scrub(found)
+            problem = "the result is too long; ask for less"
+        except (click.ClickException, ProviderError, ValueError) as error:
+            problem = error.format_message() if hasattr(error, "format_message") else str(error)
         except SystemExit:
             problem = complaints.getvalue().strip()
-        else:
-            problem = "the result is too long; ask for less" if len(found) > _MAX_RESULT else ""
-    if problem:
-        raise ToolError(scrub(problem))
-    return scrub(found)
+    raise ToolError(scrub(problem))

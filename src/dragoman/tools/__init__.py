@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
-from .mcp_login import log_in_by_browser
-from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore
+from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore, log_in_by_browser
 from .pins import AcceptChange, ToolChange, ToolPins
 from .plugins import gather_tools, plugin_tools
 from .process import ProcessTool, clean_environment

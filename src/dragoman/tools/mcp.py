@@ -110,14 +110,10 @@ class McpServer:
         if oauth is not None:
             _check_oauth(self._headers, target)
         self._secrets = [_SCHEME.sub("", value) for value in self._headers.values()]
-        self._pins = pins
-        self._accept = accept
-        self._deferred = deferred
-        self._context = context
-        self._prefix = prefix
-        self._env = dict(env or {})
-        self._cwd = cwd
-        self._side_effects = dict(side_effects or {})
+        self._pins, self._accept = pins, accept
+        self._deferred, self._context = deferred, context
+        self._prefix, self._side_effects = prefix, dict(side_effects or {})
+        self._env, self._cwd = dict(env or {}), cwd
         self._limits: Any = {"timeout": timeout, "output_limit": output_limit}
         self._start_timeout = start_timeout
         self._client: Any = None

@@ -9,20 +9,15 @@ from ..messages import Tool
 
 _TEXT = {"type": "string"}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
-
-
-def _tool(text: str, fields: dict[str, Any], *required: str) -> Tool:
-    return Tool("", text, {"type": "object", "properties": fields, "required": [*required]})
-
-
 # The tools have the names of the MCP library's methods.
 CONTEXT_TOOLS = {
-    "list_resources": _tool(
-        "List the resources of the server with their URIs.", {"cursor": _TEXT}
-    ),
-    "read_resource": _tool("Read a resource of the server.", {"uri": _TEXT}, "uri"),
-    "list_prompts": _tool("List the prompts of the server.", {"cursor": _TEXT}),
-    "get_prompt": _tool("Fill in a prompt.", {"name": _TEXT, "arguments": _WORDS}, "name"),
+    name: Tool("", text, {"type": "object", "properties": fields, "required": required})
+    for name, text, fields, required in (
+        ("list_resources", "List the resources of the server.", {"cursor": _TEXT}, []),
+        ("read_resource", "Read a resource of the server.", {"uri": _TEXT}, ["uri"]),
+        ("list_prompts", "List the prompts of the server.", {"cursor": _TEXT}, []),
+        ("get_prompt", "Fill in a prompt.", {"name": _TEXT, "arguments": _WORDS}, ["name"]),
+    )
 }
 
 

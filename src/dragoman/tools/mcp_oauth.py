@@ -1,7 +1,8 @@
 """OAuth for MCP servers at a URL: how to log in, and where tokens are stored.
 
 The MCP library follows the protocol: discovery, registration, PKCE, scopes and refreshing. This
-module decides which addresses its requests may have, and keeps a failed login to one call.
+module decides which addresses its requests may have, keeps a failed login to one call, and logs
+in by a browser, which is redirected to a port of this machine.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import contextlib
 import hashlib
 import logging
 import re
+import webbrowser
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +31,9 @@ Authorize: TypeAlias = Callable[[str], Awaitable[str]]
 _NO_LOGIN = "no login is stored; log in with dragoman mcp login, or pass McpOAuth(authorize=...)"
 _MAX_PROBLEM = 500  # characters of a failure that an authorization server may have written
 _TIMEOUT = {"connect": 30.0, "read": 30.0, "write": 30.0, "pool": 30.0}
+_HEAD = "Content-Type: text/plain\r\nConnection: close\r\nContent-Length: "
+_PAGE = "You can close this page and return to the program.\n"
+_MAX_LINE = 16 * 1024
 
 
 class TokenStore(Protocol):
@@ -213,6 +218,48 @@ def check_place(url: str, server: str) -> None:
     is_local = is_loopback(parts.hostname or "") and is_loopback(urlsplit(server).hostname or "")
     if not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
         raise ValueError(f"{parts.scheme}://{parts.hostname} is not an https:// address")
+
+
+async def log_in_by_browser(
+    url: str, *, show: Callable[[str], object] | None = None, browser: bool = True
+) -> str:
+    """Open the page to log in at; return the URL that the browser is sent to afterwards.
+
+    The redirect URI in ``url`` must have the address of this machine and a port. ``show`` is
+    called with the URL of the page; without ``browser`` the page is not opened.
+    """
+    redirect = parse_qs(urlsplit(url).query).get("redirect_uri", [""])[0]
+    parts = urlsplit(redirect)
+    if parts.scheme != "http" or not parts.port or not is_loopback(parts.hostname or ""):
+        raise ValueError("redirect_uri: must be http://127.0.0.1:PORT/... to log in by a browser")
+    landed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            words = (await reader.readuntil(b"\r\n")).decode("latin-1").split(" ")
+            path = words[1] if words[0] == "GET" and len(words) == 3 else ""
+            is_ours = path.partition("?")[0] == parts.path
+            status, page = ("200 OK", _PAGE) if is_ours else ("404 Not Found", "Not found.\n")
+            writer.write(f"HTTP/1.1 {status}\r\n{_HEAD}{len(page)}\r\n\r\n{page}".encode())
+            await writer.drain()
+            if is_ours and not landed.done():
+                landed.set_result(urljoin(redirect, path))
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(answer, parts.hostname, parts.port, limit=_MAX_LINE)
+    except OSError as error:
+        problem = error.strerror or error
+        raise ValueError(f"redirect_uri: cannot listen on port {parts.port}: {problem}") from None
+    try:
+        if show is not None:
+            show(url)
+        if browser:
+            # A text browser blocks until the user closes it, so it is opened in a thread.
+            await asyncio.to_thread(webbrowser.open, url)
+        return await landed
+    finally:
+        server.close()  # without waiting: a browser keeps connections open that it does not use
 
 
 class Guard:

@@ -37,9 +37,9 @@ class Conversion:
             self._read_deployment(root.enter(f"model_list[{number}]", entry))
         groups = self._make_groups(self._read_fallbacks())
         found = {ours: _number((self._router, name)) for name, ours in _AVAILABILITY.items()}
-        availability = {name: value for name, value in found.items() if value}
-        self.models = {"adapters": self._adapters, "models": self._entries, "groups": groups}
-        self.models["availability"] = availability
+        self.models: dict[str, Any] = {"adapters": self._adapters, "models": self._entries}
+        available = {name: value for name, value in found.items() if value}
+        self.models |= {"groups": groups, "availability": available}
         key = self._text(general, "master_key")
         rights = {"on_loss": "drop"} if self._library.data.get("drop_params") is True else {}
         self.keys = {"keys": {"master": {"hash": hash_key(key), **rights}}} if key else {}
