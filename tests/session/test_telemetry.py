@@ -105,6 +105,7 @@ async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> Non
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": "Describe a place.",
         "gen_ai.tool.call.id": intent,
+        "gen_ai.agent.name": "guide",
         "gen_ai.conversation.id": run.session.id,
     }
     assert agent.start_time <= used.start_time <= used.end_time <= agent.end_time

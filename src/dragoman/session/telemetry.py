@@ -18,7 +18,7 @@ import msgspec
 
 from ..calls import CallCompleted, CallFailed, redact
 from ..log import LogRecord, SessionFinished, SessionStarted, ToolFailed, ToolObserved, ToolStarted
-from ..middleware.otel import NAMES, OpenTelemetry
+from ..middleware.otel import NAMES, OpenTelemetry, find_provider_name
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -54,7 +54,7 @@ class SessionTelemetry:
                 return  # no span was started, because the session's start was not observed
             run = self._runs[record.session] = self._start(record)
         if isinstance(payload, SessionStarted):
-            _set(run.agent, {"model": payload.model, "provider": payload.provider})
+            _set(run.agent, _describe(payload))
             run.descriptions = {tool.name: tool.description for tool in payload.definitions}
         elif isinstance(payload, CallCompleted | CallFailed):
             run.add_call(payload)
@@ -83,6 +83,7 @@ class SessionTelemetry:
             "tool_type": "function",
             "tool_description": run.descriptions.get(started.tool_name),
             "call_id": started.intent_id,
+            "agent": self._agent,
             "session_id": record.session,
             "call_arguments": _write(started.input) if self._include_content else None,
         }
@@ -134,7 +135,12 @@ class _Run:
             count = getattr(call, name)
             if count is not None:
                 self.counts[name] = self.counts.get(name, 0) + count
-        _set(self.agent, {"model": call.model, "provider": call.provider})
+        _set(self.agent, _describe(call))
+
+
+def _describe(payload: SessionStarted | CallCompleted | CallFailed) -> dict[str, Any]:
+    vendor = payload.provider
+    return {"model": payload.model, "provider": vendor and find_provider_name(vendor)}
 
 
 def _moment(record: LogRecord) -> int:
