@@ -27,7 +27,6 @@ from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.usage import Row, UsageBook
 from dragoman.log import SqliteLog
 from dragoman.serving import serving
-from dragoman.web import make_site
 
 from ..cli.terminal import Terminal
 from ..gateway.upstream import EXHAUSTIVE
@@ -138,9 +137,7 @@ async def test_playground_talks_compares_stops_and_shows_what_is_sent(
         async with serve(answer) as upstream:
             models = {"fast": fast, "slow": slow, "up": connect("m", base_url=upstream.base_url)}
             ring = KeyRing([Key("you", DIGEST)])
-            app = create_app(
-                models, keys=ring, admin=DIGEST, log=log, log_content=True, ui=make_site
-            )
+            app = create_app(models, keys=ring, admin=DIGEST, log=log, log_content=True, ui=True)
             async with (
                 app.router.lifespan_context(app),
                 serving(app) as url,
@@ -186,7 +183,7 @@ async def use_a_tool(page: Page, fast: Listed, is_deep: bool) -> None:
     await page.get_by_label("Tools (JSON list)").fill("[{")
     await page.locator("#prompt").fill("What is the weather?")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".playground-trouble")).to_contain_text("Tools:")
+    await expect(page.locator("#trouble")).to_contain_text("Tools:")
     await page.get_by_label("Tools (JSON list)").fill(json.dumps([TOOL]))
     await check_page(page, is_deep)
     await page.get_by_text("System prompt, settings").click()
@@ -277,7 +274,7 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     }
     with SqliteLog(folder / "log.db") as log:
         app = create_app(
-            models, keys=ring, admin=DIGEST, usage=book, log=log, log_content=True, ui=make_site
+            models, keys=ring, admin=DIGEST, usage=book, log=log, log_content=True, ui=True
         )
         async with app.router.lifespan_context(app), serving(app) as url:
             yield url, key
@@ -341,13 +338,15 @@ async def test_operator_signs_in_reads_the_overview_and_changes_keys(
 
 async def change_keys(page: Page, is_deep: bool) -> None:
     await page.keyboard.press("4")
-    await page.locator(".new summary").press("Enter")
-    form = page.locator(".new form")
+    new, team = page.locator(".new").first, page.locator(".new").last
+    await new.locator("summary").press("Enter")
+    form = new.locator("form")
     await form.get_by_label("Name").fill("carl")
     await form.get_by_label("Budget a month, USD").fill("much")
     await form.get_by_role("button", name="Create").press("Enter")
     await expect(form.locator("input:invalid")).to_have_count(1)
     await form.get_by_label("Budget a month, USD").fill("20")
+    await form.get_by_label("Fields that a model's wire lacks").select_option("reject")
     await check_page(page, is_deep)
     await form.get_by_role("button", name="Create").press("Enter")
     await expect(page.locator("[role=status] pre")).to_contain_text("dg-")
@@ -366,6 +365,14 @@ async def change_keys(page: Page, is_deep: bool) -> None:
     await expect(carl).to_have_count(0)
     actions = await page.locator("table").last.locator("td:nth-child(3)").all_inner_texts()
     assert actions[:5] == ["revoke", "change", "change", "rotate", "create"]
+    created = page.get_by_label("Changes").locator("tr", has_text="create").first
+    await expect(created).to_contain_text('"on_loss":"reject"')
+    await team.locator("summary").press("Enter")
+    await team.get_by_label("Team").fill("rivers")
+    await team.get_by_label("Budget a month").fill("40")
+    await check_page(page, is_deep)
+    await team.get_by_role("button", name="Save team").press("Enter")
+    await expect(page.get_by_label("Teams").locator("td")).to_have_text(["rivers", "$40.00"])
 
 
 async def take_pictures(folder: Path) -> None:

@@ -71,9 +71,7 @@ def _open_models(registry: Registry, names: tuple[str, ...]) -> dict[str, Provid
             fetch_default_model(name)
         return {name: registry.provider(name, keep_raw=False) for name in names}
     found: dict[str, Provider] = {}
-    default = default_model()
-    listed = [default, *registry.aliases(), *registry.names()]
-    for name in [each for each in listed if each is not None]:
+    for name in filter(None, [default_model(), *registry.aliases(), *registry.names()]):
         if name != _LOCAL and registry.find(name).status == "configured":
             try:
                 found[name] = registry.provider(name, keep_raw=False)
@@ -90,10 +88,9 @@ async def _serve(
     models: dict[str, Provider], port: int, calls: Any, *, browser: bool, as_json: bool
 ) -> None:
     gateway = importlib.import_module("dragoman.gateway.app")
-    make_site = importlib.import_module("dragoman.web").make_site
     key, digest = new_key()
     ring = KeyRing([Key("you", digest)])
-    app = gateway.create_app(models, keys=ring, admin=digest, ui=make_site)
+    app = gateway.create_app(models, keys=ring, admin=digest, ui=True)
     app.state.service.calls = calls
     async with app.router.lifespan_context(app), serving(app, port=port) as address:
         # the key is in the fragment, which browsers do not send to servers

@@ -18,8 +18,8 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -64,6 +64,7 @@ _LIMITS_WITHOUT_LEDGER = (
 # The settings of a worker that are arguments of ``create_app`` as they are.
 _PASSED_ON = (
     "workers", "check_host", "log_content", "cors", "url_keys", "admin", "open_ready", "betas",
+    "ui",
 )  # fmt: skip
 _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
@@ -87,7 +88,7 @@ def create_app(
     tracing: Tracing | None = None,
     open_ready: bool = False,
     betas: Sequence[str] = ("default",),
-    ui: Callable[[Service], ASGIApp] | None = None,
+    ui: bool = False,
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
@@ -103,8 +104,7 @@ def create_app(
     that reads ``/metrics`` and the pages; with it, requests are counted in ``usage``, by default
     in memory. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
     models. ``betas`` are patterns of the betas that clients may use on models of the same wire.
-    ``ui`` makes the pages at ``/`` (``dragoman.web.make_site``) when the first of them is
-    requested; they need ``admin``, or a gateway without keys.
+    ``ui`` serves the web pages at ``/``; they need ``admin``, or a gateway without keys.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -217,21 +217,22 @@ async def _poll(keys: KeyRing) -> None:
 # --- the routes of the application -------------------------------------------------------------
 
 
-class _Pages:
-    """The pages at ``/``, which are imported and built when the first of them is requested."""
+class _WebPages:
+    """The web pages, which are imported and built when the first of them is requested."""
 
-    def __init__(self, service: Service, make: Callable[[Service], ASGIApp]) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._make = make
-        self._app: ASGIApp | None = None
+
+    @cached_property
+    def _site(self) -> ASGIApp:
+        site: ASGIApp = importlib.import_module("dragoman.web").Site(self._service)
+        return site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            self._app = self._make(self._service)
-        await self._app(scope, receive, send)
+        await self._site(scope, receive, send)
 
 
-def _routes(service: Service, ui: Callable[[Service], ASGIApp] | None) -> list[Route]:
+def _routes(service: Service, ui: bool) -> list[Route]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
         for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
@@ -241,10 +242,8 @@ def _routes(service: Service, ui: Callable[[Service], ASGIApp] | None) -> list[R
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
-    site: list[Route] = []
-    if ui is not None and (service.admin is not None or service.keys is None):
-        pages = _Pages(service, ui)
-        site = [Route(path, pages) for path in ("/", "/ui/{path:path}")]
+    has_pages = ui and (service.admin is not None or service.keys is None)
+    web, paths = _WebPages(service), ("/", "/ui/{path:path}") if has_pages else ()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.
@@ -254,7 +253,7 @@ def _routes(service: Service, ui: Callable[[Service], ASGIApp] | None) -> list[R
         *[route for route in posts if route.param_convertors],
         *kept_routes(service),
         *Pages(service).routes(),
-        *site,
+        *[Route(path, web) for path in paths],
     ]
 
 
@@ -278,12 +277,6 @@ def _open_models(settings: Mapping[str, Any]) -> Mapping[str, Served] | Registry
         name: registry.provider(target, keep_raw=False)
         for name, target in settings["models"].items()
     }
-
-
-def _load_site(module: str, service: Service) -> ASGIApp:
-    """Import the pages, which a gateway needs only when a browser requests them."""
-    site: ASGIApp = importlib.import_module(module).make_site(service)
-    return site
 
 
 def create_app_from_environment() -> Starlette:
@@ -317,7 +310,6 @@ def create_app_from_environment() -> Starlette:
         store=store,
         usage=UsageBook(settings["state"]) if settings["admin"] else None,
         tracing=Tracing() if settings["otel"] else None,
-        ui=partial(_load_site, settings["ui"]) if settings["ui"] else None,
         **{name: settings[name] for name in _PASSED_ON},
     )
     service: Service = app.state.service

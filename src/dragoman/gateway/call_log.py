@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
@@ -111,24 +112,17 @@ class CallLog:
             await self._write(session, [SessionFinished("completed")], None)
 
     async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
-        if self._open_writer is None and session not in self._recorded:
-            await self._append(self.events, session, payloads, turn)
-            return
-        try:
-            async with self._turn:
-                if self._open_writer is None:
-                    await self._append(self.events, session, payloads, turn)
-                    return
-                with await asyncio.to_thread(self._open_writer) as events:
-                    await self._append(events, session, payloads, turn)
-        except LogError as error:
-            log.warning("the call %s could not be logged: %s", turn, error)
-
-    async def _append(
-        self, events: EventLog, session: str, payloads: Sequence[Payload], turn: str | None
-    ) -> None:
-        for payload in payloads:
+        write_to = self._open_writer
+        is_alone = write_to is None and session not in self._recorded
+        async with nullcontext() if is_alone else self._turn:
             try:
-                await events.append(session, payload, turn=turn)
+                opened = None if write_to is None else await asyncio.to_thread(write_to)
             except LogError as error:
-                log.warning("a record of the call %s could not be logged: %s", turn, error)
+                log.warning("the call %s could not be logged: %s", turn, error)
+                return
+            with nullcontext(self.events) if opened is None else opened as events:
+                for payload in payloads:
+                    try:
+                        await events.append(session, payload, turn=turn)
+                    except LogError as error:
+                        log.warning("a record of the call %s could not be logged: %s", turn, error)

@@ -317,7 +317,7 @@ def read_money(text: str) -> Decimal:
     try:
         money = Decimal(text)
     except InvalidOperation:
-        raise ValueError("must be an amount of money") from None
+        money = Decimal(-1)
     if not (money.is_finite() and money >= 0):
-        raise ValueError("must be an amount of money")
+        raise ValueError(f"must be an amount of money, not {text!r}")
     return money

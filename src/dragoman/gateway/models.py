@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,13 +13,12 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..calls import Operation
-from ..capabilities import Capabilities
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..events import Usage
 from ..messages import Issuer
 from ..middleware import Fallback
 from ..middleware.layer import walk
-from ..prices import Cost, PricedAs
+from ..prices import Cost
 from ..provider import HttpProvider, Model, Provider
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
@@ -198,51 +197,39 @@ class Models:
 
 def _describe_entry(name: str, entry: ModelEntry) -> dict[str, Any]:
     group, unused = entry.group, "not used yet"
-    candidates = () if group is None else group.candidates
-    return {
-        **_describe(name, entry.id, unused, entry.capabilities, entry.priced_as),
-        "strategy": None if group is None else group.strategy,
-        "candidates": [{"served_by": each.model, "state": unused} for each in candidates],
-    }
+    found = [] if group is None else [(each.model, unused) for each in group.candidates]
+    strategy = None if group is None else group.strategy
+    return _describe(name, entry.id, unused, entry, strategy, found)
 
 
 def _describe_model(name: str, model: Served, problem: str) -> dict[str, Any]:
     groups = [part for part in walk(model) if isinstance(part, Fallback)]
-    candidates = []
+    found = []
     for end in find_ends(model) if groups else ():
         causes = [each.availability.trigger(end.name, end.model) for each in groups]
         cause = next(filter(None, causes), None)
         state = problem if cause is None else f"circuit open: {cause}"
-        candidates.append({"served_by": f"{end.name}:{end.model}", "state": state})
+        found.append((f"{end.name}:{end.model}", state))
     target = "" if groups else f"{model.name}:{model.model}"
-    return {
-        **_describe(name, target, problem, model.capabilities, model.priced_as, model.operation),
-        "strategy": groups[0].strategy.name if groups else None,
-        "candidates": candidates,
-    }
+    strategy = groups[0].strategy.name if groups else None
+    return _describe(name, target, problem, model, strategy, found)
 
 
 def _describe(
-    name: str,
-    served_by: str,
-    state: str,
-    capabilities: Capabilities,
-    price: PricedAs,
-    operation: Operation = "chat",
-) -> dict[str, Any]:
-    cost = price.cost(Usage(0, 0, search_units=0))
+    name: str, served_by: str, state: str, model: ModelEntry | Served, strategy: str | None,
+    candidates: Sequence[tuple[str, str]],
+) -> dict[str, Any]:  # fmt: skip
+    cost = model.priced_as.cost(Usage(0, 0, search_units=0))
+    facts = asdict(model.capabilities).items()
     return {
         "name": name,
         "served_by": served_by,
-        "operation": operation,
         "state": state,
-        "capabilities": {
-            fact: value
-            for fact, value in asdict(capabilities).items()
-            if value.source != "unknown"
-        },
+        "capabilities": {fact: value for fact, value in facts if value.source != "unknown"},
         "price": cost.row if isinstance(cost, Cost) else None,
         "price_unknown": None if isinstance(cost, Cost) else cost.reason,
+        "strategy": strategy,
+        "candidates": [{"served_by": each, "state": its} for each, its in candidates],
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ _DAYS = 31
 _UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are exact
 _FAILED = "case when status >= 400 then 1 else 0 end"
 _EXACT = ("model", "key", "error")
-_ONLY = {"failed": "status >= 400", "unpriced": "unpriced > 0"}
+_ONLY = {"failed": "status >= 400", "answered": "status < 400", "unpriced": "unpriced > 0"}
+_SORTS = ("input", "output", "usd", "latency")
 _SUMS = f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd), sum(unpriced)"
 
 
@@ -162,20 +163,28 @@ class UsageBook:
             )
         return found
 
-    async def list_requests(self, since: int, wanted: Mapping[str, str], most: int) -> list[Row]:
+    async def list_requests(
+        self, since: int, wanted: Mapping[str, str], most: int, keys: Collection[str] | None = None
+    ) -> list[Row]:
         """Return the latest requests, of one ``model``, ``key`` or ``error`` if these are given.
 
-        ``failed`` and ``unpriced`` restrict them to such requests, and ``until`` is their end.
+        ``failed``, ``answered`` and ``unpriced`` restrict them to such requests, ``until`` is
+        their end, and ``keys`` are the keys that they may have. ``sort`` names a column whose
+        largest values come first.
         """
         where, values = ["at >= ?"], [since, *[wanted[each] for each in _EXACT if each in wanted]]
         where += [f"{each} = ?" for each in _EXACT if each in wanted]
+        if keys is not None:
+            where.append(f"key in ({', '.join(['null', *'?' * len(keys)])})")
+            values += keys
         where += [condition for name, condition in _ONLY.items() if name in wanted]
+        first = f"{wanted['sort']} desc, " if wanted.get("sort") in _SORTS else ""
         if wanted.get("until", "").isdigit():
             where.append("at < ?")
             values.append(int(wanted["until"]))
         rows = await self._select(
             f"select * from dragoman_requests where {' and '.join(where)} "  # noqa: S608 - our own
-            "order by at desc limit ?",
+            f"order by {first}at desc limit ?",
             (*values, most),
         )
         return [Row(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows]

@@ -3,6 +3,6 @@
 The gateway imports this package when the first page is requested.
 """
 
-from .site import make_site
+from .site import Site
 
-__all__ = ["make_site"]
+__all__ = ["Site"]

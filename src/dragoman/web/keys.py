@@ -1,4 +1,4 @@
-"""The keys of a gateway's clients on the page: list, create, change, rotate, block and revoke.
+"""The keys and teams of a gateway's clients on the page.
 
 A change does what ``dragoman keys gateway`` does, and leaves the same audit record.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import date, timedelta
-from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -25,9 +24,9 @@ _Count: TypeAlias = Annotated[int, Meta(ge=1)] | UnsetType | None
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that changes a key; a field that is missing stays as it is."""
+    """The body of a request that changes a key or a team; a missing field stays as it is."""
 
-    action: Literal["new", "change", "rotate", "block", "revoke"]
+    action: Literal["new", "change", "rotate", "block", "revoke", "team"]
     name: str
     team: str | UnsetType | None = UNSET
     models: Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
@@ -47,7 +46,7 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
             del fields[name]
         for name in ("budget_usd", "budget_usd_month"):
             if isinstance(fields.get(name), str):
-                fields[name] = _read_budget(name, fields[name])
+                fields[name] = read_money(fields[name])
         return fields
 
 
@@ -98,17 +97,12 @@ def _apply(store: KeyStore, change: KeyChange) -> dict[str, Any]:
     if change.action == "rotate":
         key, until = store.rotate(name, timedelta(hours=change.overlap_hours))
         return {"name": name, "key": key, "old_until": until}
-    if change.action == "revoke":
+    if change.action == "team":
+        store.set_team(name, fields.get("budget_usd_month"))
+    elif change.action == "revoke":
         store.revoke(name)
     elif change.action == "block":
         store.change(name, {"expires": date.today() - timedelta(days=1)})
     else:
         store.change(name, fields)
     return {"name": name}
-
-
-def _read_budget(name: str, value: str) -> Decimal:
-    try:
-        return read_money(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None

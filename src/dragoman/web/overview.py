@@ -11,9 +11,8 @@ from typing import Any
 from starlette.requests import Request
 
 from ..gateway.access import Service
-from ..gateway.keys import TEAM
 from ..gateway.ledger import Budget
-from ..gateway.usage import Sums, UsageBook
+from ..gateway.usage import Sums
 
 _HOUR = 3_600_000  # milliseconds
 # for each range, its length and the length of a bar, in milliseconds
@@ -27,11 +26,6 @@ _MOST_CALLS = 200
 _MOST_MODELS = 20  # models whose latency is read one by one
 
 
-def _find_book(service: Service) -> UsageBook:
-    assert service.usage is not None
-    return service.usage
-
-
 def _find_start(name: str, now: int) -> tuple[int, int]:
     """Return the start of a range, which is the start of a bar, and the length of a bar."""
     if name not in _RANGES:
@@ -42,7 +36,8 @@ def _find_start(name: str, now: int) -> tuple[int, int]:
 
 async def read_overview(service: Service, request: Request) -> dict[str, Any]:
     """Return the sums of the requests in a range, their latency, the budgets, and what runs now."""
-    book, now = _find_book(service), int(time.time() * 1000)
+    book, now = service.usage, int(time.time() * 1000)
+    assert book is not None
     since, step = _find_start(request.query_params.get("range", "24h"), now)
     await book.flush(service.live)
     rows = await book.sum_up(since, step)
@@ -64,10 +59,7 @@ def _describe(
     service: Service, budget: Budget, rows: Sequence[Sums], now: int, since: int
 ) -> dict[str, Any]:
     """Return a budget, and when it is exhausted if spending continues as in the range."""
-    keys = {budget.account}
-    if budget.account.startswith(TEAM) and service.keys is not None:
-        team = budget.account.removeprefix(TEAM)
-        keys = {key.id for key in service.keys.keys if key.team == team}
+    keys = _find_keys(service, budget.account)
     spent = sum([row.usd for row in rows if row.key in keys], Decimal(0))
     empty = None
     if budget.left <= 0:
@@ -75,14 +67,13 @@ def _describe(
     elif spent:
         empty = now + int(budget.left * (now - since) / spent)
     lasts = budget.period == "month" and (empty or 0) >= _find_next_month(now)
-    return {
-        "account": budget.account,
-        "period": budget.period,
-        "limit": budget.limit,
-        "left": budget.left,
-        "spent": spent,
-        "empty_at": None if lasts else empty,
-    }
+    return {**budget._asdict(), "spent": spent, "empty_at": None if lasts else empty}
+
+
+def _find_keys(service: Service, account: str) -> set[str]:
+    """Return the keys whose cost is added to an account of the ledger."""
+    keys = () if service.keys is None else service.keys.keys
+    return {key.id for key in keys if account in key.accounts}
 
 
 def _find_next_month(now: int) -> int:
@@ -92,12 +83,14 @@ def _find_next_month(now: int) -> int:
 
 
 async def list_calls(service: Service, request: Request) -> dict[str, Any]:
-    """Return the requests behind a number of the overview, the latest first."""
+    """Return the requests behind a number of the overview, the latest or the largest first."""
+    book = service.usage
+    assert book is not None
     query = dict(request.query_params)
     since, _ = _find_start(query.get("range", "24h"), int(time.time() * 1000))
     if query.get("since", "").isdigit():
         since = max(since, int(query["since"]))
-    book = _find_book(service)
+    keys = _find_keys(service, query["account"]) if "account" in query else None
     await book.flush(service.live)
-    rows = await book.list_requests(since, query, _MOST_CALLS + 1)
+    rows = await book.list_requests(since, query, _MOST_CALLS + 1, keys)
     return {"calls": rows[:_MOST_CALLS], "has_more": len(rows) > _MOST_CALLS}

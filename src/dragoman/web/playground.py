@@ -35,6 +35,7 @@ from ..wire import CODECS, Asked, Encoded, ReplyEncoder
 
 _CALL_KEY = b"x-call-key"
 _KEY = "$API_KEY"  # stands for the key of a model in what the page shows
+_UNSENT: dict[str, Any] = {"url": "", "headers": {}, "body": "", "notes": [], "refused": None}
 _WIRE = "dragoman"  # the name of the page's own format in records and metrics
 
 
@@ -182,25 +183,22 @@ async def preview(service: Service, asked: HttpAsked) -> dict[str, Any]:
 
 
 def _preview(name: str, end: Provider, question: Question, wire: str = "") -> dict[str, Any]:
-    encoded: Encoded | None = None
-    refused: str | None = None
-    try:
-        request = question.build(end.model)
-        encoded = end.preview(request)
-    except ProviderError as error:
-        refused = scrub(error.message)
     codec = getattr(end, "codec", None)
-    keys = {} if codec is None else codec.authorise(_KEY)
-    return {
+    shown = {
         "model": name,
         "served_by": f"{end.name}:{end.model}" if name else "",
         "wire": wire or getattr(codec, "wire", ""),
-        "url": "" if encoded is None else show_url(encoded.http.url),
-        "headers": {} if encoded is None else {**encoded.http.headers, **keys},
-        "body": "" if encoded is None else encoded.http.body.decode(),
-        "notes": [] if encoded is None else _list_notes(encoded),
-        "refused": refused,
+        **_UNSENT,
     }
+    try:
+        encoded = end.preview(question.build(end.model))
+    except ProviderError as error:
+        return {**shown, "refused": scrub(error.message)}
+    if encoded is None:
+        return shown
+    http, keys = encoded.http, {} if codec is None else codec.authorise(_KEY)
+    sent = {"url": show_url(http.url), "headers": {**http.headers, **keys}}
+    return {**shown, **sent, "body": http.body.decode(), "notes": _list_notes(encoded)}
 
 
 def _list_notes(encoded: Encoded) -> list[dict[str, Any]]:

@@ -39,33 +39,26 @@ _FILES = {
 }
 _STATE = "/ui/api/state"  # without a key, it reports only that one is needed
 _TRACES = "/ui/traces"
-_LARGEST = 64 * 1024 * 1024  # bytes of a request, which may contain a document
 
 Read = Callable[[Service, Request], Awaitable[Any]]
 
 
-def make_site(service: Service) -> ASGIApp:
-    """Return the ASGI application of the pages for the state of a gateway."""
-    return _Site(service)
+class Site:
+    """The ASGI application of the pages for the state of a gateway."""
 
-
-class _Site:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._chat = Chat(service)
-        reads: dict[str, Read] = {"state": _read_state, "models": _read_models}
-        changes: dict[str, Read] = {"preview": preview}
+        api = [("GET state", _read_state), ("GET models", _read_models), ("POST preview", preview)]
         if service.usage is not None:
-            reads |= {"overview": read_overview, "calls": list_calls}
+            api += [("GET overview", read_overview), ("GET calls", list_calls)]
         if find_store(service) is not None:
-            reads["keys"], changes["keys"] = list_keys, change_key
+            api += [("GET keys", list_keys), ("POST keys", change_key)]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
-        routes += [Route(f"/ui/api/{name}", self._answer(read)) for name, read in reads.items()]
-        routes += [
-            Route(f"/ui/api/{name}", self._answer(change), methods=["POST"])
-            for name, change in changes.items()
-        ]
-        routes.append(Route("/ui/api/chat", self._chat, methods=["POST"]))
+        most = service.bounds.body_bytes
+        for (method, _, name), make in [(named.partition(" "), make) for named, make in api]:
+            handle = self._answer(make)
+            routes.append(Route(f"/ui/api/{name}", handle, methods=[method], max_body_size=most))
+        routes.append(Route("/ui/api/chat", Chat(service), methods=["POST"]))
         if service.admin is not None and service.calls is not None:
             viewer = Viewer(service.calls.events, _TRACES, self._check)
             routes.append(Route(f"{_TRACES}/", self._send_viewer))
@@ -95,11 +88,8 @@ class _Site:
         is_foreign = site not in ("same-origin", "none") if site else origin is not None
         if is_foreign and (site or origin.partition("://")[2] != headers.get("host")):  # type: ignore[union-attr]
             return 403, "these pages are not for other sites"
-        if self._service.admin is None:
-            return None
-        if scope["path"] == _STATE and "authorization" not in headers:
-            return None
-        if self._service.is_admin(headers):
+        asks_state = scope["path"] == _STATE and "authorization" not in headers
+        if self._service.admin is None or asks_state or self._service.is_admin(headers):
             return None
         return 401, "the admin key is missing or wrong"
 
@@ -108,8 +98,6 @@ class _Site:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if request.method == "POST" and kind != "application/json":
                 return _refuse(415, "the body must be JSON")
-            if int(request.headers.get("content-length") or 0) > _LARGEST:
-                return _refuse(413, f"the body is longer than {_LARGEST} bytes")
             try:
                 made = await make(self._service, request)
             except (ProviderError, ValueError, LookupError) as error:

@@ -58,9 +58,8 @@ function decisionForm(question) {
 async function answer(question, decision, status) {
   status.textContent = "Sending…";
   try {
-    const sent = await fetch("api/answer", { method: "POST", headers: { "Content-Type": "application/json", "X-Approval-Token": approvalToken },
+    await request("api/answer", { method: "POST", headers: { "Content-Type": "application/json", "X-Approval-Token": approvalToken },
       body: JSON.stringify({ session: question.session, intent: question.intent_id, ...decision }) });
-    const body = await sent.json();
-    status.textContent = sent.ok ? "Sent; the session takes it from here." : visible(body.error || String(sent.status));
+    status.textContent = "Sent; the session takes it from here.";
   } catch (error) { status.textContent = visible(String(error.message || error)); }
 }

@@ -189,6 +189,37 @@ function money(amount) {
   return "$" + (value === 0 ? "0" : value < 0.01 ? String(Number(value.toPrecision(3))) : value.toFixed(value < 1 ? 4 : 2));
 }
 
+// --- parts of pages ---------------------------------------------------------------------------
+
+// A table; a cell is text, a number in { n }, or an element. Numbers are set to the right.
+function table(label, heads, rows, empty) {
+  const cell = (tag, value, facts) => (value?.n !== undefined ? h(tag, { ...facts, class: "n" }, value.n) : h(tag, facts, value));
+  if (!rows.length) return h("p", { class: "soft" }, empty || "Nothing yet.");
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head) => cell("th", head, { scope: "col" })))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => cell("td", value)))))));
+}
+
+// Figures in a row: each a name, a value, and what is said below it.
+const figures = (rows) => rows.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null)));
+
+// Buttons of which one is pressed; the names are the keys of the words.
+const choices = (words, current, choose) => Object.entries(words).map(([name, text]) =>
+  h("button", { type: "button", "data-name": name, "aria-pressed": String(name === current), on: () => choose(name) }, text));
+
+function complain(error) {
+  $("trouble").hidden = !error;
+  $("trouble").textContent = error ? visible(String(error.message || error)) : "";
+}
+
+// Ask the server. A page behind a key defines the headers that carry it.
+async function request(url, { headers, ...options } = {}) {
+  const answer = await fetch(url, { cache: "no-store", ...options, headers: { ...globalThis.siteHeaders?.(), ...headers } });
+  if (answer.ok) return answer;
+  const { error } = await answer.json().catch(() => ({}));
+  throw Object.assign(new Error(error?.message || error || `the server answered ${answer.status}`), { status: answer.status });
+}
+
 // --- light and dark ---------------------------------------------------------------------------
 
 function switchTheme() {
@@ -199,3 +230,5 @@ function switchTheme() {
 }
 
 try { const theme = localStorage.getItem("theme"); if (theme) document.documentElement.dataset.theme = theme; } catch { /* the system's, then */ }
+$("theme").addEventListener("click", switchTheme);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); document.querySelector(event.target.getAttribute("href")).focus(); });

@@ -19,10 +19,7 @@ function showCost(cost, calls, unpriced) {
 
 async function ask(name, facts) {
   if (DATA) return lookUp(name, facts);
-  const answer = await fetch(`api/${name}?${new URLSearchParams(facts)}`, { cache: "no-store", headers: globalThis.siteHeaders?.() || {} });
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error || `the server answered ${answer.status}`);
-  return body;
+  return (await request(`api/${name}?${new URLSearchParams(facts)}`)).json();
 }
 
 function lookUp(name, facts) {
@@ -41,11 +38,6 @@ function lookUp(name, facts) {
 function texts(value) {
   if (typeof value === "string") return [value];
   return value && typeof value === "object" ? Object.values(value).flatMap(texts) : [];
-}
-
-function complain(error) {
-  $("trouble").hidden = !error;
-  $("trouble").textContent = error ? visible(String(error.message || error)) : "";
 }
 
 // --- the list of sessions ----------------------------------------------------------------------
@@ -105,12 +97,9 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 async function showTools(token) {
   const { models } = await ask("tools", {});
   if (token !== state.token) return;
-  const rate = ({ share, interval }) => h("td", {}, percent(share), h("small", {}, ` ${interval.map(percent).join(" to ")}`));
-  const rows = models.map((each) => h("tr", {}, h("td", {}, each.name), h("td", {}, each.server || ""), h("td", {}, number(each.calls)),
-    Object.keys(FAULTS).map((name) => rate(each[name]))));
-  const heads = ["Model", "Server", "Calls", ...Object.values(FAULTS)].map((name) => h("th", { scope: "col" }, name));
-  $("rates").replaceChildren(models.length ? h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows))
-    : h("p", { class: "nothing" }, "The log has no tool calls."));
+  const rate = ({ share, interval }) => [percent(share), h("small", {}, ` ${interval.map(percent).join(" to ")}`)];
+  const rows = models.map((each) => [each.name, each.server || "", number(each.calls), ...Object.keys(FAULTS).map((name) => rate(each[name]))]);
+  $("rates").replaceChildren(table("Quality of tool calls", ["Model", "Server", "Calls", ...Object.values(FAULTS)], rows, "The log has no tool calls."));
 }
 
 // --- one session -------------------------------------------------------------------------------
@@ -194,8 +183,7 @@ async function showTotals(token) {
     ["Cost", cost, known && totals.unpriced ? `+ ${number(totals.unpriced)} unknown` : ""],
     ["Tool calls", number(totals.proposed), `${number(totals.allowed)} allowed, ${number(totals.denied)} denied, ${number(totals.ran)} ran`],
   ];
-  $("totals").replaceChildren(...rows.map(([name, value, more]) =>
-    h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
+  $("totals").replaceChildren(...figures(rows));
 }
 
 async function checkChain(token) {
@@ -216,12 +204,8 @@ async function checkChain(token) {
 const FILTERS = { all: "All", tools: "Tools", calls: "Model calls", messages: "Messages", odd: "Evidence problems" };
 function showFilters() {
   const focused = $("filters").contains(document.activeElement) ? document.activeElement.dataset.name : null;
-  $("filters").replaceChildren(...Object.entries(FILTERS).map(([name, words]) => {
-    const button = h("button", { type: "button", "aria-pressed": String(state.filter === name), on: () => choose(name) },
-      name === "odd" && state.odd ? `${words} (${number(state.odd)})` : words);
-    button.dataset.name = name;
-    return button;
-  }));
+  const odd = state.odd ? { odd: `${FILTERS.odd} (${number(state.odd)})` } : {};
+  $("filters").replaceChildren(...choices({ ...FILTERS, ...odd }, state.filter, choose));
   if (focused) $("filters").querySelector(`[data-name="${focused}"]`)?.focus();
 }
 
@@ -363,11 +347,9 @@ document.addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-$("theme").addEventListener("click", switchTheme);
 $("window-close").addEventListener("click", () => $("window").close());
 $("window").addEventListener("click", (event) => { if (event.target === $("window")) $("window").close(); });
 $("more").addEventListener("click", () => readOn(state.token).catch(complain));
-document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("timeline").focus(); });
 let typing = 0;
 const soon = (act) => { clearTimeout(typing); typing = setTimeout(act, 150); };
 for (const id of ["search", "by-model"]) $(id).addEventListener("input", () => soon(() => listSessions()));

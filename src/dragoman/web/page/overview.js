@@ -4,6 +4,7 @@
 const RANGES = { "1h": "Hour", "24h": "Day", "7d": "Week", "31d": "Month" };
 const total = (rows, name) => rows.reduce((sum, row) => sum + Number(row[name]), 0);
 const when = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
+const SORTS = { input: "most tokens in first", output: "most tokens out first", usd: "most expensive first", latency: "slowest first" };
 const callsLink = (range, facts, text) => h("a", { href: `#calls?${new URLSearchParams({ range, ...facts })}` }, text);
 
 // An unknown price is not zero: it is counted apart.
@@ -30,8 +31,7 @@ function roundUp(value) {
 function chart(title, data, value, write, range) {
   const slots = Array.from({ length: Math.floor((data.now - data.since) / data.step) + 1 }, (_, at) => data.since + at * data.step);
   const sums = slots.map((at) => value(data.rows.filter((row) => row.slot * data.step === at)));
-  const highest = Math.max(...sums);
-  const top = roundUp(highest);
+  const highest = Math.max(...sums), top = roundUp(highest);
   const label = (at) => new Date(at).toISOString().slice(...(data.step < 86_400_000 ? [11, 16] : [5, 10]));
   const bars = slots.map((at, index) => h("a", {
     href: `#calls?${new URLSearchParams({ range, since: at, until: at + data.step })}`, class: "bar-slot", tabindex: sums[index] ? "0" : "-1",
@@ -56,24 +56,24 @@ site.pages.overview = async (main, query, isCurrent) => {
   const range = RANGES[query.get("range")] ? query.get("range") : "24h";
   const data = await site.ask("overview", { query: { range } });
   if (!isCurrent()) return;
-  const { rows } = data, requests = total(rows, "requests"), failed = total(rows, "failed"), unpriced = total(rows, "unpriced");
-  const latency = (found) => (found ? `${duration(found.p50)} / ${duration(found.p95)}` : "—");
-  const figures = [
-    ["Requests", callsLink(range, {}, number(requests)), data.live.length ? `${number(data.live.length)} under way` : ""],
-    ["Spend", spend(rows), unpriced ? callsLink(range, { unpriced: 1 }, `${plural(unpriced, "call")} without a known price`) : ""],
-    ["Tokens in", number(total(rows, "input"))], ["Tokens out", number(total(rows, "output"))],
-    ["Latency p50 / p95", latency(data.latency)],
-    ["Failed", failed ? callsLink(range, { failed: 1 }, number(failed)) : "0", requests ? `${((100 * failed) / requests).toFixed(1)} %` : ""],
-  ];
+  const { rows } = data;
+  // Each number of some rows as a link to the calls behind it; what a number sums up comes first there.
+  const count = (of, facts, latency) => {
+    const link = (name, text, more) => ({ n: callsLink(range, { ...facts, ...more }, text ?? number(total(of, name))) });
+    return { requests: link("requests"), failed: total(of, "failed") ? link("failed", null, { failed: 1 }) : { n: "0" }, input: link("input", null, { sort: "input" }), output: link("output", null, { sort: "output" }),
+      spend: link("usd", spend(of), { sort: "usd" }), latency: latency ? link("", `${duration(latency.p50)} / ${duration(latency.p95)}`, { answered: 1, sort: "latency" }) : { n: "—" } };
+  };
+  const all = count(rows, {}, data.latency), requests = total(rows, "requests"), unpriced = total(rows, "unpriced");
+  const shown = [["Requests", all.requests.n, data.live.length ? `${number(data.live.length)} under way` : ""],
+    ["Spend", all.spend.n, unpriced ? callsLink(range, { unpriced: 1 }, `${plural(unpriced, "call")} without a known price`) : ""],
+    ["Tokens in", all.input.n], ["Tokens out", all.output.n], ["Latency p50 / p95", all.latency.n],
+    ["Failed", all.failed.n, requests ? `${((100 * total(rows, "failed")) / requests).toFixed(1)} %` : ""]];
   const usage = (name, head) => table(`By ${head.toLowerCase()}`, [head, { n: "Requests" }, { n: "Failed" }, { n: "Tokens in" }, { n: "Tokens out" }, { n: "Spend" }, ...(name === "model" ? [{ n: "p50 / p95" }] : [])],
-    group(rows, name).map(([value, of]) => [value || "no key", { n: callsLink(range, { [name]: value }, number(total(of, "requests"))) },
-      { n: total(of, "failed") ? callsLink(range, { [name]: value, failed: 1 }, number(total(of, "failed"))) : "0" },
-      { n: number(total(of, "input")) }, { n: number(total(of, "output")) }, { n: spend(of) },
-      ...(name === "model" ? [{ n: latency(data.latency_of[value]) }] : [])]));
+    group(rows, name).map(([value, of]) => [value || "no key", ...Object.values(count(of, { [name]: value }, data.latency_of[value])).slice(0, name === "model" ? 6 : 5)]));
   main.replaceChildren(h("div", { class: "sheet" },
     h("header", { class: "bar" }, h("h1", {}, "Overview"), h("div", { class: "filters", role: "group", "aria-label": "Time" },
-      Object.entries(RANGES).map(([name, words]) => h("button", { type: "button", "aria-pressed": String(name === range), on: () => { location.hash = `overview?range=${name}`; } }, words)))),
-    h("dl", { id: "totals" }, figures.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null)))),
+      choices(RANGES, range, (name) => { location.hash = `overview?range=${name}`; }))),
+    h("dl", { id: "totals" }, figures(shown)),
     h("div", { class: "charts" },
       chart("Requests", data, (of) => total(of, "requests"), (value) => number(value), range),
       chart("Spend with a known price", data, (of) => total(of, "usd"), (value) => `$${Number(value.toPrecision(2))}`, range)),
@@ -81,7 +81,7 @@ site.pages.overview = async (main, query, isCurrent) => {
     h("h2", {}, "Errors"), table("Errors", ["Error", { n: "Requests" }], group(rows.filter((row) => row.error), "error").map(([name, of]) =>
       [name, { n: callsLink(range, { error: name }, number(total(of, "requests"))) }]), "No errors."),
     h("h2", {}, "Budgets"), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
-      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: money(each.left) },
+      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { account: each.account, sort: "usd" }, money(each.left)) },
         each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
     data.live.length ? [h("h2", {}, "Under way"), table("Under way", ["Key", "Model", { n: "Time" }, { n: "Bytes sent" }], data.live.map((each) =>
       [each.key || "no key", each.model, { n: duration(each.seconds * 1000) }, { n: number(each.bytes) }]))] : null));
@@ -91,14 +91,14 @@ site.pages.calls = async (main, query, isCurrent) => {
   const facts = Object.fromEntries(query);
   const { calls, has_more: hasMore } = await site.ask("calls", { query: facts });
   if (!isCurrent()) return;
-  const words = [facts.model, facts.key, facts.error, facts.failed && "failed", facts.unpriced && "price unknown", facts.since && `from ${when(Number(facts.since))} UTC`].filter(Boolean);
+  const words = [facts.model, facts.key, facts.account, facts.error, SORTS[facts.sort], facts.answered && "answered", facts.failed && "failed", facts.unpriced && "price unknown", facts.since && `from ${when(Number(facts.since))} UTC`].filter(Boolean);
   main.replaceChildren(h("div", { class: "sheet" }, h("p", {}, h("a", { href: `#overview?range=${facts.range || "24h"}` }, "← Overview")),
     h("h1", {}, "Calls"), h("p", { class: "chips" }, words.map((each) => h("span", { class: "chip" }, each))),
     table("Calls", ["Time (UTC)", "Model", "Key", "Outcome", { n: "Tokens" }, { n: "Cost" }, { n: "Latency" }, "Records"], calls.map((each) => [
       when(each.at), each.model, each.key || "no key", each.error ? h("span", { class: "chip bad" }, each.error) : String(each.status),
       { n: `${number(each.input)} → ${number(each.output)}` }, { n: each.unpriced ? "unknown" : money(each.usd) }, { n: duration(each.latency) },
       each.session && site.facts.pages.includes("traces") ? h("a", { href: `ui/traces/#${encodeURIComponent(each.session)}`, title: each.id }, "Trace") : each.id]), "No calls."),
-    hasMore ? h("p", { class: "soft" }, `The latest ${calls.length} are shown.`) : null));
+    hasMore ? h("p", { class: "soft" }, `The first ${calls.length} are shown.`) : null));
 };
 
 // --- models --------------------------------------------------------------------------------------
@@ -129,7 +129,8 @@ site.pages.models = async (main, query, isCurrent) => {
 // --- keys ----------------------------------------------------------------------------------------
 
 const FIELDS = { team: ["Team", "text"], models: ["Models, such as fast, anthropic:*", "text"], budget_usd: ["Budget in all, USD", "text"], budget_usd_month: ["Budget a month, USD", "text"],
-  requests_per_minute: ["Requests a minute", "number"], tokens_per_minute: ["Tokens a minute", "number"], max_concurrency: ["Calls at a time", "number"], expires: ["Last day", "date"] };
+  requests_per_minute: ["Requests a minute", "number"], tokens_per_minute: ["Tokens a minute", "number"], max_concurrency: ["Calls at a time", "number"], expires: ["Last day", "date"], on_loss: ["Fields that a model's wire lacks", ["warn", "drop", "reject"]] };
+const AMOUNT = { pattern: "[0-9]+([.][0-9]+)?", title: "An amount such as 20 or 0.50" };
 
 function readFields(form, before) {
   const fields = {};
@@ -156,8 +157,10 @@ site.pages.keys = async (main, query, isCurrent) => {
   }
   const inputs = (key) => Object.entries(FIELDS).map(([name, [words, kind]]) => {
     const value = key ? (name === "models" ? key.models.join(", ") : key[name] ?? "") : "";
-    return h("label", {}, words, h("input", { name, type: kind, min: kind === "number" ? "1" : null, pattern: name.startsWith("budget") ? "[0-9]+([.][0-9]+)?" : null, title: name.startsWith("budget") ? "An amount such as 20 or 0.50" : null, value: String(value), autocomplete: "off" }));
+    return h("label", {}, words, Array.isArray(kind) ? h("select", { name }, kind.map((each) => h("option", { selected: each === value }, each)))
+      : h("input", { name, type: kind, min: kind === "number" ? "1" : null, ...(name.startsWith("budget") ? AMOUNT : {}), value: String(value), autocomplete: "off" }));
   });
+  const onSubmit = (form, body) => form.addEventListener("submit", (event) => { event.preventDefault(); change(body(form.elements), form); });
   function form(key) {
     const element = h("form", { class: "grid" }, key ? null : h("label", {}, "Name", h("input", { name: "name", required: true, autocomplete: "off" })), inputs(key),
       h("p", { class: "note", role: "alert" }), h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, key ? "Save limits" : "Create"),
@@ -165,18 +168,19 @@ site.pages.keys = async (main, query, isCurrent) => {
           h("label", { class: "inline" }, "old key valid for", h("input", { name: "overlap", type: "number", min: "0", value: "24" }), "hours"),
           h("button", { type: "button", class: "button", on: () => change(key.blocked ? { action: "change", name: key.id, expires: null } : { action: "block", name: key.id }, element) }, key.blocked ? "Unblock" : "Block"),
           h("button", { type: "button", class: "button danger", on: (event) => { if (event.target.dataset.sure) change({ action: "revoke", name: key.id }, element); else { event.target.dataset.sure = 1; event.target.textContent = "Revoke for good?"; } } }, "Revoke")] : null));
-    element.addEventListener("submit", (event) => {
-      event.preventDefault();
-      change({ action: key ? "change" : "new", name: key ? key.id : element.elements.name.value.trim(), ...readFields(element, key) }, element);
-    });
+    onSubmit(element, ({ name }) => ({ action: key ? "change" : "new", name: key ? key.id : name.value.trim(), ...readFields(element, key) }));
     return element;
   }
+  const teamForm = h("form", { class: "grid" }, h("label", {}, "Team", h("input", { name: "name", required: true, list: "teams", autocomplete: "off" })), h("datalist", { id: "teams" }, teams.map((each) => h("option", { value: each.id }))),
+    h("label", {}, "Budget a month, USD; empty for none", h("input", { name: "budget", ...AMOUNT, autocomplete: "off" })), h("p", { class: "note", role: "alert" }), h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Save team")));
+  onSubmit(teamForm, ({ name, budget }) => ({ action: "team", name: name.value.trim(), budget_usd_month: budget.value.trim() || null }));
   const limits = (key) => [key.budget_usd && `${money(key.budget_usd)} in all`, key.budget_usd_month && `${money(key.budget_usd_month)} a month`, key.requests_per_minute && `${number(key.requests_per_minute)} requests/min`,
     key.tokens_per_minute && `${number(key.tokens_per_minute)} tokens/min`, key.max_concurrency && `${key.max_concurrency} at a time`, key.team && `team ${key.team}`].filter(Boolean).join(", ");
   main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Keys")), said,
     h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New key")), form(null)),
     h("div", { class: "stack" }, keys.map((key) => h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, key.id), h("span", { class: "gist" }, `${key.models.join(", ").replace(/^\*$/, "all models")}${limits(key) ? ` · ${limits(key)}` : ""}`),
       key.blocked ? h("span", { class: "chip bad" }, "blocked") : key.old_until && new Date(key.old_until) > new Date() ? h("span", { class: "chip wait" }, "two keys valid") : h("span", { class: "chip good" }, "valid")), form(key)))),
-    teams.length ? [h("h2", {}, "Teams"), table("Teams", ["Team", { n: "Budget a month" }], teams.map((each) => [each.id, { n: each.budget_usd_month ? money(each.budget_usd_month) : "none" }]))] : null,
+    h("h2", {}, "Teams"), table("Teams", ["Team", { n: "Budget a month" }], teams.map((each) => [each.id, { n: each.budget_usd_month ? money(each.budget_usd_month) : "none" }]), "No teams."),
+    h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New or changed team")), teamForm),
     h("h2", {}, "Changes"), table("Changes", ["Time (UTC)", "By", "Action", "Key", "Change"], audit.map((each) => [when(each.at), each.actor, each.action, each.subject, h("code", {}, JSON.stringify(each.detail))]))));
 };

@@ -69,8 +69,8 @@ async function submit(event) {
   event?.preventDefault();
   const draft = readDraft();
   if (!draft || play.panes.some((pane) => pane.control)) return;
-  try { readSettings(); } catch (error) { return trouble(error); }
-  trouble(null);
+  try { readSettings(); } catch (error) { return complain(error); }
+  complain(null);
   show("talk");
   const shown = play.files;
   Object.assign(play, { files: [] });
@@ -175,15 +175,9 @@ function busy() {
   if (!running) refresh();
 }
 
-function trouble(error) {
-  const place = pick(".playground-trouble");
-  place.hidden = !error;
-  place.textContent = error ? visible(error.message) : "";
-}
-
 // --- what is sent, plan, copy --------------------------------------------------------------------
 
-function refresh() { clearTimeout(play.timer); play.timer = setTimeout(() => showView().catch(trouble), 250); }
+function refresh() { clearTimeout(play.timer); play.timer = setTimeout(() => showView().catch(complain), 250); }
 
 async function showView() {
   const place = pick(".view");
@@ -196,7 +190,7 @@ async function showView() {
   const others = site.facts.models.filter((name) => name !== one.model);
   const target = other?.model || play.fields.target || others[0] || one.model;
   const models = play.view === "plan" ? [target] : play.panes.map((pane) => pane.model);
-  trouble(null);
+  complain(null);
   if (!question.messages.length) { place.replaceChildren(h("p", { class: "soft" }, "Write a message first: then this shows the request before it is sent.")); return; }
   const wanted = play.view;
   const { sent } = await site.ask("preview", { query: models.map((name) => ["model", name]), body: question });
@@ -291,7 +285,7 @@ function writeCommand({ messages, tools, config, response_schema: schema }, entr
 
 function show(view) {
   play.view = view;
-  for (const button of $("main").querySelectorAll(".filters button")) button.setAttribute("aria-pressed", String(button.dataset.view === view));
+  for (const button of $("main").querySelectorAll(".filters button")) button.setAttribute("aria-pressed", String(button.dataset.name === view));
   refresh();
 }
 
@@ -322,21 +316,17 @@ site.pages.playground = async (main) => {
     return h("label", {}, words, select);
   };
   const numeric = (name, words, facts) => field(name, words, h("input", { type: "number", ...facts }));
-  const prompt = h("textarea", { id: "prompt", rows: 2, placeholder: "Write a message. Enter sends it, Shift-Enter begins a line." });
+  const prompt = h("textarea", { id: "prompt", rows: 2, "aria-label": "Message", placeholder: "Write a message. Enter sends it, Shift-Enter begins a line." });
   prompt.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); });
   const file = h("input", { type: "file", multiple: true, accept: "image/*,application/pdf", "aria-label": "Attach an image or a PDF" });
-  file.addEventListener("change", () => attach(file.files).then(() => { file.value = ""; }).catch(trouble));
+  file.addEventListener("change", () => attach(file.files).then(() => { file.value = ""; }).catch(complain));
   const callKey = h("input", { type: "password", autocomplete: "new-password", placeholder: "dg-…" });
   callKey.value = sessionStorage.getItem("call-key") || "";
   callKey.addEventListener("input", () => sessionStorage.setItem("call-key", callKey.value.trim()));
-  const composer = h("form", { class: "composer" }, h("div", { class: "files chips" }), field("prompt", h("span", { class: "hidden" }, "Message"), prompt), h("div", { class: "row" }, h("label", { class: "button attach" }, "Attach", file), h("button", { id: "send", class: "primary", type: "submit" }, "Send")));
+  const composer = h("form", { class: "composer" }, h("div", { class: "files chips" }), field("prompt", null, prompt), h("div", { class: "row" }, h("label", { class: "button attach" }, "Attach", file), h("button", { id: "send", class: "primary", type: "submit" }, "Send")));
   composer.addEventListener("submit", submit);
   main.replaceChildren(
-    h("header", { class: "bar" }, h("h1", {}, "Playground"), h("div", { class: "filters", role: "group", "aria-label": "Show" }, Object.entries(VIEWS).map(([name, words]) => {
-      const button = h("button", { type: "button", "aria-pressed": String(name === play.view), on: () => show(name) }, words);
-      button.dataset.view = name;
-      return button;
-    }))),
+    h("header", { class: "bar" }, h("h1", {}, "Playground"), h("div", { class: "filters", role: "group", "aria-label": "Show" }, choices(VIEWS, play.view, show))),
     h("div", { class: "chosen" }, choose(0, "Model"), choose(1, "Compare with"), needsKey ? h("form", {}, h("input", { autocomplete: "username", value: "key", hidden: true }), h("label", {}, "Gateway key that pays", callKey)) : null,
       h("button", { class: "button", type: "button", on: () => { play.panes.forEach((pane) => { pane.control?.abort(); Object.assign(pane, { messages: [], conversation: "" }); pane.log.replaceChildren(); }); refresh(); } }, "New conversation")),
     h("details", { class: "settings" }, h("summary", {}, "System prompt, settings, tools, schema"), h("div", { class: "grid" },
@@ -344,7 +334,7 @@ site.pages.playground = async (main) => {
       field("reasoning", "Reasoning", h("select", {}, ["", "off", "minimal", "low", "medium", "high"].map((name) => h("option", { value: name }, name || "by default")))),
       field("tools", "Tools (JSON list); calls are shown, never executed", h("textarea", { rows: 4, spellcheck: "false", placeholder: '[{"name": "weather", "description": "…", "parameters": {"type": "object", "properties": {}}}]' })),
       field("schema", "Schema of the answer (JSON Schema)", h("textarea", { rows: 4, spellcheck: "false", placeholder: '{"type": "object", "properties": {}}' })))),
-    h("p", { class: "trouble playground-trouble", role: "alert", hidden: true }), h("div", { class: "panes" }), h("div", { class: "view", hidden: true }), composer);
+    h("p", { id: "trouble", class: "trouble", role: "alert", hidden: true }), h("div", { class: "panes" }), h("div", { class: "view", hidden: true }), composer);
   drawPanes();
   showFiles();
   prompt.focus();

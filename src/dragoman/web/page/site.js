@@ -14,22 +14,14 @@ const site = (() => {
     sessionStorage.setItem("key", found[1]);
     history.replaceState(null, "", location.pathname + "#playground");
   }
-  const headers = () => {
+  globalThis.siteHeaders = () => {
     const key = sessionStorage.getItem("key");
     return key ? { Authorization: `Bearer ${key}` } : {};
   };
 
-  async function send(name, { query, body, signal, more } = {}) {
-    const sent = { cache: "no-store", headers: { ...headers(), ...more }, signal };
-    if (body !== undefined) {
-      Object.assign(sent, { method: "POST", body: JSON.stringify(body) });
-      sent.headers["Content-Type"] = "application/json";
-    }
-    const answer = await fetch(`${root}ui/api/${name}${query ? `?${new URLSearchParams(query)}` : ""}`, sent);
-    if (answer.ok) return answer;
-    const said = await answer.json().catch(() => ({}));
-    const error = new Error(said.error?.message || said.error || `the server answered ${answer.status}`);
-    throw Object.assign(error, { status: answer.status });
+  function send(name, { query, body, signal, more } = {}) {
+    const posted = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...more } };
+    return request(`${root}ui/api/${name}${query ? `?${new URLSearchParams(query)}` : ""}`, { ...posted, signal });
   }
   const ask = async (name, options) => (await send(name, options)).json();
 
@@ -90,7 +82,7 @@ const site = (() => {
     const link = event.target.closest?.("a[download]");
     if (!link || link.href.startsWith("blob:")) return;
     event.preventDefault();
-    const saved = h("a", { download: link.download, href: URL.createObjectURL(await (await fetch(link.href, { headers: headers() })).blob()) });
+    const saved = h("a", { download: link.download, href: URL.createObjectURL(await (await request(link.href)).blob()) });
     saved.click();
     setTimeout(() => URL.revokeObjectURL(saved.href), 10_000);
   });
@@ -100,22 +92,6 @@ const site = (() => {
     if (link) link.click();
     else if (event.key === "t" && !inTraces) switchTheme();
   });
-  if (!inTraces) {
-    $("theme").addEventListener("click", switchTheme);
-    document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
-  }
   addEventListener("DOMContentLoaded", start);
-  return { ask, send, headers, pages, get facts() { return facts; } };
+  return { ask, send, pages, get facts() { return facts; } };
 })();
-globalThis.siteHeaders = site.headers;
-
-// --- parts of pages ------------------------------------------------------------------------------
-
-// A table; a cell is text, a number in { n }, or an element. Numbers are set to the right.
-function table(label, heads, rows, empty) {
-  const cell = (tag, value) => value?.n !== undefined ? h(tag, { class: "n" }, value.n) : h(tag, {}, value);
-  if (!rows.length) return h("p", { class: "soft" }, empty || "Nothing yet.");
-  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: head.n !== undefined ? "n" : null }, head.n ?? head)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => cell("td", value)))))));
-}
