@@ -181,7 +181,20 @@ def test_every_address_is_a_service_of_a_shared_network() -> None:
             assert int(port.split(":")[-1]) in PORTS[name]
 
 
-def test_compose_confines_the_gateways_and_pins_every_image() -> None:
+VERSION = r":v?\d+\.\d+[\w.]*$|@sha256:[0-9a-f]{64}$"
+CHART_VERSION = r":\{\{ \.Values\.image\.tag \| default \.Chart\.AppVersion \}\}$"
+
+
+def test_every_image_is_named_with_its_version() -> None:
+    files = [DEPLOY / "compose.yaml", *CHART.glob("templates/*.yaml")]
+    named = [re.findall(r"^ *image: (.+)$", file.read_text(), re.MULTILINE) for file in files]
+    images = [each for found in named for each in found]
+    assert len(images) == len({service["image"] for service in SERVICES.values()}) + 1
+    for image in images:
+        assert re.search(f"{VERSION}|{CHART_VERSION}", image), image
+
+
+def test_compose_confines_the_gateways() -> None:
     for name in GATEWAYS:
         assert SERVICES[name]["read_only"] is True
         assert SERVICES[name]["cap_drop"] == ["ALL"]
@@ -190,8 +203,6 @@ def test_compose_confines_the_gateways_and_pins_every_image() -> None:
         limits = [each.partition("=")[2] for each in options if each.startswith("--max-conn")]
         assert len(limits) == 2
         assert limits[0] == limits[1]  # every connection comes from the proxy
-    for name, service in SERVICES.items():
-        assert re.search(r":v?\d+\.\d+", service["image"]), name
     assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
 
 
