@@ -469,7 +469,14 @@ def said(
     # contain them.
     if "whole_order" in losses and heard.error is not None:
         losses |= {"whole"}
-    lines = [line for event in heard.events for line in _line(event, wire, losses)]
+    lines: list[tuple[Any, ...]] = []
+    text = ""  # the input of the last call
+    for event in heard.events:
+        if isinstance(event, d.ToolUseStart):
+            text = ""
+        elif isinstance(event, d.ToolUseInputDelta):
+            text += event.partial_json
+        lines += _line(event, wire, losses, is_blank=not text.strip())
     if hidden:
         losses |= {"open_calls"}
         lines = [(*line[:3], None) if line[0] == "end" else line for line in lines]
@@ -542,7 +549,9 @@ def _class(error: d.ProviderError, wire: Wire, hidden: bool) -> str:
     return wire.errors.get(type(error), type(error)).__name__
 
 
-def _line(event: d.Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, ...]]:
+def _line(
+    event: d.Event, wire: Wire, losses: frozenset[str], *, is_blank: bool
+) -> list[tuple[Any, ...]]:
     block = (
         ()
         if losses & {"blocks", "deltas", "whole_order"}
@@ -564,11 +573,8 @@ def _line(event: d.Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any,
     if isinstance(event, d.ToolUseInputDelta):
         return [] if "raw_input" in losses else [("input", event.partial_json, *block)]
     if isinstance(event, d.ToolUseEnd):
-        empty = (
-            event.intent is not None
-            and not event.intent.raw_input_text.strip()
-            and "empty_input" in losses
-        )
+        is_complete = event.problem in (None, "unknown_tool", "invalid_arguments")
+        empty = is_complete and is_blank and "empty_input" in losses
         more = [("input", "{}", *block)] if empty and "raw_input" not in losses else []
         problem = "cut" if event.problem and "cut_input" in losses else event.problem
         final = None if problem == "cut" else event.final_input

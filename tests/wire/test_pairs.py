@@ -256,11 +256,14 @@ def test_any_request_round_trips(wire: str, data: st.DataObject) -> None:
 
 ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
 BARE = [("tool_start", (0, "a", "any")), ("block_end", (0,))]
+UNOFFERED = [("tool_start", (0, "a", "unknown")), ("block_end", (0,))]
 EMPTY = [("tool_start", (0, "a", "any")), ("tool_input", (0, "{}"))]
 
 
 @pytest.mark.exhaustive
 @example(BARE, "length", True, d.Usage())
+@example(UNOFFERED, "length", True, d.Usage())
+@example(UNOFFERED, "length", False, d.Usage())
 @example(BARE, "content_filter", True, d.Usage())
 @example(EMPTY, "content_filter", False, d.Usage())
 @given(

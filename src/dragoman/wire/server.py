@@ -473,8 +473,8 @@ class CallFacts(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The call's input as JSON text; clients expect ``{}`` for a valid call without input."""
-        return self.text + "{}" if self.is_blank and self.end.intent is not None else self.text
+        """The call's input as JSON text; clients expect ``{}`` for a complete call without it."""
+        return self.text + "{}" if self.is_blank and self.is_object else self.text
 
 
 class BodyEncoder(ReplyEncoder):

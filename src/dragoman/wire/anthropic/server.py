@@ -83,14 +83,13 @@ class _StreamEncoder(_Encoder):
         return named_frame({"type": "message_delta", "delta": delta, "usage": usage})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
-        if event.problem in ("interrupted", "cancelled") or (
-            event.problem and self.calls[-1].is_blank
-        ):
-            # A truncated call, or an invalid one without input, gets no stop event, which would
+        call = self.calls[-1]
+        if event.problem in ("interrupted", "cancelled") or (call.is_blank and not call.is_object):
+            # A truncated call, or a malformed one without input, gets no stop event, which would
             # make it look complete.
             self._is_open = False
         # An input shows that a complete call is not one that was cut before its input.
-        is_bare = event.problem is None and self.calls[-1].is_blank
+        is_bare = call.is_object and call.is_blank
         empty = {"type": "input_json_delta", "partial_json": "{}"}
         return (self._delta(empty) if is_bare else b"") + self._close()
 

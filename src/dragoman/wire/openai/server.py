@@ -53,7 +53,7 @@ class _StreamEncoder(ReplyEncoder):
         return self._call({"function": {"arguments": event.partial_json}})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
-        is_empty = event.intent is not None and self.calls[-1].is_blank
+        is_empty = self.calls[-1].is_object and self.calls[-1].is_blank
         return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:

@@ -226,10 +226,8 @@ class _StreamEncoder(_Encoder):
         if item["type"] == "custom_tool_call":
             return self._end_custom(item, call)
         item["arguments"], item["status"] = call.arguments, "incomplete"
-        if event.intent is None and (
-            event.problem in ("interrupted", "cancelled") or call.is_blank
-        ):
-            # A truncated call, or an invalid one without input, gets no done event, which would
+        if event.problem in ("interrupted", "cancelled") or (call.is_blank and not call.is_object):
+            # A truncated call, or a malformed one without input, gets no done event, which would
             # make it look complete.
             return b""
         item["status"] = "completed"
@@ -315,7 +313,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
     def _call(
         self, at: int, block: ToolCall, call: CallFacts, complete: ev.MessageComplete
     ) -> dict[str, Any]:
-        is_cut = complete.finish_reason == "length" and call.end.intent is None
+        is_cut = complete.finish_reason == "length" and not call.is_object
         facts = {"call_id": block.id, **self.name_of(block.name)}
         if block.name in self.asked.custom:
             item = self.new_item(at, "custom_tool_call", **facts, input=_input_of(call.text))
