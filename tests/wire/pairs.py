@@ -375,6 +375,7 @@ WIRES["gemini"] = Wire(
             "cut_input",
         }
     ),
+    stream_losses=frozenset({"bare_start"}),
     body_losses=frozenset({"deltas"}),
     errors={**ERRORS, d.UnsupportedFeatureError: d.InvalidRequestError},
     usage=_gemini_usage,
@@ -480,6 +481,10 @@ def said(
     if hidden:
         losses |= {"open_calls"}
         lines = [(*line[:3], None) if line[0] == "end" else line for line in lines]
+    # This wire has no event that starts a reply, so one that fails without content has no events.
+    is_empty = all(line[0] in ("start", "complete") for line in lines)
+    if "bare_start" in losses and heard.error is not None and is_empty:
+        lines = []
     if "deltas" in losses:  # an unstreamed body has no separate fragments
         lines = _joined(lines)
     if "order" in losses:  # a body of this wire has separate fields for texts and tool calls

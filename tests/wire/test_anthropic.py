@@ -1,4 +1,4 @@
-"""The anthropic wire: conformance cases, properties, and recordings of real servers."""
+"""The anthropic wire: losses of the cases, URLs and headers, and schemas."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 import dragoman as d
-from dragoman.wire import CODECS
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
@@ -14,7 +13,6 @@ from tests.rows import read_table
 from tests.wire.cases import (
     BASE_URL,
     MODEL,
-    Case,
     DecodedReply,
     decode,
     find_cases,
@@ -68,38 +66,6 @@ def test_exactly_the_losses_of_each_case_are_reported() -> None:
         assert found == LOSSES.get(case.name, []), case
 
 
-@pytest.mark.parametrize(
-    ("name", "notes"),
-    [
-        (
-            "illegal-ids",
-            ["id_projected messages[1].content[0]", "id_projected messages[2].tool_call_id"],
-        ),
-        (
-            "repeated-ids",
-            ["id_projected messages[3].content[0]", "id_projected messages[4].tool_call_id"],
-        ),
-        ("choice-without-tools", ["tool_choice_omitted tool_choice"]),
-    ],
-)
-def test_changes_without_loss_are_noted_without_a_warning(name: str, notes: list[str]) -> None:
-    case = Case("anthropic", name)
-    encoded = case.codec(AnthropicCodec).encode(case.request)
-    assert [f"{note.code} {note.path}" for note in encoded.notes] == notes
-    assert not encoded.warnings
-
-
-def test_blank_text_blocks_are_omitted_without_a_warning() -> None:
-    request = msgspec.structs.replace(
-        HELLO, messages=(d.User("a"), d.Assistant([d.Text(" ")]), d.User("b"))
-    )
-    encoded = connect().encode(request)
-    assert [(note.code, note.loss) for note in encoded.notes] == [
-        ("blank_text_dropped", False),
-        ("message_dropped", True),
-    ]
-
-
 # --- URLs and headers --------------------------------------------------------------------------
 
 
@@ -111,12 +77,6 @@ def test_model_name_is_in_the_url_on_vertex(stream: bool, verb: str) -> None:
     request = msgspec.structs.replace(HELLO, model=model, stream=stream)
     assert codec.encode(request).http.url == f"{place}/models/{model}:{verb}"
     assert "model" not in sent(request, codec)
-
-
-@pytest.mark.parametrize("fields", [{}, {"tools": (d.Tool("f"),), "tool_choice": "none"}])
-def test_setting_for_parallel_tool_calls_is_omitted_without_tools(fields: dict[str, Any]) -> None:
-    body = sent(msgspec.structs.replace(HELLO, **fields), connect({"parallel_tools": False}))
-    assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
 
 
 def test_api_version_and_content_type_are_sent_as_headers() -> None:
@@ -140,25 +100,6 @@ def test_model_capabilities_decide_how_structured_output_is_requested(
     capabilities: dict[str, bool], structured: str
 ) -> None:
     assert connect(**capabilities).quirks.structured == structured
-
-
-@pytest.mark.parametrize(
-    ("extras", "path"),
-    [
-        ({}, "tool"),
-        ({"thinking": {"type": "adaptive"}}, "prompt"),
-        ({"thinking": {"type": "disabled"}}, "tool"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "prompt"),
-    ],
-)
-def test_tool_is_forced_for_structured_output_only_if_allowed(
-    extras: dict[str, Any], path: str
-) -> None:
-    config = d.RuntimeConfig(max_tokens=64, extras=extras)
-    request = msgspec.structs.replace(HELLO, config=config, response_schema=PERSON)
-    encoded = connect({"structured": "tool"}).encode(request)
-    assert encoded.structured_path == path
-    assert ("tool_choice" in msgspec.json.decode(encoded.http.body)) == (path == "tool")
 
 
 # --- supported schemas -------------------------------------------------------------------------
@@ -205,29 +146,6 @@ def test_schema_with_any_of_and_one_of_keeps_only_any_of() -> None:
     assert projected["anyOf"] == [{"type": "null"}]
     assert "oneOf" in projected["description"]
     assert [item.path for item in notes.items] == ["response_schema.properties.a.oneOf"]
-
-
-@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
-def test_object_that_a_strict_tool_closes_is_noted(wire: str) -> None:
-    point = {"type": "object", "properties": {"x": {"type": "number"}}}
-    closed = {**point, "additionalProperties": False}
-    parameters = {"type": "object", "properties": {"open": point, "closed": closed}}
-    request = d.Request(
-        [d.User("Go.")],
-        [d.Tool("draw", "", parameters, strict=True)],
-        d.RuntimeConfig(max_tokens=9),
-        model="m",
-    )
-    codec = CODECS[wire].connect("m", "https://a.test", None, d.Capabilities())
-    notes = codec.encode(request).notes
-    assert [(note.code, note.path, note.loss) for note in notes] == [
-        (
-            "schema_keyword_rewritten",
-            f"tools[0].parameters.{where}additionalProperties",
-            False,
-        )
-        for where in ("properties.open.", "")
-    ]
 
 
 # --- learning from rejected requests -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Audio and documents: what each wire accepts, and speech in replies."""
+"""Audio blocks and documents, and speech in replies to the gateway's clients."""
 
 import json
 from pathlib import Path
@@ -13,15 +13,8 @@ from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import Asked
 
-WAV = d.Audio(d.Inline("UklGRg=="), "audio/wav")
 DATA = {"data": "eA=="}
 SPOKEN = d.Audio(d.Inline("UklGRg=="), "audio/wav", "Hello.")
-
-
-def encode(wire: str, *messages: d.Message) -> tuple[dict[str, Any], list[str]]:
-    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
-    encoded = codec.encode(d.Request(messages, config=d.RuntimeConfig(max_tokens=9)))
-    return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
 # --- audio blocks and documents ----------------------------------------------------------------
@@ -101,55 +94,6 @@ def test_estimate_counts_the_tokens_of_audio() -> None:
     assert estimate_input_tokens([d.User([d.Audio(d.Url("https://a.test/b.wav"))])]) > 1000
 
 
-# --- audio in requests -------------------------------------------------------------------------
-
-
-def test_audio_is_sent_where_supported() -> None:
-    body, _ = encode("openai", d.User([d.Audio(d.Inline("SUQz"), "audio/mpeg")]))
-    assert body["messages"][0]["content"][0]["input_audio"] == {"data": "SUQz", "format": "mp3"}
-    body, _ = encode("bedrock", d.User([WAV, d.Audio(d.Url("s3://b/a.mp3"), "audio/mpeg")]))
-    assert [part["audio"] for part in body["messages"][0]["content"]] == [
-        {"format": "wav", "source": {"bytes": "UklGRg=="}},
-        {"format": "mp3", "source": {"s3Location": {"uri": "s3://b/a.mp3"}}},
-    ]
-    body, _ = encode("gemini", d.User([d.Audio(d.Url("https://a.test/b.mp3"))]))
-    assert body["contents"][0]["parts"] == [
-        {"fileData": {"mimeType": "audio/mp3", "fileUri": "https://a.test/b.mp3"}}
-    ]
-
-
-@pytest.mark.parametrize(
-    ("wire", "block"),
-    [
-        ("openai", d.Audio(d.Url("https://a.test/b.wav"))),
-        ("openai", d.Audio(d.Inline("eA=="), "audio/flac")),
-        ("anthropic", WAV),
-        ("responses", WAV),
-        ("ollama", WAV),
-        ("cohere", WAV),
-        ("bedrock", d.Audio(d.Url("https://a.test/b.wav"), "audio/wav")),
-    ],
-)
-def test_unsupported_audio_is_rejected_with_its_path(wire: str, block: d.Audio) -> None:
-    with pytest.raises(d.UnsupportedContentError, match=r"messages\[0\]\.content\[0\]"):
-        encode(wire, d.User([block]))
-
-
-@pytest.mark.parametrize("wire", sorted(CODECS))
-def test_speech_of_the_model_is_sent_back_as_a_transcript(wire: str) -> None:
-    body, codes = encode(wire, d.User("x"), d.Assistant([SPOKEN, d.Text("!")]), d.User("y"))
-    if wire == "gemini":
-        assert body["contents"][1]["parts"][0] == {
-            "inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}
-        }
-        assert codes == []
-        return
-    assert "Hello." in json.dumps(body)
-    assert codes == ["audio_transcribed"]
-    _, codes = encode(wire, d.User("x"), d.Assistant([WAV, d.Text("!")]), d.User("y"))
-    assert codes == ["audio_dropped"]
-
-
 # --- speech in replies -------------------------------------------------------------------------
 
 
@@ -162,64 +106,7 @@ def hear(wire: str, data: bytes, stream: bool, **config: Any) -> Any:
     return [*decoder.feed(data), *decoder.end()]
 
 
-def frames(*chunks: Any) -> bytes:
-    return (
-        b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
-        + b"data: [DONE]\n\n"
-    )
-
-
-def delta(**part: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": part}]}
-
-
 SPEECH = {"id": "audio_1", "data": "UklG", "transcript": "Hel"}
-EXTRAS = {"audio": {"format": "mp3", "voice": "x"}}
-
-
-def test_speech_in_an_unstreamed_reply_is_read() -> None:
-    message = {"content": None, "audio": {**SPEECH, "expires_at": 1}}
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
-    state = d.Continuity(opaque={"id": "audio_1"}, issuer=d.Issuer("openai", None, "m"))
-    (block,) = d.fold(hear("openai", body, False, extras=EXTRAS)).message.content
-    assert block == d.Audio(d.Inline("UklG"), "audio/mpeg", "Hel", continuity=state)
-    (block,) = d.fold(hear("openai", body, False)).message.content
-    assert isinstance(block, d.Audio)
-    assert block.media_type == "audio/wav"
-
-
-def test_speech_in_a_streamed_reply_is_read() -> None:
-    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    data = frames(
-        delta(audio=SPEECH),
-        delta(audio={"data": "Rg==", "transcript": "lo."}),
-        delta(audio={}),
-        ended,
-    )
-    (block,) = d.fold(hear("openai", data, True)).message.content
-    assert isinstance(block, d.Audio)
-    assert (block.source, block.transcript) == (d.Inline("UklGRg=="), "Hello.")
-    (text,) = d.fold(
-        hear("openai", frames(delta(audio={"transcript": "Hi."}), ended), True)
-    ).message.content
-    assert text == d.Text("Hi.")
-    assert d.fold(hear("openai", frames(delta(content="x", audio=5), ended), True)).text == "x"
-
-
-def test_speech_from_gemini_is_sent_back_with_its_signature() -> None:
-    parts: list[dict[str, Any]] = [
-        {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}, "thoughtSignature": "s"},
-        {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}},
-        {"inlineData": {"mimeType": "audio/wav"}},
-        {"inlineData": {"data": "UklG"}},
-    ]
-    body = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
-    content = d.fold(hear("gemini", json.dumps(body).encode(), False)).message.content
-    assert [type(block).__name__ for block in content] == ["Audio", "Audio", "Opaque", "Opaque"]
-    assert content[0].continuity == d.Continuity("s", issuer=d.Issuer("gemini", None, "m"))
-    assert content[1].continuity is None
-    sent, _ = encode("gemini", d.User("x"), d.Assistant(content[:1]), d.User("y"))
-    assert sent["contents"][1]["parts"] == parts[:1]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -240,13 +127,6 @@ def test_gateway_clients_receive_speech(wire: str, stream: bool) -> None:
         assert spoken.source == d.Inline("UklG")
     else:
         assert again.text == "Listen:Hel"
-
-
-def test_gateway_clients_may_send_audio() -> None:
-    part = {"inlineData": {"mimeType": "audio/mp3", "data": "eA=="}}
-    body = json.dumps({"contents": [{"parts": [part]}]}).encode()
-    asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
-    assert asked.request.messages == (d.User([d.Audio(d.Inline("eA=="), "audio/mp3")]),)
 
 
 def test_speech_at_a_url_is_not_forwarded_to_gateway_clients() -> None:

@@ -1,55 +1,13 @@
-"""Test which betas a wire sends on, and which parts of a request need one of them."""
-
-from typing import Any
+"""Test which betas a wire sends on, and which fields they release."""
 
 import pytest
 
-from dragoman.errors import InvalidRequestError
 from dragoman.messages import Request, ServerTool, User
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.rules import HINT, NO_BETAS, UNKNOWN, Betas, Rule
 
 CODEC = SERVER_CODECS["anthropic"]
 HEADER = "anthropic-beta"
-USER = {"role": "user", "content": "Hi"}
-MARK = {"type": "ephemeral", "scope": "global"}
-
-
-def say(*blocks: dict[str, Any]) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": list(blocks)}]}
-
-
-PARTS: list[tuple[dict[str, Any], str, str]] = [
-    ({"context_management": {"edits": [1]}}, "context_management", "context-management-*"),
-    ({"compaction": {}, "mcp_servers": [{}]}, "mcp_servers", "mcp-client-*"),
-    ({"output_config": {"task_budget": {"total": 1}}}, "output_config.task_budget",
-     "task-budgets-*"),
-    ({"thinking": {"type": "adaptive", "block_binding": {"a": 1}}}, "thinking.block_binding",
-     "thinking-binding-controls-*"),
-    ({"tools": [{"type": "mcp_toolset"}]}, "tools[0]", "mcp-client-*"),
-    (say({"type": "text", "text": "Hi", "cache_control": MARK}),
-     "messages[0].content[0].cache_control.scope", "prompt-caching-scope-*"),
-    (say({"type": "container_upload", "file_id": "f"}), "messages[0].content[0]", "files-api-*"),
-    ({"messages": [USER, {"role": "system", "content": "Be brief."}]}, "messages[1]",
-     "mid-conversation-system-*"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("fields", "path", "beta"), PARTS, ids=[row[1] for row in PARTS])
-def test_part_of_a_request_is_recorded_with_its_beta(
-    fields: dict[str, Any], path: str, beta: str
-) -> None:
-    body = {"model": "m", "max_tokens": 9, "messages": [USER], **fields}
-    found = {left.path: left.rule.betas for left in CODEC.decode(body).left}
-    assert beta in found[path]
-
-
-def test_older_and_newer_name_of_the_output_format_exclude_each_other() -> None:
-    form = {"type": "json_schema", "schema": {"type": "object"}}
-    body = {"model": "m", "max_tokens": 9, "messages": [USER], "output_format": form}
-    assert CODEC.decode(body).request.response_schema == form["schema"]
-    with pytest.raises(InvalidRequestError, match="older name"):
-        CODEC.decode({**body, "output_config": {"format": form}})
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 from dragoman.capabilities import Capabilities
 from dragoman.errors import UnavailableError
 from dragoman.events import MessageComplete, MessageStart, TextDelta
-from dragoman.messages import Assistant, Request, System, Text, ToolCall, User
+from dragoman.messages import Request, System, Text, User
 from dragoman.validate.fields import Fields
 from dragoman.wire import SERVER_CODECS, Asked, ReplyEncoder
 from dragoman.wire.caching import drop_marks
 from dragoman.wire.gemini.server_request import unwrap_count
 from dragoman.wire.losses import Losses
 from dragoman.wire.ollama.listings import show_model
+from dragoman.wire.responses.echo import write_echo
 from dragoman.wire.responses.server_request import as_items
 from tests.gateway.translations import CONVERSATIONS, ROWS, limited
 from tests.gateway.upstream import BODIES, PATHS
-from tests.rows import read_table
 
 
 def decode(wire: str, fields: dict[str, Any]) -> Asked:
@@ -53,55 +53,11 @@ def test_requests_with_more_than_our_fields_are_read_and_recorded() -> None:
 
 MARK = {"type": "ephemeral", "ttl": "1h"}
 TEXT = {"type": "text", "text": "T"}
-CALLED = {"role": "assistant", "tool_calls": [
-    {"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}},
-    {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
-]}  # fmt: skip
-
-
-def config(**fields: Any) -> dict[str, Any]:
-    return {"generationConfig": fields}
-
-
-# A wire, fields of a request, and the codes that are recorded.
-RECORDED = read_table("client_fields")
-
-
-def test_further_fields_are_recorded() -> None:
-    for wire, fields, codes in RECORDED:
-        assert list_recorded(decode(wire, fields)) == set(codes), (wire, fields)
-
-
-def test_schema_of_converse_is_the_text_of_a_document() -> None:
-    def ask(schema: str) -> Asked:
-        inner = {"jsonSchema": {"name": "River", "schema": schema}}
-        form = {"type": "json_schema", "structure": inner}
-        return decode("bedrock", {"outputConfig": {"textFormat": form}})
-
-    schema = ask('{"type": "object"}').request.response_schema
-    assert schema == {"title": "River", "type": "object"}
-    with pytest.raises(Exception, match=r"jsonSchema\.schema must be a JSON Schema"):
-        ask("no JSON")
 
 
 def test_cohere_lists_models_by_name() -> None:
     listed = SERVER_CODECS["cohere"].list_models(["m"])
     assert listed == {"models": [{"name": "m", "endpoints": ["chat"]}]}
-
-
-def test_thread_is_rejected_with_the_code_that_clients_expect() -> None:
-    with pytest.raises(Exception, match="send all messages") as caught:
-        decode("anthropic", {"thread": "t"})
-    assert caught.value.provider_code == "thread_unsupported_request"  # type: ignore[attr-defined]
-
-
-def test_custom_call_and_wrapped_arguments_become_calls_of_functions() -> None:
-    function = {"name": "f", "arguments": "no JSON"}
-    call = {"id": "c", "type": "function", "function": function}
-    talk = [{"role": "user", "content": "x"}, CALLED, {"role": "assistant", "tool_calls": [call]}]
-    _, first, second = decode("openai", {"messages": talk}).request.messages
-    assert first == Assistant([ToolCall("a", "f", {"input": "x"}), ToolCall("b", "f", {})])
-    assert second == Assistant([ToolCall("c", "f", {"arguments": "no JSON"})])
 
 
 def test_marks_for_the_prompt_cache_can_be_dropped() -> None:
@@ -128,6 +84,10 @@ def test_request_to_count_may_be_inside_another_object() -> None:
     inner = {"contents": []}
     assert unwrap_count({"generate_content_request": inner}) == inner
     assert unwrap_count(inner) == inner
+
+
+def test_tools_that_are_not_a_list_are_not_repeated() -> None:
+    assert write_echo({"tools": "x"}) == {"tools": []}
 
 
 def test_text_input_is_one_item() -> None:

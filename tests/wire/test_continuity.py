@@ -63,26 +63,6 @@ def test_block_without_provider_state_has_no_issuer() -> None:
     assert not is_welcome(None, HOME)
 
 
-@pytest.mark.parametrize("wire", sorted(CODECS))
-def test_provider_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
-    text = d.Text("hi", d.Continuity("signature", None, d.Issuer(wire)))
-    messages = (
-        d.User([text, d.Text("there")]),
-        d.Assistant([d.ToolCall("c1", "any", {})]),
-        d.ToolResult("c1", [text]),
-    )
-    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
-    encoded = codec.encode(d.Request(messages, config=d.RuntimeConfig(max_tokens=9), model="m"))
-    told = [
-        (warning.code, warning.path)
-        for warning in encoded.warnings
-        if warning.code == "continuity_dropped"
-    ]
-    paths = ["messages[0].content[0].continuity", "messages[2].content[0].continuity"]
-    assert told == [("continuity_dropped", path) for path in paths]
-    assert b"signature" not in encoded.http.body
-
-
 SUMMED = {"type": "compaction", "content": "So far."}
 SEALED = {"type": "compaction", "encrypted_content": "E"}
 
@@ -140,19 +120,3 @@ def test_compaction_is_requested_in_the_form_of_each_wire(
     assert b"context_management" not in learned.encode(request).http.body
     assert learned.compaction(tokens) is None
     assert codec.learn(error, d.Request([d.User("a")], model="m")) is None
-
-
-@pytest.mark.parametrize(
-    ("wire", "data", "first"), [("anthropic", SUMMED, True), ("responses", SEALED, False)]
-)
-def test_compaction_is_sent_first_only_where_the_issuer_needs_it(
-    wire: str, data: Any, first: bool
-) -> None:
-    codec = CODECS[wire].connect("m", "http://x", None, d.Capabilities())
-    block = d.Opaque(data, d.Continuity(issuer=d.Issuer(wire)))
-    answer, go_on = d.Assistant("Hi.", block), d.User("Go on.")
-    request = d.Request(
-        [d.User("a"), answer, go_on], config=d.RuntimeConfig(max_tokens=9), model="m"
-    )
-    body = codec.encode(request).http.body
-    assert (body.index(b'"compaction"') < body.index(b"Hi.")) is first

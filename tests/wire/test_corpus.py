@@ -42,55 +42,11 @@ GOOD = [record for record in find_records().values() if record.status < 300]
 BAD = [record for record in find_records().values() if record.status >= 300]
 CHAT = [record for record in GOOD if record.wire == "openai"]
 
-# The recordings whose reply is or contains an error, with the reason.
-CUT = "the reply was cut at max_tokens inside a call"
-CUT_OFF = """
-    c5b42391-268af188 4d5a0b34-f9a047f4 5e3e22d1-f3638067 9d3d25cc-7515848a 2480f27e-fab9b0b6 e7d0b7a8-2dc18bee
-    cd29a068-2e04d150 66ae39d3-cf7d2b8b 797c8de4-d32fb59c d64f7f4b-53cd7279 06275301-20f1b7f2 8b9362d6-14f2f5a4
-    589c6db2-88b90358 5e3d8119-67e9efe5 6c364d42-1a0e21d3 a91da0e5-a1b7e211 977db603-e6be5866 068540c9-faf5bebd
-    d6a3434d-9298b2f2 c3a6b913-26827c0e 8edbf75e-ab19e5aa 1735ccfb-cf03572f 9b162f33-3a900aa1 bc592b72-bc3c7a37
-    4cce8980-3308bd85 900aaa03-a7cfb6e9 a31383b1-34ef78da 2c98699a-db25105e 4292fc48-1a8f553f fd6d94f5-343476c9
-    6ee00cf2-1442a32d 4c177ae6-5a578a45 bb20aee5-efad34c6
-"""
+# The recordings whose reply is or contains an error: its class, and the reason.
 HELD: dict[str, tuple[str, str]] = {
-    "4f2a679e-799e6750": ("InvalidRequestError",
-                          "an error event after text: the call did not fit its schema"),
-    "2bafa55a-3ef7e18a": ("InvalidRequestError",
-                          "an error event after text: no call though one was required"),
-    "36c3b056-a6934672": ("InvalidRequestError", "an error event as the first event"),
-    "54da3aa7-ce5f2d46": ("InvalidRequestError",
-                          "an error object among the chunks: the limit of tokens"),
-    "b59effc0-fe15c60a": ("InvalidRequestError", "the first and only data is an error"),
-    "25cf3d2f-2d7ae4c2": ("InvalidRequestError", "the first and only data is an error"),
-    "41199f18-ca46c87c": ("InvalidRequestError", "the first and only data is an error"),
-    "8f7d5607-17e3c1c9": ("InvalidRequestError",
-                          "a chunk with empty choices and an error of code 400"),
-    "18b2a070-c9c92dbc": ("InvalidRequestError",
-                          "a chunk with empty choices and an error of code 400"),
-    "94847dc5-8c4efa68": ("UnavailableError", "an error of code 502 on the choice"),
-    "9a691003-ac4d1bc9": ("UnavailableError", "an error of code 502 on the choice of a body"),
-    "6fd82fee-62ce2a11": ("UnavailableError", "an error of code 502 on the choice of a body"),
-    "3158ad13-3a4dbfec": ("InvalidRequestError", "an error object after white space in a 200"),
-    "78307849-4333144b": ("InvalidRequestError", "a content filter's error object in a 200"),
-    "56108aee-4361d51b": ("InvalidResponseError", "a choice without a message"),
-    "4ef57a6d-1cdf650a": ("MalformedToolCallError",
-                          "the arguments are the word null, and no tool is known"),
-    "d8bc5829-d103169c": ("MalformedToolCallError", "the arguments are not JSON"),
-    **dict.fromkeys(CUT_OFF.split(), ("MalformedToolCallError", CUT)),
-    "732cb3e4-23daa753": ("InvalidRequestError", "an error object in a 200"),
-    "4be92388-d61ef501": ("InvalidRequestError", "an error in the last event"),
-    "d93d0f42-6dc70faa": ("InvalidRequestError", "an error in the last event"),
-    "102ce484-32876193": ("MalformedToolCallError", "cut inside a call"),
-    "102ce484-346f553a": ("MalformedToolCallError", "cut inside a call"),
-    "fc8f7735-e2d65ddb": ("StreamInterruptedError", "a fixture of another project without an end"),
-    "38b00d21-bfaef39f": ("StreamInterruptedError", "a fixture of another project without an end"),
-    "5adeac1a-5e1c75b6": ("InvalidResponseError", "a fixture of another project without an end"),
-    "6681045c-f405b842": ("UnavailableError", "cancelled by the server after the finish reason"),
-    "2a91b8bd-34b3d6a3": ("QuotaExceededError", "an error event, then response.failed"),
-    "44b6752b-2d2cffc8": ("UnavailableError", "an error event, then another in response.failed"),
-    "0e0a7afa-89441886": ("MalformedToolCallError", CUT),
-    "ee3f033d-e7fffc61": ("StreamInterruptedError", "cancelled on the server"),
-}  # fmt: skip
+    name: (kind, why) for name, kind, why in read_table("failed_recordings")
+}
+CUT = "the reply was cut at max_tokens inside a call"
 
 
 def hear(record: Record, pieces: Any = None) -> DecodedReply:

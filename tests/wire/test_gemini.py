@@ -1,4 +1,4 @@
-"""The gemini wire: cases, truncated and mutated replies, and recordings of real servers."""
+"""The gemini wire: forms of a reply, replies that are sent back, URLs, and schemas."""
 
 import json
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman as d
-from dragoman.messages import new_ulid
 from dragoman.wire.codec import Codec, Notes
-from dragoman.wire.gemini import GeminiCodec, Quirks
+from dragoman.wire.gemini import GeminiCodec
 from dragoman.wire.gemini.arguments import StreamedArguments
 from dragoman.wire.gemini.schema import project_schema
 from tests import strategies as some
@@ -21,11 +20,9 @@ from tests.wire.readings import joined
 
 MODEL = "gemini-3-flash"
 BASE = "https://models.example"
-OURS = d.Issuer("gemini", None, MODEL)
 CODEC = GeminiCodec(MODEL, BASE)
 HELLO = d.Request((d.User("Hello"),), model=MODEL)
 STREAM = d.Request((d.User("Hello"),), model=MODEL, stream=True)
-CLOCK = d.Tool("clock", "The time.")
 
 STREAMED = find_cases("gemini", "reply.sse")
 
@@ -49,30 +46,11 @@ def reply_of(*parts: Any, finish: Any = "STOP", **more: Any) -> dict[str, Any]:
     }
 
 
-def stream_of(*chunks: Any) -> bytes:
-    return b"".join([b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks])
-
-
 def sent(messages: Sequence[d.Message], codec: GeminiCodec = CODEC, **more: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(
         codec.encode(d.Request(messages, model=codec.model, **more)).http.body
     )
     return body
-
-
-def warned(
-    messages: Sequence[d.Message], codec: GeminiCodec = CODEC, **more: Any
-) -> list[tuple[str, str]]:
-    encoded = codec.encode(d.Request(messages, model=codec.model, **more))
-    return [(warning.code, warning.path) for warning in encoded.warnings]
-
-
-def content_of(heard: DecodedReply) -> tuple[Any, ...]:
-    assert heard.response is not None
-    return heard.response.message.content
-
-
-# --- conformance cases -------------------------------------------------------------------------
 
 
 # Cases about what occurs in a stream only: an error after text, several token counts, an end that
@@ -170,191 +148,11 @@ def test_url_contains_the_model_and_the_method(
     assert encoded.http.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("model", ["", ".", "..", "models/.."])
-def test_model_name_with_dot_segments_is_rejected(model: str) -> None:
-    with pytest.raises(d.InvalidRequestError, match="model"):
-        GeminiCodec(model, BASE).encode(d.Request([d.User("Hello")]))
-
-
 @pytest.mark.parametrize("base_url", [f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"])
 def test_base_url_with_a_key_is_rejected_without_repeating_it(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url") as caught:
         GeminiCodec(MODEL, base_url)
     assert "secret" not in str(caught.value)
-
-
-def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
-    with pytest.raises(d.InvalidRequestError, match="thinkingConfig"):
-        sent(
-            [d.User("Hello")],
-            config=d.RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}),
-        )
-    body = sent(
-        [d.User("Hello")],
-        config=d.RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}),
-    )
-    assert body["generationConfig"] == {"thinkingConfig": {"thinkingBudget": 1}}
-    assert body["stream"] is True
-
-
-def test_configured_body_fields_are_merged_with_those_of_the_call() -> None:
-    codec = GeminiCodec(
-        MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"})
-    )
-    body = sent([d.User("Hello")], codec, tools=[CLOCK])
-    assert [list(tool) for tool in body["tools"]] == [["functionDeclarations"], ["search"]]
-    assert body["cachedContent"] == "c/1"
-    assert list(body)[-1] == "contents"
-
-
-@pytest.mark.parametrize(
-    "name", ["contents", "systemInstruction", "generationConfig", "toolConfig"]
-)
-def test_contradicting_body_fields_are_rejected(name: str) -> None:
-    codec = GeminiCodec(MODEL, BASE, Quirks(body={name: {}}))
-    messages = [d.System("Be terse."), d.User("Hello")]
-    with pytest.raises(d.InvalidRequestError, match=rf"quirks\.body\['{name}'\]"):
-        sent(messages, codec, tools=[CLOCK], tool_choice="auto", config=d.RuntimeConfig(seed=1))
-
-
-def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
-    messages = [
-        d.User("Hello"),
-        d.Assistant([d.Text("Hm."), d.ToolCall("a", "clock", None)]),
-        d.ToolResult("a", "noon"),
-        d.ToolResult("b", "never asked"),
-        d.User("And?"),
-    ]
-    contents = sent(messages)["contents"]
-    found = [part for turn in contents for part in turn["parts"]]
-    assert found == [{"text": "Hello"}, {"text": "Hm."}, {"text": "And?"}]
-    assert warned(messages) == [
-        ("dangling_call_dropped", "messages[1].content[1]"),
-        ("result_dropped", "messages[2]"),
-        ("result_dropped", "messages[3]"),
-    ]
-
-
-def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
-    messages = [
-        d.User("1"),
-        d.Assistant([d.ToolCall("a", "clock", {})]),
-        d.User("2"),
-        d.ToolResult("a", "noon"),
-        d.User("3"),
-    ]
-    encoded = CODEC.encode(d.Request(messages, model=MODEL))
-    contents = json.loads(encoded.http.body)["contents"]
-    kinds = [next(iter(turn["parts"][0])) for turn in contents]
-    assert kinds == ["text", "functionCall", "functionResponse", "text", "text"]
-    assert [(note.code, note.path, note.loss) for note in encoded.notes] == [
-        ("result_moved", "messages[3]", False)
-    ]
-
-
-def test_generated_tool_call_id_is_not_sent() -> None:
-    for minted in ["call_" + new_ulid() for _ in range(20)]:
-        contents = sent(
-            [
-                d.User("1"),
-                d.Assistant([d.ToolCall(minted, "clock", {})]),
-                d.ToolResult(minted, "noon"),
-            ]
-        )["contents"]
-        assert contents[1]["parts"] == [{"functionCall": {"name": "clock", "args": {}}}]
-        assert contents[2]["parts"] == [
-            {"functionResponse": {"name": "clock", "response": {"result": "noon"}}}
-        ]
-
-
-@pytest.mark.parametrize(
-    "provided", ["call_abc", "call_" + "0" * 25, "call_" + "0" * 27, "call_" + "u" * 26, "x" * 31]
-)
-def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provided: str) -> None:
-    contents = sent(
-        [
-            d.User("1"),
-            d.Assistant([d.ToolCall(provided, "clock", {})]),
-            d.ToolResult(provided, "noon"),
-        ]
-    )["contents"]
-    assert contents[1]["parts"][0]["functionCall"]["id"] == provided
-    assert contents[2]["parts"][0]["functionResponse"]["id"] == provided
-
-
-def test_placeholder_signature_is_sent_only_in_turns_without_a_signature() -> None:
-    codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
-    signed = d.Assistant(
-        [
-            d.ToolCall("a", "clock", {}, d.Continuity("c2ln", None, OURS)),
-            d.ToolCall("b", "clock", {}),
-        ]
-    )
-    results = [d.ToolResult("a", "1"), d.ToolResult("b", "2")]
-    contents = sent(
-        [d.User("1"), signed, *results, d.User("2"), d.Assistant("text"), d.User("3")], codec
-    )["contents"]
-    signatures = [part.get("thoughtSignature") for turn in contents for part in turn["parts"]]
-    assert signatures == [None, "c2ln", None, None, None, None, None, None]
-    unsigned = [
-        d.User("1"),
-        d.Assistant([d.Text("So."), d.ToolCall("a", "clock", {})]),
-        d.ToolResult("a", "1"),
-    ]
-    assert [
-        part.get("thoughtSignature") for part in sent(unsigned, codec)["contents"][1]["parts"]
-    ] == [None, "skip"]
-    assert [note.code for note in codec.encode(d.Request(unsigned)).notes] == [
-        "signature_placeholder"
-    ]
-
-
-def at(kind: str, uri: str) -> dict[str, Any]:
-    return {"fileData": {"mimeType": kind, "fileUri": uri}}
-
-
-def inline(kind: str, data: str) -> dict[str, Any]:
-    return {"inlineData": {"mimeType": kind, "data": data}}
-
-
-WEB = "https://x.example/a"
-SUFFIXES = {kind: kind for kind in ("avif", "bmp", "gif", "heic", "heif", "jpeg", "png", "webp")}
-
-
-@pytest.mark.parametrize(
-    ("block", "part"),
-    [
-        *[
-            (d.Image(d.Url(f"{WEB}.{suffix}#top")), at(f"image/{kind}", f"{WEB}.{suffix}#top"))
-            for suffix, kind in {**SUFFIXES, "jpg": "jpeg"}.items()
-        ],
-        (d.Image(d.Url("gs://b/a"), "image/png"), at("image/png", "gs://b/a")),
-        (d.Image(d.Url("http://[bad.png")), at("image/png", "http://[bad.png")),
-        (d.Image(d.Url("data:;base64,aGk%3D"), "image/png"), inline("image/png", "aGk=")),
-        (d.Image(d.Url("DATA:image/png;BASE64,aGk=")), inline("image/png", "aGk=")),
-        (d.Document(d.Inline("aGk=")), inline("application/pdf", "aGk=")),
-        (d.Document(d.Url("data:text/csv,a%2Cb")), inline("text/csv", "YSxi")),
-    ],
-)
-def test_images_and_documents_are_encoded(
-    block: d.Image | d.Document, part: dict[str, Any]
-) -> None:
-    assert sent([d.User([block])])["contents"][0]["parts"] == [part]
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        d.Image(d.Url("https://x.example/a.tiff?b.png")),
-        d.Image(d.Url("data:;base64,aGk=")),
-        d.Image(d.Inline("aGk=")),
-    ],
-)
-def test_media_of_unknown_type_are_rejected_with_their_path(block: d.Image) -> None:
-    with pytest.raises(
-        d.UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"
-    ):
-        sent([d.User([block])])
 
 
 # --- schemas reduced for older servers ---------------------------------------------------------
@@ -405,14 +203,6 @@ def test_reduced_schema_uses_supported_keywords_only(schema: dict[str, Any]) -> 
         pending += [node["items"]] if "items" in node else []
 
 
-# --- decoding replies --------------------------------------------------------------------------
-
-
-ANY = d.Request(
-    (d.User("Hello"),), [d.Tool("any", "", {"type": "object"})], model=MODEL, stream=True
-)
-
-
 PATHS = "$ a $. $.a..b $.a[ $[1] $.a[2] $.a.b $['a $.a[99999999999] $.a[0][0]"
 
 
@@ -434,180 +224,3 @@ def test_objects_lists_and_texts_on_a_path_are_created() -> None:
     arguments.add({"jsonPath": "$.none", "nullValue": "NULL_VALUE"})
     arguments.add({"jsonPath": "$.a[1]", "boolValue": True})
     assert arguments.value == {"a": [[{"b": 1}], True], "it's": "xy", "none": None}
-
-
-@pytest.mark.parametrize(
-    ("word", "reason", "raw"),
-    [
-        ("MALFORMED_FUNCTION_CALL", "error", "MALFORMED_FUNCTION_CALL"),
-        (99, "error", "99"),
-        (-1, "error", "-1"),
-        (0, "stop", None),
-        ("FINISH_REASON_UNSPECIFIED", "stop", None),
-        ("", "stop", None),
-        (None, "stop", None),
-        (True, "stop", None),
-    ],
-)
-def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> None:
-    reply = listen(reply_of({"text": "x"}, finish=word)).response
-    assert reply is not None
-    assert (reply.finish_reason, reply.finish_raw) == (reason, raw)
-    call = {"functionCall": {"name": "clock", "args": {}}}
-    with_call = listen(reply_of(call, finish=word), d.Request((d.User("Hello"),), [CLOCK]))
-    assert with_call.response is not None
-    assert with_call.response.finish_reason == "tool_calls"
-
-
-NUMBERED = """
-    STOP MAX_TOKENS SAFETY RECITATION OTHER LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII
-    MALFORMED_FUNCTION_CALL IMAGE_SAFETY UNEXPECTED_TOOL_CALL
-"""
-BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"]
-
-
-@pytest.mark.parametrize(("number", "word"), list(enumerate(NUMBERED.split(), 1)))
-def test_numeric_finish_reasons_are_mapped(number: int, word: str) -> None:
-    assert (
-        listen(reply_of({"text": "x"}, finish=number)).facts
-        == listen(reply_of({"text": "x"}, finish=word)).facts
-    )
-
-
-@pytest.mark.parametrize(("number", "word"), list(enumerate(BLOCKS, 1)))
-def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
-    by_number, by_word = [
-        listen({"promptFeedback": {"blockReason": reason}}) for reason in (number, word)
-    ]
-    assert by_number.facts == by_word.facts
-    assert by_word.response is not None
-    assert (by_word.response.finish_reason, by_word.response.finish_raw) == (
-        "content_filter",
-        word,
-    )
-
-
-@pytest.mark.parametrize("body", read_table("empty_reply_is_an_invalid_response"))
-def test_empty_reply_is_an_invalid_response(body: Any) -> None:
-    assert type(listen(body).error) is d.InvalidResponseError
-
-
-@pytest.mark.parametrize("body", [b"", b"[", b"[]", b"data: {}\n\n", b"data: {\n\n"[:-2]])
-def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
-    assert type(listen(body, STREAM).error) is d.StreamInterruptedError
-
-
-@pytest.mark.parametrize(
-    ("record", "usage"),
-    [
-        ({}, d.Usage()),
-        ({"promptTokenCount": 5, "totalTokenCount": 5}, d.Usage(5, None, total_tokens=5)),
-        ({"promptTokenCount": 5, "candidatesTokenCount": 0}, d.Usage(5, 0)),
-        ({"promptTokenCount": 5, "thoughtsTokenCount": 7, "totalTokenCount": 12},
-         d.Usage(5, 7, reasoning_tokens=7, total_tokens=12)),
-        ({"candidatesTokenCount": True, "thoughtsTokenCount": 7},
-         d.Usage(None, None, reasoning_tokens=7)),
-        ({"candidatesTokenCount": 3, "thoughtsTokenCount": "7"}, d.Usage()),
-        ({"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None},
-         d.Usage()),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1,
-          "totalTokenCount": 10}, d.Usage(9, 1, total_tokens=10)),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1},
-         d.Usage(9, 1)),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1,
-          "totalTokenCount": 6}, d.Usage(5, 1, total_tokens=6)),
-        ({"toolUsePromptTokenCount": 4}, d.Usage()),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1},
-         d.Usage(None, 1)),
-        ({"promptTokenCount": 9, "cachedContentTokenCount": 8}, d.Usage(9, cached_input_tokens=8)),
-        ({"promptTokenCount": 9, "cachedContentTokenCount": 0}, d.Usage(9, cached_input_tokens=0)),
-        ("none", d.Usage()),
-        (None, d.Usage()),
-    ],
-)  # fmt: skip
-def test_token_usage_is_read(record: Any, usage: d.Usage) -> None:
-    reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
-    assert reply is not None
-    assert reply.usage == usage
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        ({"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}, d.RateLimitError),
-        ({"code": "401", "message": "no"}, d.AuthenticationError),
-        ({"code": 14, "message": "grpc", "status": "UNAVAILABLE"}, d.UnavailableError),
-        ({"message": "no", "status": "PERMISSION_DENIED"}, d.AuthenticationError),
-        ({"message": "none", "status": "NOT_FOUND"}, d.InvalidModelError),
-        ({"message": "not now", "status": "FAILED_PRECONDITION"}, d.InvalidRequestError),
-        ({"message": "who?", "status": "UNAUTHENTICATED"}, d.AuthenticationError),
-        ({"message": "late", "status": "DEADLINE_EXCEEDED"}, d.UnavailableError),
-        ("busy", d.UnavailableError),
-        ({"unknown": 1}, d.UnavailableError),
-    ],
-)
-def test_error_in_a_reply_with_status_200_is_raised(
-    error: Any, kind: type[d.ProviderError]
-) -> None:
-    text = reply_of({"text": "x"}, finish=None)
-    for body, request in (
-        ({"error": error}, HELLO),
-        ([{"error": error}], HELLO),
-        ([text, {"error": error}], STREAM),
-        (stream_of({"error": error}), STREAM),
-        (stream_of(text, {"error": error}), STREAM),
-    ):
-        heard = listen(body, request)
-        assert type(heard.error) is kind
-        assert not heard.events or heard.response is not None
-        assert not heard.response or heard.response.finish_reason == "error"
-
-
-def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> None:
-    for body in (
-        b'[{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"},{"text":"\xff"}]},"finishReason":"STOP"}]}]',
-    ):
-        assert content_of(listen(body, STREAM)) == (d.Text("a\ufffd\ufffd"),)
-        assert content_of(listen(body[1:-1])) == (d.Text("a\ufffd\ufffd"),)
-        assert content_of(listen(b"data: " + body[1:-1] + b"\n\n", STREAM)) == (
-            d.Text("a\ufffd\ufffd"),
-        )
-    huge = (
-        json.dumps(reply_of({"functionCall": {"name": "any", "args": {"a": 1}}}))
-        .encode()
-        .replace(b"1", b"1e999")
-    )
-    for reply in (huge, b"[" + huge + b"]", b"data: " + huge + b"\n\n"):
-        assert isinstance(listen(reply, ANY).error, d.InvalidResponseError)
-
-
-# --- error bodies that no conformance case covers ----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "kind", "wait"),
-    [
-        (429, {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}},
-         d.RateLimitError, 1.5),
-        (429, {"error": {"details": [{"retryDelay": "soon"}]}}, d.RateLimitError, None),
-        (429,
-         {"error": {"details": [{"violations": ["x", {"quotaId": 5}],
-                                 "metadata": {"quota_limit": "TokensPerDay"}}]}},
-         d.QuotaExceededError, None),
-        (429, {"error": {"details": {"reason": "x"}}}, d.RateLimitError, None),
-        (429, [], d.RateLimitError, None),
-        (404, {"error": {"message": ""}}, d.InvalidModelError, None),
-        (404, b"", d.InvalidModelError, None),
-        (503, b"high demand", d.OverloadedError, None),
-        (500, b"\xff", d.UnavailableError, None),
-        (403, b"null", d.AuthenticationError, None),
-        (400,
-         {"error": {"message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"}},
-         d.UnsupportedContentError, None),
-    ],
-)  # fmt: skip
-def test_error_bodies_of_every_form_are_read(
-    status: int, body: Any, kind: type[d.ProviderError], wait: float | None
-) -> None:
-    error = CODEC.error(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
-    assert (type(error), error.retry_after) == (kind, wait)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dragoman as d
+from dragoman.conformance.cases import read_request
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -200,83 +201,7 @@ NO_JSON_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchem
 NO_PARAMETERS = "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'"
 NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find field."
 
-# Each entry: the wire, the status and text of an error, with its code after a vertical bar, the
-# request, quirks before the error, and quirks that must be learned from it.
-LEARNED: list[tuple[str, int, str, Fields, Fields, Fields | None]] = [
-    ("openai", 400, "Unknown parameter: 'stream_options'", STREAM, {}, NO_USAGE),
-    ("openai", 422, "body.stream_options: extra fields not permitted", STREAM, {}, NO_USAGE),
-    ("openai", 500, "stream_options", STREAM, {}, NO_USAGE),
-    ("openai", 400, "Unknown parameter: 'stream_options'", {}, {}, None),
-    ("openai", 400, "Unknown parameter: 'stream_options'", STREAM, NO_USAGE, None),
-    ("openai", 429, "stream_options", STREAM, {}, None),
-    ("openai", 401, "stream_options", STREAM, {}, None),
-    ("openai", 400, NO_FIELD, NATIVE, {}, BY_PROMPT),
-    ("openai", 400, "json_schema is not supported", NATIVE, {}, BY_PROMPT),
-    ("openai", 404, "no endpoint supports response_format", NATIVE, {}, BY_PROMPT),
-    ("openai", 500, "response_format", NATIVE, {}, LOOSE),
-    ("openai", 501, "response_format", NATIVE, LOOSE, BY_PROMPT),
-    ("openai", 400, REFUSED, NATIVE, {}, LOOSE),
-    ("openai", 503, "response_format", NATIVE, {}, None),
-    ("openai", 400, "response_format", {}, {}, None),
-    ("openai", 400, "response_format", NATIVE, BY_PROMPT, None),
-    ("openai", 400, "response_format", {**NATIVE, **STRICT}, {"tools": "schema"}, None),
-    ("openai", 400, "temperature is too hot", {**NATIVE, **STREAM}, {}, None),
-    ("openai", 400, "stream_options, response_format", {**NATIVE, **STREAM}, {}, NO_USAGE),
-    ("responses", 400, NO_REASONING, {}, {}, NO_INCLUDE),
-    ("responses", 400, "Unknown parameter: 'include'.|unknown_parameter", {}, {}, NO_INCLUDE),
-    ("responses", 422, "include: extra inputs are not permitted", {}, {}, NO_INCLUDE),
-    ("responses", 400, NO_REASONING, {}, NO_INCLUDE, None),
-    ("responses", 400,
-     "The encrypted content gAAA could not be verified.|invalid_encrypted_content",
-     {}, {}, None),
-    ("responses", 429, "Unknown parameter: 'include'.", {}, {}, None),
-    ("responses", 400, f"{BAD_TOOL}|invalid_function_parameters", STRICT, {}, LOOSE_TOOLS),
-    ("responses", 400, f"{BAD_TOOL}|invalid_function_parameters",
-     {"tools": (d.Tool("f", "", {"type": "object"}),)}, {}, None),
-    ("responses", 400, BAD_TOOL, STRICT, LOOSE_TOOLS, None),
-    ("responses", 400, "Invalid schema for response_format 'x'|invalid_json_schema",
-     {"response_schema": {"type": "object"}}, {}, BY_PROMPT),
-    ("responses", 500, "json_schema", NATIVE, LOOSE, BY_PROMPT),
-    ("responses", 400, "Unknown parameter: 'text.format'.", NATIVE, {}, BY_PROMPT),
-    ("responses", 400, "text.format", {}, {}, None),
-    ("responses", 400, "text.format", NATIVE, BY_PROMPT, None),
-    ("responses", 400, "temperature is too hot", {**NATIVE, **STRICT}, {}, None),
-    *[("gemini", status, NO_JSON_SCHEMA, TALK, {}, BY_PROMPT) for status in (400, 422, 500, 501)],
-    *[("gemini", status, NO_JSON_SCHEMA, TALK, {}, None) for status in (401, 503)],
-    ("gemini", 400,
-     "* GenerateContentRequest.generation_config.response_json_schema: not supported",
-     TALK, {}, BY_PROMPT),
-    ("gemini", 400,
-     "Function calling with a response mime type: 'application/json' is unsupported",
-     TALK, {}, {"structured_with_tools": "prompt"}),
-    ("gemini", 400, NO_PARAMETERS, TALK, {}, {"tool_schema": "parameters"}),
-    ("gemini", 400, NO_ID.format("call"), TALK, {}, {"call_ids": False}),
-    ("gemini", 400, NO_ID.format("response"), TALK, {}, {"call_ids": False}),
-    ("gemini", 400,
-     "Function call is missing a thought_signature in functionCall parts.", TALK, {},
-     PLACEHOLDER),
-    ("gemini", 400,
-     "function call `clock` is missing a `thought_signature`.", TALK, {}, PLACEHOLDER),
-    ("gemini", 400, NO_JSON_SCHEMA, {}, {}, None),  # the request had no schema
-    ("gemini", 400, NO_PARAMETERS, {}, {}, None),  # the request had no tools
-    ("gemini", 400, "Request contains an invalid argument.", TALK, {}, None),
-    ("gemini", 400, "", TALK, {}, None),
-    ("anthropic", 400, "output_config: Extra inputs are not permitted", NATIVE, {}, BY_TOOL),
-    ("anthropic", 400, "tool_choice: forced tool use is not supported", NATIVE, BY_TOOL, BY_PROMPT),
-    ("anthropic", 400, "tool_choice: forced tool use is not supported", NATIVE, {}, None),
-    ("anthropic", 400, "output_config: Extra inputs are not permitted", {}, {}, None),
-    ("anthropic", 429, "output_config: Extra inputs are not permitted", NATIVE, {}, None),
-    ("bedrock", 400, "This model doesn't support tool use.", NATIVE, {}, BY_PROMPT),
-    ("bedrock", 400, "toolChoice", NATIVE, BY_PROMPT, None),
-    ("bedrock", 400, "", NATIVE, {}, None),
-    ("cohere", 400, "invalid request: invalid json schema", NATIVE, {}, BY_PROMPT),
-    ("cohere", 400, "json_schema", NATIVE, BY_PROMPT, None),
-    ("cohere", 400, "", NATIVE, {}, None),
-    ("cohere", 500, "json_schema", NATIVE, {}, None),
-    ("ollama", 400, "invalid format", NATIVE, {}, BY_PROMPT),
-    ("ollama", 400, "invalid format", NATIVE, BY_PROMPT, None),
-    ("ollama", 500, "invalid format", NATIVE, {}, None),
-]  # fmt: skip
+LEARNED = read_table("lessons")
 
 
 def make(wire: str, quirks: Fields) -> Any:
@@ -289,10 +214,8 @@ def test_rejected_fields_are_learned_from_error_texts(
     wire: str, status: int, says: str, fields: Fields, before: Fields, learned: Fields | None
 ) -> None:
     codec, (text, _, code) = make(wire, before), says.partition("|")
-    limit = d.RuntimeConfig(max_tokens=9)
-    request = d.Request(
-        **{"messages": (d.User("Hello"),), "config": limit, "model": "m", **fields}
-    )
+    plain = {"messages": [{"role": "user", "content": "Hello"}], "config": {"max_tokens": 9}}
+    request = read_request(json.dumps({**plain, **fields}).encode(), "m")
     body = json.dumps({"error": {"message": text, "code": code or None}}).encode()
     refusal = codec.error(status, {}, body)
     lesson = codec.learn(refusal, request)

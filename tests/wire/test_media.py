@@ -20,8 +20,6 @@ from tests import strategies as some
 from .test_names import RULES
 
 WIRES = sorted(CODECS)
-# The wires that accept an image in a tool result.
-SHOWN = [wire for wire in WIRES if wire != "cohere"]
 SEES: list[bool | None] = [None, True, False]
 PNG = base64.b64encode(b"\x89PNG picture").decode()
 IMAGE = d.Image(d.Inline(PNG), "image/png")
@@ -32,17 +30,11 @@ def connect_codec(wire: str, *, sees: bool | None = None, quirks: Any = None) ->
     return CODECS[wire].connect("m", "http://127.0.0.1:9/v1", quirks, known)
 
 
-def ask(*messages: d.Message) -> d.Request:
-    return d.Request(tuple(messages), config=d.RuntimeConfig(max_tokens=9), model="m")
-
-
 def use(*content: Any) -> list[d.Message]:
     """Return a conversation in which a tool returned the given content."""
     call = d.ToolCall("call_1", "look", {})
     return [d.User("Go."), d.Assistant([call]), d.ToolResult("call_1", content)]
 
-
-# --- random conversations with media -----------------------------------------------------------
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 TYPES = st.sampled_from(
@@ -171,52 +163,6 @@ def test_any_tool_results_and_replies_can_be_encoded(
         assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
 
 
-# --- images in tool results --------------------------------------------------------------------
-
-
-def sent(wire: str, messages: list[d.Message], **settings: Any) -> tuple[str, list[str]]:
-    encoded = connect_codec(wire, **settings).encode(ask(*messages))
-    return encoded.http.body.decode(), [note.code for note in encoded.notes]
-
-
-@pytest.mark.parametrize("wire", SHOWN)
-def test_image_in_a_tool_result_is_sent_to_a_model_with_vision(wire: str) -> None:
-    body, codes = sent(wire, use(d.Text("Look: "), IMAGE), sees=True)
-    assert PNG in body
-    assert "left out" not in body
-    assert codes == (["image_moved"] if wire == "openai" else [])
-
-
-@pytest.mark.parametrize("wire", SHOWN)
-def test_model_without_vision_gets_a_note_instead_of_an_image(wire: str) -> None:
-    body, codes = sent(wire, use(d.Text("Look: "), IMAGE), sees=False)
-    assert PNG not in body
-    assert (
-        "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
-    )
-    assert codes == ["image_omitted"]
-
-
-@pytest.mark.parametrize("wire", ["cohere", "openai"])
-def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wire: str) -> None:
-    """Cohere's vision models cannot use tools, so images in tool results move into a user message
-    only if the configuration requests it.
-    """
-    messages = [*use(d.Text("Look: "), IMAGE, IMAGE), d.Assistant("I see."), *use(IMAGE)[1:]]
-    body, codes = sent(wire, messages, quirks={"result_media": "after"})
-    assert (body.count(PNG), body.count("[image 1]"), body.count("[image 2]")) == (3, 2, 1)
-    assert codes == ["image_moved"] * 3
-    roles = [each["role"] for each in json.loads(body)["messages"]]
-    assert roles == ["user", "assistant", "tool", "user", "assistant", "assistant", "tool", "user"]
-    body, codes = sent(wire, messages, quirks={"result_media": "omit"})
-    assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
-    if wire == "cohere":  # requests of Cohere's wire can contain documents
-        body, codes = sent(
-            wire, use(d.Document(d.Inline(PNG), "text/plain")), quirks={"result_media": "after"}
-        )
-        assert (PNG in body, codes) == (False, ["document_omitted"])
-
-
 @pytest.mark.parametrize(
     ("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")]
 )
@@ -228,33 +174,3 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
     assert plan.refused is None
     [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
     assert (item.rule, item.loss) == (rule, rule == "image_omitted")
-
-
-# --- tool names that servers reject ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire not in ("gemini", "ollama")])
-def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire: str) -> None:
-    """OpenAI's models call ``multi_tool_use.parallel``, but OpenAI's API rejects a conversation
-    with that name.
-    """
-    calls = [
-        d.ToolCall("1", "multi_tool_use.parallel", {}),
-        d.ToolCall("2", "a.b", {}),
-    ]
-    messages = [
-        d.User("Go."),
-        d.Assistant(calls),
-        *[d.ToolResult(call.id, "?", is_error=True) for call in calls],
-    ]
-    request = d.Request(tuple(messages), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
-    encoded = connect_codec(wire).encode(request)
-    assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "a_b"]
-    renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]
-    assert renamed == [
-        ("tools[1]", False),
-        ("messages[1].content[0]", False),
-        ("messages[1].content[1]", False),
-    ]
-    # Some wires repeat the tool's name in the tool result, where it must be replaced as well.
-    assert b"multi_tool_use.parallel" not in encoded.http.body

@@ -1,6 +1,4 @@
-"""Round trips between the server side and the client side of the Ollama wire, and rejected
-requests.
-"""
+"""Round trips between the server side and the client side of the Ollama wire, and its pages."""
 
 import json
 from typing import Any
@@ -19,7 +17,6 @@ from dragoman.wire import SERVER_CODECS
 from dragoman.wire.ollama.generate import OllamaGenerateServer
 from tests import strategies as some
 from tests.listed import reply
-from tests.rows import read_table
 
 from .pairs import client, hear, serve
 from .test_pairs import assemble
@@ -144,29 +141,6 @@ def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
     calls = [message["tool_calls"] for message in said if "tool_calls" in message]
     assert [call["function"]["arguments"] for (call,) in calls] == ([found] if found else [])
     assert ("error" in lines[-1]) == (found is None)
-
-
-WRONG: list[tuple[dict[str, Any], str]] = read_table("wrong_ollama_requests")
-
-
-@pytest.mark.parametrize(("change", "complaint"), WRONG)
-def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(d.InvalidRequestError, match=complaint):
-        SERVER.decode(msgspec.json.encode({**PLAIN, **change}))
-
-
-def test_ollama_defaults_and_special_values_are_accepted() -> None:
-    asked = SERVER.decode(
-        msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True,
-                             "options": {"num_predict": -1}})
-    )  # fmt: skip
-    assert asked.request.config.max_tokens is None
-    assert asked.request.stream
-    assert asked.concepts["json_mode"].value is True
-    assert asked.request.config.reasoning == "medium"
-    assert [warning.path for warning in asked.warnings] == ["keep_alive"]
-    assert SERVER.key({"authorization": "Bearer x"}) == "x"
-    assert SERVER.key({}) is None
 
 
 def test_the_pages_list_the_served_models() -> None:

@@ -263,6 +263,7 @@ EMPTY = [("tool_start", (0, "a", "any")), ("tool_input", (0, "{}"))]
 @pytest.mark.exhaustive
 @example(BARE, "length", True, d.Usage())
 @example(UNOFFERED, "length", True, d.Usage())
+@example([], "fail", True, d.Usage())
 @example(UNOFFERED, "length", False, d.Usage())
 @example(BARE, "content_filter", True, d.Usage())
 @example(EMPTY, "content_filter", False, d.Usage())

@@ -27,10 +27,6 @@ ITEM = {
     "size": "auto",
 }
 PART = {"inlineData": {"mimeType": "image/png", "data": "aGk="}, "thoughtSignature": "c2ln"}
-DRAFT = {
-    "inlineData": {"mimeType": "image/png", "data": "aGk=", "displayName": "a"},
-    "thought": True,
-}
 
 
 def events_of(wire: str, body: Any, quirks: Any = None) -> list[d.Event]:
@@ -59,77 +55,10 @@ def sent_back(wire: str, said: d.Assistant, quirks: Any = None) -> tuple[Any, li
     return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
-# --- images in replies -------------------------------------------------------------------------
-
 ROUTER = {"reasoning_details": True}
-READ: dict[str, tuple[str, Any, list[d.Image]]] = {
-    "beside the text": ("openai", chat(content="a", images=[DATA]), [PNG]),
-    "among the parts of the text": ("openai", chat(content=[{"type": "text", "text": "a"}, DATA]),
-                                    [PNG]),
-    "by URL": ("openai", chat(content="a", images=[{"image_url": {"url": URL}}]),
-               [d.Image(d.Url(URL))]),
-    "by URL alone": ("openai", chat(content="a", images=[{"image_url": URL}]),
-                     [d.Image(d.Url(URL))]),
-    "not base64": ("openai",
-                   chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]), []),
-    "another type": ("openai",
-                     chat(content="a",
-                          images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]), []),
-    "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
-    "a part without one": ("openai", chat(content=[{"type": "image_url"}]), []),
-    "inline data": ("gemini", candidate(PART), [PNG]),
-    "a draft": ("gemini", candidate(DRAFT), [PNG]),
-    "a video": ("gemini", candidate({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}),
-                []),
-    "no data": ("gemini", candidate({"inlineData": {"mimeType": "image/png", "data": ""}}), []),
-    "an item": ("responses", output(ITEM), [PNG]),
-    "an item of a format": ("responses", output({**ITEM, "output_format": "webp"}),
-                            [d.Image(d.Inline("aGk="), "image/webp")]),
-    "a failed item": ("responses", output({**ITEM, "status": "failed", "result": None}), []),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("wire", "body", "images"), READ.values(), ids=READ)
-def test_images_in_a_reply_become_image_blocks(
-    wire: str, body: Any, images: list[d.Image]
-) -> None:
-    reply = reply_of(wire, body)
-    assert list(reply.images) == images
-    blocks = [block for block in reply.message.content if isinstance(block, d.Image)]
-    assert [block.continuity.issuer for block in blocks if block.continuity] == [
-        d.Issuer(wire, None, MODEL)
-    ] * len(images)
-    # Data that is not an image is kept unchanged in an opaque block.
-    assert images or any(isinstance(block, d.Opaque) for block in reply.message.content)
 
 
 # --- images that are sent back to their issuer -------------------------------------------------
-
-
-def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
-    body, lost = sent_back("gemini", reply_of("gemini", candidate(PART, DRAFT)).message)
-    assert (body["contents"][1]["parts"], lost) == ([PART, DRAFT], [])
-    body, lost = sent_back("responses", reply_of("responses", output(ITEM)).message)
-    assert (body["input"][1], lost) == (ITEM, [])
-    said = reply_of("openai", chat(content="a", images=[DATA]), ROUTER).message
-    body, lost = sent_back("openai", said, ROUTER)
-    assert (body["messages"][1], lost) == (
-        {"role": "assistant", "content": "a", "images": [DATA]},
-        [],
-    )
-    body, lost = sent_back("openai", d.Assistant(said.content[1:]), ROUTER)
-    assert body["messages"][1] == {"role": "assistant", "content": None, "images": [DATA]}
-
-
-@pytest.mark.parametrize(
-    "wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"]
-)
-def test_images_of_another_issuer_are_dropped_and_reported(wire: str) -> None:
-    state = d.Continuity(issuer=d.Issuer("responses" if wire != "responses" else "gemini"))
-    said = d.Assistant([d.Text("a"), d.Image(d.Inline("aGk="), "image/png", continuity=state)])
-    body, lost = sent_back(wire, said)
-    assert lost == ["image_dropped"]
-    assert "aGk=" not in json.dumps(body)
 
 
 def test_assistant_message_with_an_image_of_unknown_issuer_is_rejected() -> None:
@@ -227,19 +156,6 @@ def test_images_sent_back_by_a_client_reach_their_issuer(client: str, upstream: 
     ] or client == upstream
 
 
-def test_changed_image_data_of_another_issuer_is_rejected() -> None:
-    block = {
-        "type": "opaque",
-        "issuer": {"wire": "gemini"},
-        "image": {"type": "image", "source": 5},
-    }
-    with pytest.raises(d.InvalidRequestError, match=r"image: "):
-        turn_of("anthropic", json.dumps({"content": [block]}).encode())
-    item = {**ITEM, "continuity": 5}
-    with pytest.raises(d.InvalidRequestError, match=r"input\[1\].continuity: "):
-        turn_of("responses", json.dumps({"output": [item]}).encode())
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", ["gemini", "responses", "ollama", "cohere"])
 def test_images_that_a_client_cannot_receive_are_described_in_text(
@@ -250,19 +166,6 @@ def test_images_that_a_client_cannot_receive_are_described_in_text(
     assert f"![image]({URL})" in written
     assert ("[image (image/png, about 3 bytes) left out" in written) == (
         client in ("ollama", "cohere")
-    )
-
-
-def test_images_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
-    signed = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}, "thoughtSignature": "c2ln"}
-    body = candidate({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
-    said = turn_of("gemini", json.dumps(body).encode())
-    home = d.Issuer("gemini")
-    assert said == d.Assistant(
-        [
-            d.Image(PNG.source, "image/png", continuity=d.Continuity(issuer=home)),
-            d.Audio(PNG.source, "audio/wav", continuity=d.Continuity("c2ln", issuer=home)),
-        ]
     )
 
 
