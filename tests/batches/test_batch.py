@@ -17,11 +17,13 @@ import dragoman as d
 from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
 from dragoman.batches import output as output_module
 from dragoman.middleware import LimiterUnavailableError
+from dragoman.sim import Answer, Call, ScriptedProvider
 from tests.listed import Clock, Listed
 from tests.waiting import PATIENCE, settle, until, virtual_time
 
+from .conftest import results, run
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
 
 
 class Echo(Listed):
@@ -81,21 +83,8 @@ def prompts(count: int) -> list[dict[str, Any]]:
     return [{"id": f"r{number}", "prompt": f"p{number}"} for number in range(count)]
 
 
-def results(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def count_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
-
-
-async def run(source: Any, out: Path, model: d.Provider, **settings: Any) -> d.BatchReport:
-    return await d.batch(source, out, model, **{"retries": 0, **settings})
 
 
 async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> None:
@@ -118,7 +107,8 @@ async def test_batch_results_can_be_written_in_order_of_completion(out: Path) ->
     assert report.rows == 200
 
 
-async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
+@pytest.mark.parametrize("order", ["input", "completed"])
+async def test_slow_row_does_not_delay_writing_the_others(out: Path, order: str) -> None:
     running = asyncio.create_task(run(prompts(50), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
     await until(lambda: count_lines(ahead) == 49, "the other rows")
@@ -127,22 +117,11 @@ async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     again = Echo()
-    report = await run(prompts(50), out, again, concurrency=5)
+    report = await run(prompts(50), out, again, concurrency=5, order=order)
     assert (report.rows, report.resumed, len(again.requests)) == (50, 49, 1)
-    assert [row["line"] for row in results(out)] == list(range(1, 51))
+    lines = [row["line"] for row in results(out)]
+    assert (lines if order == "input" else sorted(lines)) == list(range(1, 51))
     assert not ahead.exists()
-
-
-async def test_finished_rows_are_kept_when_the_output_order_changes(out: Path) -> None:
-    running = asyncio.create_task(run(prompts(20), out, holding("p0"), concurrency=5))
-    ahead = out.with_name("out.jsonl.ahead")
-    await until(lambda: count_lines(ahead) == 19, "the other rows")
-    running.cancel()
-    await asyncio.wait([running])
-    again = Echo()
-    report = await run(prompts(20), out, again, order="completed")
-    assert (report.rows, len(again.requests)) == (20, 1)
-    assert sorted(row["line"] for row in results(out)) == list(range(1, 21))
 
 
 async def test_failed_rows_contain_the_error(out: Path) -> None:
@@ -158,11 +137,8 @@ async def test_failed_rows_contain_the_error(out: Path) -> None:
     assert rows[1]["error"]["category"] == "provider_rate_limit"
     assert (rows[1]["error"]["status"], rows[1]["id"]) == (429, "r1")
     assert rows[2]["usage"]["estimated"]
-    assert rows[3]["error"] == {
-        "category": "other",
-        "kind": "ZeroDivisionError",
-        "message": "a bug",
-    }
+    bug = {"category": "other", "kind": "ZeroDivisionError", "message": "a bug"}
+    assert rows[3]["error"] == bug
 
 
 async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
@@ -187,11 +163,8 @@ async def test_invalid_rows_are_reported_with_their_line_number(tmp_path: Path, 
     rows = results(out)
     assert [row["line"] for row in rows] == [1, 2, 3, 5, 6, 7, 8]
     assert [row.get("text") for row in rows] == ["a!", None, None, None, None, None, "c!"]
-    assert all(
-        row["error"]["message"].startswith(f"line {row['line']}: ")
-        for row in rows
-        if "error" in row
-    )
+    for row in rows:
+        assert "error" not in row or row["error"]["message"].startswith(f"line {row['line']}: ")
     assert (report.rows, report.failed, report.bad, len(report.problems)) == (7, 5, 5, 5)
     again = await run(source, out, Echo())
     assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
@@ -287,8 +260,6 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
         """Return the given number, and record the call."""
         called.append(n)
         return n
-
-    from dragoman.sim import Answer, Call, ScriptedProvider
 
     model = ScriptedProvider(Answer(tool_calls=[Call("add", {"n": 1}, "c1")]))
     await run([{"prompt": "x"}], out, model, tools=[add])
@@ -387,12 +358,8 @@ async def test_batch_keeps_to_concurrency_and_rate_limits(
 
 async def test_progress_of_a_batch_is_reported(out: Path) -> None:
     seen: list[BatchProgress] = []
-    await run(
-        prompts(50),
-        out,
-        Echo({"p3": d.AuthenticationError("no")}, pause=0.01),
-        on_progress=seen.append,
-    )
+    model = Echo({"p3": d.AuthenticationError("no")}, pause=0.01)
+    await run(prompts(50), out, model, on_progress=seen.append)
     last = seen[-1]
     assert (last.total, last.rows, last.failed, last.seconds_left) == (50, 50, 1, 0)
     assert last.rate > 0
@@ -430,13 +397,9 @@ CHANGED = [*LONG[:120], {"prompt": "changed"}, *LONG[121:]]
     ids=["same", "appended", "shorter", "other", "row 121 changed", "changed and appended"],
 )
 async def test_changed_input_is_rejected_and_extended_input_is_continued(
-    tmp_path: Path,
-    out: Path,
-    first: list[Any],
-    second: list[Any],
-    resumed: int | None,
+    tmp_path: Path, out: Path, first: list[Any], second: list[Any], resumed: int | None,
     is_file: bool,
-) -> None:
+) -> None:  # fmt: skip
     def place(rows: list[Any]) -> Any:
         if is_file:
             (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -492,12 +455,13 @@ async def test_input_is_never_the_output(tmp_path: Path, link: str) -> None:
     assert source.read_text() == '{"prompt": "a"}\n'
 
 
-async def test_fresh_batch_does_not_delete_the_output_of_a_running_one(out: Path) -> None:
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_output_of_a_running_batch_is_locked(out: Path, fresh: bool) -> None:
     model = holding("p1")
     running = asyncio.create_task(run(prompts(2), out, model, order="completed"))
     await until(lambda: count_lines(out) == 1, "the result of the first row")
     with pytest.raises(OutputError, match="another process"):
-        await run(prompts(2), out, Echo(), fresh=True)
+        await run(prompts(2), out, Echo(), fresh=fresh)
     model.holds["p1"].set()
     assert (await running).rows == len(results(out)) == 2
 
@@ -567,27 +531,13 @@ async def test_incomplete_last_line_of_the_output_is_removed(out: Path, rest: st
     assert len(results(out)) == 3
 
 
-async def test_two_processes_cannot_write_to_one_output_file(out: Path) -> None:
-    model = holding("p0")
-    running = asyncio.create_task(run(prompts(1), out, model))
-    await until(out.exists, "the output file")
-    with pytest.raises(OutputError, match="another process"):
-        await run(prompts(1), out, Echo())
-    model.holds["p0"].set()
-    await running
-
-
 @pytest.mark.parametrize(
     "settings",
     [
-        {"concurrency": 0},
-        {"retries": -1},
-        {"order": "x"},
-        {"template": "{"},
-        {"tools": 5},
+        {"concurrency": 0}, {"retries": -1}, {"order": "x"}, {"template": "{"}, {"tools": 5},
         {"temperature": "x"},
     ],
-)
+)  # fmt: skip
 async def test_invalid_settings_are_found_before_anything_is_sent(
     out: Path, settings: dict[str, Any]
 ) -> None:

@@ -2,7 +2,6 @@
 recognised.
 """
 
-import asyncio
 import base64
 import json
 from array import array
@@ -13,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from dragoman import BatchReport, batch
-from dragoman.batches import OutputError, StrictError
+from dragoman import BatchReport
+from dragoman.batches import StrictError
 from dragoman.errors import InvalidRequestError, RateLimitError
-from dragoman.retrieval import Embedder, Embeddings, EmbedRequest
+from dragoman.retrieval import Embeddings, EmbedRequest
 from dragoman.sim import SimServer, SimulatedEmbedder, serve
 from tests.listed import Listed
 from tests.rows import read_table
+
+from .conftest import results, run
 
 PRICE = "openai:text-embedding-3-small"
 
@@ -30,30 +31,13 @@ def server() -> Iterator[SimServer]:
         yield found
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
-
-
-def results(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def texts(count: int) -> list[dict[str, Any]]:
     return [{"id": f"r{number}", "input": f"w{number} x"} for number in range(count)]
 
 
 def openai_row(name: str, **body: Any) -> dict[str, Any]:
-    return {
-        "custom_id": name,
-        "method": "POST",
-        "url": "/v1/embeddings",
-        "body": {"model": "other", **body},
-    }
-
-
-async def run(source: Any, out: Path, model: Any, **settings: Any) -> BatchReport:
-    return await batch(source, out, model, **{"retries": 0, **settings})
+    body = {"model": "other", **body}
+    return {"custom_id": name, "method": "POST", "url": "/v1/embeddings", "body": body}
 
 
 async def embed_at(server: SimServer, source: Any, out: Path, **settings: Any) -> BatchReport:
@@ -61,9 +45,8 @@ async def embed_at(server: SimServer, source: Any, out: Path, **settings: Any) -
     return await run(source, out, "m", connection=connection, **settings)
 
 
-def expected(text: str, size: int = 64) -> list[float]:
-    embedder = SimulatedEmbedder(dimensions=size)
-    answer = asyncio.run(embedder.answer(EmbedRequest(texts=[text])))
+async def expected(text: str, size: int = 64) -> list[float]:
+    answer = await SimulatedEmbedder(dimensions=size).answer(EmbedRequest(texts=[text]))
     return answer.vectors[0].tolist()
 
 
@@ -96,14 +79,9 @@ async def test_row_gets_one_vector_for_a_text_and_a_list_of_vectors_for_a_list(
     ]
     report = await embed_at(server, rows, out)
     found = results(out)
-    wanted = await asyncio.to_thread(
-        lambda: [
-            expected("one two"),
-            [expected("three"), expected("four five")],
-            expected("six", 8),
-            [expected("six")],
-        ]
-    )
+    several = [await expected("three"), await expected("four five")]
+    six = await expected("six", 8), [await expected("six")]
+    wanted = [await expected("one two"), several, *six]
     assert [row.get("embedding", row.get("embeddings")) for row in found] == wanted
     assert [row.get("id") for row in found] == ["a", None, "7", None]
     assert [row["usage"]["input_tokens"] for row in found] == [2, 3, 1, 1]
@@ -127,12 +105,11 @@ async def test_row_in_openai_format_gets_a_result_in_openai_format(
     body = first["response"]["body"]
     assert (body["object"], body["model"]) == ("list", "m")
     assert [each["index"] for each in body["data"]] == [0, 1]
-    wanted = await asyncio.to_thread(lambda: [expected("one", 4), expected("three", 8)])
-    assert body["data"][0]["embedding"] == wanted[0]
+    assert body["data"][0]["embedding"] == await expected("one", 4)
     assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     packed = second["response"]["body"]["data"][0]["embedding"]
     # The number of dimensions comes from the settings of the batch.
-    assert array("f", base64.b64decode(packed)).tolist() == wanted[1]
+    assert array("f", base64.b64decode(packed)).tolist() == await expected("three", 8)
 
 
 async def test_batch_settings_apply_to_rows_without_their_own_settings(out: Path) -> None:
@@ -155,14 +132,8 @@ async def test_batch_settings_apply_to_rows_without_their_own_settings(out: Path
 async def test_template_selects_the_columns_to_embed(out: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("key,word,input\nk1,Haus,x\nk2,Maus,y\n")
     model = SimulatedEmbedder()
-    await run(
-        tmp_path / "in.csv",
-        out,
-        model,
-        template="search: {word}",
-        id_column="key",
-        concurrency=1,
-    )
+    given = {"template": "search: {word}", "id_column": "key", "concurrency": 1}
+    await run(tmp_path / "in.csv", out, model, **given)
     assert [each.texts for each in model.requests] == [("search: Haus",), ("search: Maus",)]
     assert [row["id"] for row in results(out)] == ["k1", "k2"]
 
@@ -228,15 +199,6 @@ async def test_token_budget_covers_all_runs_of_an_embedding_batch(out: Path) -> 
     assert len(again.requests) == 2
 
 
-async def test_finished_rows_are_not_sent_again(out: Path) -> None:
-    await run(texts(6), out, SimulatedEmbedder(), budget="rows=4")
-    again = SimulatedEmbedder()
-    report = await run(texts(6), out, again)
-    assert (report.rows, report.resumed, len(again.requests)) == (6, 4, 2)
-    with pytest.raises(OutputError, match="another model or other settings"):
-        await run(texts(6), out, SimulatedEmbedder(), dimensions=3)
-
-
 # --- how a batch is recognised as an embedding batch ---------------------------------------------
 
 
@@ -290,7 +252,6 @@ async def test_batch_is_an_embedding_batch_if_its_model_is_known_to_embed(
     ("model", "settings", "reason"),
     [
         (SimulatedEmbedder(), {"temperature": 0}, "temperature: is a setting of chats"),
-        (SimulatedEmbedder(), {"system": "x"}, "system: is a setting of chats"),
         (SimulatedEmbedder(), {"tools": [{"name": "a"}]}, "tools: is a setting of chats"),
         (SimulatedEmbedder(), {"dimensions": 0}, "dimensions must be a positive"),
         (SimulatedEmbedder(), {"encoding_format": "x"}, "encoding_format: must be"),
@@ -307,5 +268,4 @@ async def test_settings_for_the_other_kind_of_batch_are_rejected(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         await run([{"input": "x"}], out, model, **settings)
-    assert isinstance(model, Listed | Embedder)
     assert model.requests == []

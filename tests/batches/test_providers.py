@@ -16,17 +16,13 @@ from dragoman.batches.apis import APIS, BatchApi, open_api
 from dragoman.batches.remote import RemoteRunner
 from dragoman.events import Usage
 from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
+from dragoman.wire import HttpRequest
 
 from .. import server as raw
+from .conftest import results
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 WIRES = sorted(APIS)
-PRICE = {
-    "openai": "openai:gpt-5",
-    "responses": "openai:gpt-5",
-    "anthropic": "anthropic:claude-opus-4-1",
-    "gemini": "gemini:gemini-2.5-pro",
-}
 
 
 def echo(request: Any) -> str:
@@ -56,22 +52,14 @@ def server() -> Iterator[SimServer]:
         yield found
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
-
-
 Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(server: SimServer, wire: str, out: Path) -> Run:
     async def start(rows: Any, **settings: Any) -> BatchReport:
-        connection = {
-            "base_url": server.base_urls[wire],
-            "wire": wire,
-            "priced_as": "openai:gpt-5",
-        }
+        url, price = server.base_urls[wire], "openai:gpt-5"
+        connection = {"base_url": url, "wire": wire, "priced_as": price}
         given = {"via": "provider", "poll_seconds": 0.01, "max_tokens": 50, **settings}
         return await batch(rows, out, "sim", connection=connection, **given)
 
@@ -80,10 +68,6 @@ def run(server: SimServer, wire: str, out: Path) -> Run:
 
 def prompts(*texts: str) -> list[dict[str, Any]]:
     return [{"id": f"r{number}", "prompt": text} for number, text in enumerate(texts)]
-
-
-def results(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()]
 
 
 async def test_replies_errors_and_invalid_rows_are_matched_to_their_input_rows(
@@ -232,25 +216,18 @@ async def test_models_without_a_batch_api_are_rejected(server: SimServer, out: P
 async def test_conflicting_batch_settings_are_rejected(
     out: Path, settings: dict[str, Any]
 ) -> None:
+    connection = {"base_url": "http://127.0.0.1:1"}
+    given = {"via": "provider", "connection": connection, **settings}
     with pytest.raises(ValueError, match="via"):
-        await batch(
-            prompts("a"),
-            out,
-            "x",
-            **{"via": "provider", "connection": {"base_url": "http://127.0.0.1:1"}, **settings},
-        )  # type: ignore[arg-type]
+        await batch(prompts("a"), out, "x", **given)  # type: ignore[arg-type]
 
 
 async def test_key_is_sent_to_the_providers_origin_only(server: SimServer) -> None:
-    from dragoman.wire import HttpRequest
-
     model = server.connect(api_key="secret-key-123")
     api = open_api(model)
+    elsewhere = HttpRequest("GET", "http://127.0.0.1:1/x", {})
     with pytest.raises(ValueError, match="another origin"):
-        [
-            chunk
-            async for chunk in api.provider.fetch(HttpRequest("GET", "http://127.0.0.1:1/x", {}))
-        ]
+        [chunk async for chunk in api.provider.fetch(elsewhere)]
     with pytest.raises(errors.ProviderError) as caught:
         await api.get(f"{server.url}/v1/batches/none")
     assert "no such batch" in str(caught.value)

@@ -45,11 +45,8 @@ def test_every_row_format_gives_the_same_request(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_row_settings_override_batch_settings(shape: str) -> None:
-    given = {
-        "system": "Be terse.",
-        "config": RuntimeConfig(temperature=0.5, max_tokens=3),
-        "tools": (Tool("t"),),
-    }
+    config = RuntimeConfig(temperature=0.5, max_tokens=3)
+    given = {"system": "Be terse.", "config": config, "tools": (Tool("t"),)}
     request = parse_one(SHAPES[shape], **given).request
     assert request.messages[0] == System("Be terse.")
     assert (request.config.temperature, request.config.max_tokens) == (0.5, 9)
@@ -113,11 +110,8 @@ def test_id_of_a_finished_row_cannot_be_used_again() -> None:
 
 
 def test_template_is_filled_with_column_values() -> None:
-    row = parse_one(
-        {"word": "Haus", "n": 3, "x": None, "key": 5},
-        template="{{{word}}} {n}{x}",
-        id_column="key",
-    )
+    record = {"word": "Haus", "n": 3, "x": None, "key": 5}
+    row = parse_one(record, template="{{{word}}} {n}{x}", id_column="key")
     assert row.request.messages == (User("{Haus} 3"),)
     assert row.id == "5"
     (bad,) = parse({"word": "Haus"}, template="{other}")
@@ -137,12 +131,8 @@ def test_template_can_access_only_columns(name: str) -> None:
 
 
 def test_strict_check_finds_rows_that_are_invalid_requests() -> None:
-    rows = [
-        {"prompt": "x"},
-        {"messages": []},
-        {"prompt": "x", "tool_choice": "required"},
-        {"no": 1},
-    ]
+    bad = [{"messages": []}, {"prompt": "x", "tool_choice": "required"}, {"no": 1}]
+    rows = [{"prompt": "x"}, *bad]
     found = find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 10)
     assert [row.line for row in found] == [2, 3, 4]
     assert len(find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 1)) == 1

@@ -37,20 +37,6 @@ JSONL: list[tuple[bytes, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "wanted"), JSONL)
-def test_rows_are_read_from_json_lines(tmp_path: Path, data: bytes, wanted: list[Any]) -> None:
-    found = read(tmp_path / "in.jsonl", data)
-    assert [line for line, _ in found] == [line for line, _ in wanted]
-    for (_, record), (_, expected) in zip(found, wanted, strict=True):
-        assert record.startswith(expected) if isinstance(expected, str) else record == expected
-
-
-def test_deeply_nested_json_is_an_invalid_row(tmp_path: Path) -> None:
-    found = read(tmp_path / "in.jsonl", b'{"a": ' + b"[" * 100_000 + b'\n{"a": 1}\n', 1_000_000)
-    assert found[0][1].startswith("is not JSON")
-    assert found[1] == (2, {"a": 1})
-
-
 def test_too_long_row_is_not_read_into_memory(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"a": "' + b"x" * 30_000_000 + b'"}\n{"a": 1}\n')
     tracemalloc.start()
@@ -77,23 +63,32 @@ CSV: list[tuple[str | bytes, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "wanted"), CSV)
-def test_rows_are_read_from_csv_files(
-    tmp_path: Path, data: str | bytes, wanted: list[Any]
+FILES = [
+    *[("in.jsonl", *row) for row in JSONL],
+    *[("in.csv", *row) for row in CSV],
+    ("in.tsv", "a\tb\n1\t2\n", [(2, {"a": "1", "b": "2"})]),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "wanted"), FILES)
+def test_rows_are_read_from_files(
+    tmp_path: Path, name: str, data: str | bytes, wanted: list[Any]
 ) -> None:
-    found = read(tmp_path / "in.csv", data)
+    found = read(tmp_path / name, data)
     assert [line for line, _ in found] == [line for line, _ in wanted]
     for (_, record), (_, expected) in zip(found, wanted, strict=True):
         assert record.startswith(expected) if isinstance(expected, str) else record == expected
 
 
+def test_deeply_nested_json_is_an_invalid_row(tmp_path: Path) -> None:
+    found = read(tmp_path / "in.jsonl", b'{"a": ' + b"[" * 100_000 + b'\n{"a": 1}\n', 1_000_000)
+    assert found[0][1].startswith("is not JSON")
+    assert found[1] == (2, {"a": 1})
+
+
 def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two columns have the same name"):
         read(tmp_path / "in.csv", "a,a\n1,2\n")
-
-
-def test_tsv_columns_are_separated_by_tabs(tmp_path: Path) -> None:
-    assert read(tmp_path / "in.tsv", "a\tb\n1\t2\n") == [(2, {"a": "1", "b": "2"})]
 
 
 def test_rows_are_read_from_parquet_files(tmp_path: Path) -> None:
