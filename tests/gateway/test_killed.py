@@ -1,6 +1,8 @@
-"""Kill processes that write keys, stored responses and cache entries, in the middle of a write.
+"""Kill processes that write keys, usage, stored responses and cache entries, in the middle of a
+write.
 
-The process that is killed is a fork of one that has imported everything; this file is its program.
+Two processes write to the store at once, and both are killed. They are forks of a process that has
+imported everything; this file is its program.
 """
 
 import asyncio
@@ -17,20 +19,31 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
+from dragoman.database import is_postgres
+from dragoman.errors import RateLimitError
+from dragoman.gateway.keys import Key
 from dragoman.gateway.keystore import KeyStore
+from dragoman.gateway.ledger import Ledger
 from dragoman.gateway.store import ResponseStore
 from dragoman.gateway.stored_responses import CONVERSATION, ITEM, RESPONSE
 from dragoman.middleware import SqliteStore
 
-KILLS = 400 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 12
+ROUNDS = 200 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 6
 KINDS = (CONVERSATION, RESPONSE, ITEM)
 
 
 def names() -> Iterator[str]:
     """Yield a new name for every write, of this process and of later ones."""
     return map(f"{os.getpid()}-{{}}".format, count())
+
+
+def query(place: str, statement: str) -> list[Any]:
+    connect: Any = psycopg.connect if is_postgres(place) else sqlite3.connect
+    with closing(connect(place)) as base:
+        return base.execute(statement).fetchall()
 
 
 def content(name: str) -> str:
@@ -62,14 +75,31 @@ async def write_responses(place: str) -> AsyncIterator[str]:
 
 
 def read_responses(place: str) -> set[str]:
-    with closing(sqlite3.connect(place)) as base:
-        found = {name for (name,) in base.execute("select id from dragoman_kept")}
     store = ResponseStore(place)
+    found = {name for (name,) in query(place, "select id from dragoman_kept")}
     for kind in KINDS:  # a response is stored with its items, or not at all
         kept = asyncio.run(store.get("ann", kind, sorted(found)))
         assert kept == {name: {"text": content(name)} for name in found}
     store.close()
     return found
+
+
+async def write_usage(place: str) -> AsyncIterator[str]:
+    """Use keys that allow one request each. The other process uses the same keys."""
+    ledger = Ledger(place, clock=lambda: 600.0)
+    for number in count(max(0, len(read_usage(place)) - 2)):
+        try:
+            ledger.admit(Key(name := f"slot{number}", "h", requests_per_minute=1))
+        except RateLimitError:
+            continue  # the other process was first
+        yield name
+
+
+def read_usage(place: str) -> set[str]:
+    Ledger(place, clock=lambda: 600.0).close()  # create the tables
+    used = dict(query(place, "select key, requests from dragoman_used"))
+    assert set(used.values()) <= {1}
+    return set(used)
 
 
 async def write_entries(place: str) -> AsyncIterator[str]:
@@ -81,9 +111,8 @@ async def write_entries(place: str) -> AsyncIterator[str]:
 
 def read_entries(place: str) -> set[str]:
     asyncio.run(SqliteStore(place).get("none"))  # open the file as a cache does
-    with closing(sqlite3.connect(place)) as base:
-        found: dict[str, bytes] = dict(base.execute("select key, value from entries").fetchall())
-        [(total,)] = base.execute("select bytes from total")
+    found: dict[str, bytes] = dict(query(place, "select key, value from entries"))
+    [(total,)] = query(place, "select bytes from total")
     assert found == {name: content(name).encode() for name in found}
     assert total == sum(map(len, found.values()))
     return set(found)
@@ -98,17 +127,24 @@ class Kind(NamedTuple):
 
 STORES = {
     "keys": Kind(write_keys, read_keys),
+    "usage": Kind(write_usage, read_usage),
     "responses": Kind(write_responses, read_responses),
     "cache": Kind(write_entries, read_entries),
 }
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_killed_writer_loses_no_acknowledged_write_and_leaves_none_half_done(
-    tmp_path: Path, kind: str
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [*[(kind, "sqlite") for kind in STORES], *[(kind, "postgres") for kind in STORES][:3]],
+)
+def test_killed_writers_lose_no_acknowledged_write_and_leave_none_half_done(
+    tmp_path: Path, kind: str, base: str, request: pytest.FixtureRequest
 ) -> None:
     draw, place = random.Random(kind), str(tmp_path / "store.db")
-    acknowledged: set[str] = set()
+    if base == "postgres":
+        place = request.getfixturevalue("postgres_url")
+    acknowledged: list[str] = []
     command = [sys.executable, "-m", __name__, kind, place]
     root = Path(__file__).parents[2]
     with subprocess.Popen(
@@ -116,20 +152,28 @@ def test_killed_writer_loses_no_acknowledged_write_and_leaves_none_half_done(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for _ in range(KILLS):
+        for _ in range(ROUNDS):
             process.stdin.write(f"{draw.randrange(1, 3000)}\n")
             process.stdin.flush()
             lines = takewhile(lambda line: line != "killed\n", process.stdout)
-            acknowledged.update(map(str.strip, lines))
-            assert acknowledged <= STORES[kind].read(place)
+            acknowledged += map(str.strip, lines)
+            assert set(acknowledged) <= STORES[kind].read(place)
         process.stdin.close()
     assert process.returncode == 0
-    assert len(acknowledged) > KILLS
+    assert len(set(acknowledged)) == len(acknowledged) > ROUNDS  # nothing was written twice
 
 
 def kill_at(steps: int) -> None:
-    """End this process in the middle of a statement, after this many steps of SQLite."""
-    left = iter(range(steps))
+    """End this process in the middle of a statement, after this many steps of SQLite, or between
+    two statements of PostgreSQL.
+    """
+    left, statements = iter(range(steps)), iter(range(steps // 40))
+    execute = psycopg.Connection.execute
+
+    def count_statement(*arguments: Any, **options: Any) -> Any:
+        if next(statements, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return execute(*arguments, **options)
 
     def step() -> int:
         if next(left, None) is None:
@@ -141,6 +185,7 @@ def kill_at(steps: int) -> None:
             super().__init__(*arguments, **options)
             self.set_progress_handler(step, 1)
 
+    psycopg.Connection.execute = count_statement  # type: ignore[method-assign]
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)  # type: ignore[assignment]
 
 
@@ -151,10 +196,10 @@ async def write_for_ever(kind: str, place: str) -> None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            kill_at(int(line))
-            asyncio.run(write_for_ever(*sys.argv[1:]))
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        for steps in (int(line), int(line) * 2 // 3):
+            if os.fork() == 0:
+                kill_at(steps)
+                asyncio.run(write_for_ever(*sys.argv[1:]))
+        for _ in range(2):
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
         os.write(1, b"killed\n")
