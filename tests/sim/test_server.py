@@ -241,6 +241,32 @@ async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> No
             await model.complete("x")
 
 
+def fail(request: d.Request) -> Any:
+    return {"known": 1}[request.model]
+
+
+BROKEN = {
+    "the reply of broken": ScriptRule(fail, name="broken"),
+    "the match of rule 1": ScriptRule("x", RequestMatch(where=fail)),
+}
+
+
+@pytest.mark.parametrize("place", BROKEN)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_error_names_the_rule_whose_function_raised(
+    dragoman_sim: Sim, wire: str, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = rf"the script failed: KeyError: 'sim' \(raised by {place}\)"
+    async with dragoman_sim(BROKEN[place]).connect(wire, retries=0) as model:
+        with pytest.raises(d.UnavailableError, match=said) as caught:
+            await model.complete("x", **SETTINGS)
+    assert caught.value.status == 500
+    assert "in fail" in caplog.text
+    with pytest.raises(KeyError) as plain:
+        await ScriptedProvider(BROKEN[place]).complete("x")
+    assert plain.value.__notes__ == [f"raised by {place}"]
+
+
 @pytest.mark.parametrize("after", [0, 4])
 async def test_simulator_stops_its_reply_when_the_client_disconnects(
     dragoman_sim: Sim, after: int

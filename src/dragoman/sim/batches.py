@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ..errors import InvalidRequestError, ProviderError
+from ..errors import InvalidRequestError
 from ..validate import check_request
 from ..wire import SERVER_CODECS, HttpReply, ServerCodec
-from .provider import ScriptedProvider, read_batches
+from .provider import ScriptedProvider, explain, read_batches
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -222,8 +222,8 @@ class SimBatches:
             async for event in read_batches(self._provider.begin(asked.request).batches):
                 encoder.feed(event)
             return HttpReply(200, {}, encoder.end())
-        except ProviderError as error:
-            return codec.error(error)
+        except Exception as error:
+            return codec.error(explain(error))
 
     def _keep(self, lines: list[bytes]) -> str | None:
         if not lines:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import logging
 import math
 import random
 import re
@@ -15,7 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
+from ..errors import (
+    InvalidRequestError,
+    ProviderError,
+    StreamInterruptedError,
+    UnavailableError,
+)
 from ..events import Assembler, Event, Usage
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import AssembledReply, Reply, ReplyProvider
@@ -28,6 +35,8 @@ from ..wire.errors import Failure, build_error
 from .faults import Mangler
 from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
 from .yaml import read_script
+
+log = logging.getLogger("dragoman")
 
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the characters of a ULID
@@ -192,9 +201,23 @@ class ScriptedProvider(ReplyProvider):
 
     def _answer(self, rule: ScriptRule, request: Request) -> Answer:
         try:
-            return rule.answer(request)
+            with self._blame(rule, "reply"):
+                return rule.answer(request)
         except ProviderError as error:
             raise self._named(error, request).with_traceback(None) from error.__cause__
+
+    @contextlib.contextmanager
+    def _blame(self, rule: ScriptRule, part: str) -> Iterator[None]:
+        """Note in the exception of a script's function which rule raised it."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, ProviderError):
+                error.add_note(f"raised by the {part} of {self._label(rule)}")
+            raise
+
+    def _label(self, rule: ScriptRule) -> str:
+        return rule.name or f"rule {self.rules.index(rule) + 1}"
 
     async def _end(self, answer: Answer, fault: Fault, out: Assembler, request: Request) -> None:
         if fault.after >= sum(1 for _ in _pieces(answer)):
@@ -219,15 +242,17 @@ class ScriptedProvider(ReplyProvider):
 
     def _choose(self, request: Request, number: int) -> ScriptRule:
         for at, rule in enumerate(self.rules):
-            if (rule.times is not None and self._used[at] >= rule.times) or not rule.match.fits(
-                request
-            ):
+            if rule.times is not None and self._used[at] >= rule.times:
                 continue
+            with self._blame(rule, "match"):
+                if not rule.match.fits(request):
+                    continue
             if rule.chance < 1 and self._dice(number, at).random() >= rule.chance:
                 continue
             self._used[at] += 1
             return rule
-        raise self._named(InvalidRequestError(_unanswered(self.rules, request)), request)
+        tried = [self._label(rule) for rule in self.rules]
+        raise self._named(InvalidRequestError(_unanswered(tried, request)), request)
 
     def _dice(self, number: int, about: object) -> random.Random:
         return random.Random(f"{self._seed}:{number}:{about}")  # noqa: S311 - to be repeated, not to be secret
@@ -304,8 +329,17 @@ def _raise(error: ProviderError) -> Answer:
     raise fresh from error.__cause__
 
 
-def _unanswered(rules: tuple[ScriptRule, ...], request: Request) -> str:
-    named = [rule.name or f"rule {at + 1}" for at, rule in enumerate(rules)]
+def explain(error: Exception) -> ProviderError:
+    """Return the error that a server sends if a call failed, also if a function raised it."""
+    if isinstance(error, ProviderError):
+        return error
+    log.error("a function of the script failed", exc_info=error)
+    notes = ", ".join(getattr(error, "__notes__", ()))
+    text = f"the script failed: {type(error).__name__}: {error}"
+    return UnavailableError(f"{text} ({notes})" if notes else text, status=500)
+
+
+def _unanswered(named: list[str], request: Request) -> str:
     last = type(request.messages[-1]).__name__
     offered = f" and {len(request.tools)} tools" if request.tools else ""
     return (

@@ -26,7 +26,7 @@ from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.endpoint import offers_search
 from .batches import BatchScript, SimBatches, show
 from .faults import Mangler
-from .provider import Scene, ScriptedProvider, read_batches
+from .provider import Scene, ScriptedProvider, explain, read_batches
 from .retrieval import RETRIEVAL_BASES, RETRIEVAL_PATHS, SimulatedEmbedder, SimulatedReranker
 from .script import Answer, Script, ScriptRule
 from .yaml import read_script
@@ -198,8 +198,8 @@ class SimServer:
             made = asked.with_extras()
             check_request(made, history=False)
             scene = self.provider.begin(made, codec.wire)
-        except ProviderError as error:
-            return codec.error(error)
+        except Exception as error:
+            return codec.error(explain(error))
         return _Performance(request, codec, asked, scene)
 
     async def _answer_retrieval(self, codec: RetrievalServer, request: HttpRequest) -> HttpReply:
@@ -327,13 +327,14 @@ class _Performance:
                     await self._finish(b"", send)
                     return None
             last = self._encoder.end()
-        except ProviderError as error:
+        except Exception as raised:
+            error = explain(raised)
             if not self._begun:
                 return self._refuse(error)
             try:
                 last = self._encoder.fail(error)
-            except ProviderError as raised:
-                return self._refuse(raised)
+            except ProviderError as refused:
+                return self._refuse(refused)
         await self._finish(last, send)
         return None
 
