@@ -12,11 +12,13 @@ from click.testing import CliRunner, Result
 import dragoman as d
 from dragoman.cli import main
 from dragoman.comparison import write_page
+from dragoman.gateway.app import create_app
 from dragoman.log import MemoryLog, SqliteLog
 from dragoman.sim import Answer, Call, Script, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tools import tool
 from dragoman.wire import SERVER_CODECS
 
+from .gateway.serving import serving
 from .listed import Listed
 
 Sim = Callable[..., SimServer]
@@ -91,6 +93,36 @@ async def test_scripted_disagreement_is_found_exactly(
     assert "&lt;b&gt;red&lt;/b&gt;" in page
     assert "<b>red" not in page + str(page.count("<script"))
     assert page.count("<section>") == 3
+
+
+@pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
+async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_path: Path) -> None:
+    model = ScriptedProvider(ScriptRule(lambda request: answer(request, {})), model="m")
+    other = ScriptedProvider(
+        ScriptRule(lambda request: answer(request, {"c": "x"}, count=2)), model="n"
+    )
+    path, config, tools = SERVER_CODECS[wire].base_path, {"max_tokens": 99}, [look]
+    with MemoryLog() as log:
+        async with (
+            serving(create_app({"m": model}, log=log, log_content=True)) as url,
+            d.connect("m", wire=wire, base_url=url + path, api_key="k") as client,
+        ):
+            for word in ("a", "b", "c"):
+                await client.complete(word, tools, config=config, tool_choice="required")
+            await client.complete("e", response_schema=SCHEMA, config=config)
+            await client.complete("refuse", config=config)
+        starts = [each.payload for each in log.find("llm.call_started")]
+        found = await d.compare(log, other, tmp_path)
+    assert (found.cases, found.skipped) == (5, {})
+    [target] = found.targets
+    # the bedrock wire sends a schema as a tool that is forced
+    structured = ("[0].arguments.count",) if wire == "bedrock" else ("count",)
+    assert [each.places for each in target.differences] == [("[0].arguments.word",), structured]
+    for sent, again in zip(model.requests, other.requests, strict=True):
+        assert (again.tools, again.response_schema) == (sent.tools, sent.response_schema)
+        assert again.tool_choice == sent.tool_choice
+    assert [len(each.definitions) for each in starts] == [1, 0, 0, int(wire == "bedrock")]
+    assert len({each.tools_digest for each in starts[:3]}) == 1
 
 
 def run(*words: str) -> Result:

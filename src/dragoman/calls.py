@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 
 from .errors import ErrorClass, scrub
 from .events import FinishReason, Usage
-from .messages import AssistantBlock, Request, RuntimeConfig, ToolChoice
+from .messages import AssistantBlock, Request, RuntimeConfig, Tool, ToolChoice
 from .prices import Cost, Unpriced
 
 __all__ = [
@@ -140,13 +140,17 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit_defaults=True):
     """One attempt to call a model began.
 
-    ``response_schema`` and ``tool_choice`` are those of the request.
+    ``response_schema`` and ``tool_choice`` are those of the request. In a gateway's log,
+    ``tools_digest`` is a SHA-256 of the offered tools, and the first record with it has their
+    ``definitions``.
     """
 
     estimated_input_tokens: int | None = None
     is_worker: bool = False
     response_schema: dict[str, Any] | None = None
     tool_choice: ToolChoice | None = None
+    tools_digest: str | None = None
+    definitions: tuple[Tool, ...] = ()
     type: ClassVar[str] = "llm.call_started"
 
 

@@ -114,6 +114,9 @@ class _SessionReader:
         self._is_gateway = False
         # the messages of the gateway's calls, by request
         self._sent: dict[str | None, list[MessageRecorded]] = {}
+        # the starts of the gateway's calls, by request, and the tools that they offer, by digest
+        self._starts: dict[str | None, CallStarted] = {}
+        self._lists: dict[str | None, tuple[Tool, ...]] = {}
 
     def read(self, record: LogRecord) -> Iterator[Case | str]:
         """Process a record; yield a case, or the reason why a call is not one."""
@@ -123,6 +126,10 @@ class _SessionReader:
             self._tools |= dict.fromkeys(names)
             self._tools |= {tool.name: tool for tool in payload.definitions}
             self._is_gateway = self._is_gateway or getattr(payload, "kind", "") == "gateway"
+        elif self._is_gateway and isinstance(payload, CallStarted):
+            self._starts[payload.request_id] = payload
+            if payload.definitions:
+                self._lists[payload.tools_digest] = payload.definitions
         elif isinstance(payload, CallStarted) or (
             self._is_gateway and isinstance(payload, CallFailed)
         ):
@@ -161,13 +168,20 @@ class _SessionReader:
 
     def _read_gateway(self, record: LogRecord, call: CallCompleted) -> Case | str:
         messages = [each.message for each in self._sent.pop(call.request_id, ())]
+        start = self._starts.pop(call.request_id, None)
+        tools = self._lists.get(start.tools_digest, ()) if start is not None else ()
         if call.operation != "chat":
             return "the call is not a chat"
         if not messages or not isinstance(messages[-1], Assistant):
             return "the log has no content of the call (dragoman serve --log-content records it)"
-        if any(isinstance(each, Assistant) and each.tool_calls for each in messages):
+        is_called = any(isinstance(each, Assistant) and each.tool_calls for each in messages)
+        if not tools and (is_called or getattr(start, "tools_digest", None)):
             return _UNDEFINED
-        return _make_case(record, call, messages, config=call.config)
+        return _make_case(
+            record, call, messages, config=call.config, tools=tools,
+            response_schema=getattr(start, "response_schema", None),
+            tool_choice=getattr(start, "tool_choice", None),
+        )  # fmt: skip
 
 
 def _make_case(

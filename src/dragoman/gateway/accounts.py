@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallCompleted, CallFailed, Inbound, RoutingSwitched
+from ..calls import CallCompleted, CallFailed, CallStarted, Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -172,7 +172,10 @@ class Account:
         session = ""
         if service.calls is not None and records:
             messages = () if call is None else call.list_messages()
-            session = service.calls.put(records, switches, messages, self.conversation)
+            start = None
+            if call is not None and service.calls.include_content:
+                start = call.start(records[0].at)
+            session = service.calls.put(records, switches, messages, self.conversation, start)
         usage, money = add_up(records)
         tokens = _count_tokens(usage)
         if self.caller.limited is not None and (self.lease or tokens):
@@ -272,6 +275,13 @@ class ChatCall(Call):
         """Return the messages of the request and of the reply."""
         content = () if self.complete is None else self.complete.final_content
         return [*self.request.messages, *([Assistant(content)] if content else [])]
+
+    def start(self, at: float) -> CallStarted | None:
+        """Return the record of the start, with the tools, if the request has tools or a schema."""
+        request = self.request
+        if not request.tools and request.response_schema is None:
+            return None
+        return replace(Attempt(self.provider, request, at=at).start(), definitions=request.tools)
 
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
         attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallFailed, RoutingSwitched
+from ..calls import CallFailed, CallStarted, RoutingSwitched
 from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
 from ..messages import Message, User, new_ulid
 from ..middleware.attempts import CallEnd
 
 log = logging.getLogger("dragoman")
+_MAX_DEFINED = 10_000  # lists of tools that are written once; then all are written again
 _GOAL = 2000  # maximum length of a conversation's title, which is the first question
 
 
@@ -51,6 +54,7 @@ class CallLog:
         # a file has one writer at a time, and the turns of a conversation are written in order
         self._turn = asyncio.Lock()
         self._session: str | None = None
+        self._defined: set[str] = set()  # the digests of tools that the session has
         self._recorded: dict[str, int] = {}  # number of messages of each conversation
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,10 +64,12 @@ class CallLog:
         switches: Sequence[RoutingSwitched] = (),
         messages: Sequence[Message] = (),
         conversation: str = "",
+        start: CallStarted | None = None,
     ) -> str:
         """Write the records of a call; with ``include_content``, write its messages too.
 
-        Return the name of the session. The messages of a ``conversation`` are written once.
+        Return the name of the session. The messages of a ``conversation`` are written once, and
+        so are the definitions of equal tools in the ``start`` of calls without one.
         """
         request_id = records[-1].request_id
         shown = messages if self.include_content else ()
@@ -71,6 +77,8 @@ class CallLog:
         if conversation:
             recorded, self._recorded[conversation] = self._recorded[conversation], len(messages)
             shown = shown[recorded:]
+        elif start is not None:
+            started.append(self._define(start))
         payloads: list[Payload] = [
             *started,
             *[MessageRecorded(message, request_id=request_id) for message in shown],
@@ -81,6 +89,18 @@ class CallLog:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return session
+
+    def _define(self, start: CallStarted) -> CallStarted:
+        """Return a record with the digest of its tools, without definitions that the log has."""
+        if not start.definitions:
+            return start
+        digest = hashlib.sha256(msgspec.json.encode(start.definitions)).hexdigest()
+        if digest in self._defined:
+            return replace(start, tools_digest=digest, definitions=())
+        if len(self._defined) >= _MAX_DEFINED:
+            self._defined.clear()
+        self._defined.add(digest)
+        return replace(start, tools_digest=digest)
 
     def has_conversation(self, session: str) -> bool:
         """Return whether a session is a conversation that this process has begun."""
@@ -108,6 +128,7 @@ class CallLog:
             await asyncio.wait(self._tasks)
         sessions = [*([] if self._session is None else [self._session]), *self._recorded]
         self._session, self._recorded = None, {}
+        self._defined.clear()
         for session in sessions:
             await self._write(session, [SessionFinished("completed")], None)
 
