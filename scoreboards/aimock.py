@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dragoman as d
+from dragoman.conformance import check_server
 
 from .board import Board
 from .install import HOME, install_node, node, node_version
@@ -58,6 +59,14 @@ FIXTURES: list[dict[str, Any]] = [
         }
         for status, (_, kind, message) in ERRORS.items()
     ],
+    *[
+        {
+            "match": {"userMessage": f"P{status}"},
+            "response": {"error": {"message": message}, "status": status},
+        }
+        for status, (_, _, message) in ERRORS.items()
+    ],
+    {"match": {}, "response": {"content": "Hello there."}},  # for the questions of the check
 ]
 Ask = Callable[..., Any]
 
@@ -108,10 +117,10 @@ async def _both(ask: Ask) -> None:
     _equal(len({call.id for call in reply.tool_calls}), 2)
 
 
-def _refused(status: int) -> Callable[[Ask], Any]:
+def _refused(mark: str, status: int) -> Callable[[Ask], Any]:
     async def refused(ask: Ask) -> None:
         try:
-            await ask(f"E{status}")
+            await ask(f"{mark}{status}")
         except d.ProviderError as error:
             kind = ERRORS[status][0]
             _equal((type(error).__mro__.count(kind), error.status), (1, status))
@@ -129,13 +138,21 @@ ROWS: dict[str, Callable[[Ask], Any]] = {
     "structured output": _json,
     "tool call and result": _loop,
     "two tool calls": _both,
-    **{f"HTTP {status}": _refused(status) for status in ERRORS},
+    **{f"HTTP {status}": _refused("E", status) for status in ERRORS},
+    **{f"plain {status}": _refused("P", status) for status in ERRORS},
 }
+_ONE = "a fixture has one answer, whatever the request limits or demands"
 EXPECTED = {
     "responses, cut at the limit": "aimock sends `incomplete` without `incomplete_details`",
     "ollama, cut at the limit": "aimock ignores `finishReason` on this API",
     "ollama, thinking": "aimock sends `reasoning_content`, which is not a field of this API",
     "cohere, thinking": "aimock sends the thinking as text",
+    "check ready.": "aimock lists models of its own, and not those of requests",
+    "check usage.": "aimock reports no tokens of a prompt on this API",
+    "check errors.": "aimock answers every model, every key and an empty list of messages",
+    "check limits.max_tokens": _ONE,
+    "check tools.": _ONE,
+    "check schema.": _ONE,
 }
 
 
@@ -185,6 +202,13 @@ async def collect() -> dict[tuple[str, str], str]:
                         text = f"{type(error).__name__}: {error}"[:200]
                         cells[shown, wire] = f"{wire}, {name}: {text}"
                     await model.close()
+        for wire in WIRES:
+            at = url + PATHS.get(wire, "")
+            report = await check_server(at, "m", wire, "k" * 12)
+            for found in report.outcomes:
+                if found.status in ("pass", "fail"):
+                    failed = f"{wire}, check {found.name}: {found.detail}"
+                    cells[f"check {found.name}", wire] = "" if found.status == "pass" else failed
     return cells
 
 
@@ -195,7 +219,8 @@ def run() -> Board:
         "aimock",
         TITLE,
         "Dragoman's client against [aimock](https://aimock.copilotkit.dev), a simulator of the vendors' APIs, with a\n"
-        "complete and with a streamed reply. The server is theirs; the fixtures and the checks are ours.",
+        "complete and with a streamed reply. The server is theirs; the fixtures and the checks are ours. Plain errors have\n"
+        "no type. Rows with `check` are what `dragoman check` finds of a mock, without what it reports as unsupported.",
         expected=EXPECTED,
     )
     board.cells = asyncio.run(collect())
