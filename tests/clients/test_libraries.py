@@ -9,7 +9,7 @@ from dragoman.sim import Answer, Call
 from tests.gateway.upstream import WIRES
 
 from .results import record_outcomes
-from .running import find_program, gateway, in_full_run, run_program
+from .running import INSTALLED, NODE, find_program, gateway, in_full_run, run_program
 from .scripted import script
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
@@ -23,30 +23,44 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "instructor": ("agents", ("openai", "anthropic", "gemini")),
     "openai_agents": ("agents", ("chat", "responses")),
     "llm": ("agents", ("chat",)),
+    "adk": ("adk", ("gemini", "anthropic", "litellm")),
     "agno": ("agno", ("openai", "anthropic", "ollama")),
+    "autogen": ("autogen", ("openai", "anthropic", "ollama")),
     "crewai": ("crewai", ("openai", "anthropic")),
     "dspy": ("dspy", ("openai", "anthropic")),
+    "haystack": ("haystack", ("openai", "responses", "anthropic", "google", "ollama")),
+    "langchain_js": ("@langchain/core", ("openai", "responses", "anthropic", "google", "ollama")),
     "llama_index": ("llama_index", ("openai", "ollama")),
+    "mastra": ("@mastra/core", ("own", "anthropic")),
+    "openai_agents_js": ("@openai/agents", ("chat", "responses")),
     "semantic_kernel": ("semantic_kernel", ("openai", "google")),
     "smolagents": ("smolagents", ("openai",)),
     "strands": ("strands", ("openai", "anthropic", "ollama")),
+    "Vercel AI SDK": ("ai", ("compatible", "chat", "responses", "anthropic", "google")),
 }
-"""For each library, the name of its environment and the APIs that it is tested with."""
+"""For each library, the name of its environment, or its package for Node.js, and the APIs that
+it is tested with."""
 ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sides]
+
+
+def find_list(name: str) -> list[str]:
+    """Return the command that tests the features of a library; skip if it is not installed."""
+    file, (place, _) = LISTS / f"{name.lower().replace(' ', '_')}_list", LIBRARIES[name]
+    if file.with_suffix(".mjs").exists():
+        find_program("node", "node_modules", place)
+        return [str(NODE / "node"), f"{file}.mjs", str(INSTALLED / "node")]
+    return [find_program(place, "bin", "python"), f"{file}.py"]
 
 
 async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> dict[str, str]:
     """Test each listed feature with a client library; return the outcomes by feature."""
-    python = find_program(LIBRARIES[name][0], "bin", "python")
     quiet = {
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "CREWAI_DISABLE_TELEMETRY": "true",
         "OTEL_SDK_DISABLED": "true",
     }
-    status, printed = await run_program(
-        [python, str(LISTS / f"{name}_list.py"), url, side, wire], where, quiet
-    )
+    status, printed = await run_program([*find_list(name), url, side, wire], where, quiet)
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
     assert (status, last[:1]) == (0, "{"), printed[-3000:]
     found: dict[str, str] = json.loads(last)

@@ -9,7 +9,6 @@ from .results import PAGE, TITLE, read_results, record_outcomes, write_section
 from .test_agents import AGENTS
 from .test_claude_code import CLIENT as CLAUDE_CODE
 from .test_libraries import ROUTES
-from .test_vercel import SIDES
 
 
 def test_page_shows_the_recorded_results() -> None:
@@ -19,7 +18,7 @@ def test_page_shows_the_recorded_results() -> None:
 
 def test_results_exist_only_for_existing_tests() -> None:
     known = {f"{name}, {side}" for name, side in ROUTES}
-    known |= {*AGENTS, CLAUDE_CODE} | {f"Vercel AI SDK, {side}" for side in SIDES}
+    known |= {*AGENTS, CLAUDE_CODE}
     results = read_results()
     assert results
     assert set(results) <= known
