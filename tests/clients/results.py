@@ -19,10 +19,11 @@ PAGE = ROOT / "docs/reference/gateway-clients.md"
 TITLE = "## Libraries and programs"
 _HEAD = f"""{TITLE}
 
-With their default settings. After the colon is the wire that the client uses, or how it was set up. The models use
-these wires: {", ".join(WIRES)}. `make clients` installs the clients, and `make test-exhaustive` runs them.
+With their default settings. After the colon is the wire that the client uses, or how it was set up. `make clients` installs
+the clients, and `make test-exhaustive` runs them with models of all these wires. Continue's Gemini provider is left out,
+because it sends no request to a configured address.
 
-Each line has the client, the wires of the models, and what works.
+Each line has the clients, the wires of the models, and what works.
 
 """
 
@@ -52,10 +53,10 @@ def record_outcomes(
 
 
 def write_section(results: Results) -> str:
-    """Return the section of the page: a line for each set of outcomes that sides of a client
-    share.
+    """Return the section of the page: a line for each set of outcomes, with all clients and sides
+    that share it.
     """
-    rows: dict[tuple[str, ...], list[str]] = {}
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for name, features in results.items():
         client, _, side = name.partition(", ")
         tried = {wire for wires in features.values() for wire in wires}
@@ -71,13 +72,16 @@ def write_section(results: Results) -> str:
                 bad = [wire for wire in tried if wires.get(wire) != "yes"]
                 works.append(f"{shown} (not with {', '.join(sorted(bad))})")
         models = "all" if tried == {*WIRES} else ", ".join([w for w in WIRES if w in tried])
-        row = (client, models, ", ".join(works), ", ".join(other))
-        rows.setdefault(row, []).append(side or "default")
+        row = rows.setdefault((models, ", ".join(works), ", ".join(other)), {})
+        row.setdefault(client, []).append(side or "default")
     lines = []
-    for (client, wires_of_models, working, lacking), sides in rows.items():
-        name = client if sides == ["default"] else f"{client}: {', '.join(sides)}"
+    for (wires_of_models, working, lacking), clients in rows.items():
+        names = [
+            client if sides == ["default"] else f"{client}: {', '.join(sides)}"
+            for client, sides in clients.items()
+        ]
         cannot = f"; cannot be requested: {lacking}" if lacking else ""
-        lines.append(f"- {name} ({wires_of_models}): {working}{cannot}")
+        lines.append(f"- {'; '.join(names)} ({wires_of_models}): {working}{cannot}")
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,11 @@ def script(**more: Answer) -> ScriptedProvider:
         ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()
     ]
     faults = [
-        ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code))
+        ScriptRule(
+            TEXT,
+            RequestMatch(pattern=f"^E{code}"),
+            Fault(status=code, message="the model does not exist" if code == 404 else ""),
+        )
         for code in STATUSES
     ]
     final = ScriptRule(answer_by_tool, RequestMatch(pattern="^(FINAL|HANDOFF)"))

@@ -29,7 +29,7 @@ PATCH = f"""*** Begin Patch
 
 
 READS = ("Read", "read_file")
-EDITS = ("apply_patch", "exec_command", "edit", "replace", "Edit")
+EDITS = ("apply_patch", "exec_command", "edit", "replace", "Edit", "MultiEdit")
 
 
 def script(file: str) -> ScriptedProvider:

@@ -1,5 +1,5 @@
 // The list of features that are tested with LangChain JS.
-import { City, load, makeCases, model, River, run, side, url } from "./listing.mjs";
+import { City, load, makeCases, model, NotOffered, River, run, side, url } from "./listing.mjs";
 
 const { HumanMessage } = await load("@langchain/core/messages");
 const { tool } = await load("@langchain/core/tools");
@@ -15,6 +15,7 @@ const [name, kind, chosen] = {
 const chat = new (await load(`@langchain/${name}`))[kind](chosen);
 
 async function ask(text, png) {
+  if (png && side === "google") throw new NotOffered(); // only for names of models that it knows
   const picture = { type: "image_url", image_url: { url: `data:image/png;base64,${png}` } };
   return (await chat.invoke([new HumanMessage({ content: png ? [{ type: "text", text }, picture] : text })])).text;
 }

@@ -11,6 +11,9 @@ export const River = z.object({ name: z.string(), km: z.number() });
 export const City = z.object({ city: z.string() });
 export const PNG = "iVBORw0KGgo=";
 
+// Thrown for a feature that the client does not offer on this wire.
+export class NotOffered extends Error {}
+
 export function expect(found, wanted) {
   const [one, other] = [JSON.stringify(found), JSON.stringify(wanted)];
   if (one !== other) throw new Error(`found ${one}, wanted ${other}`);
@@ -67,7 +70,7 @@ export async function run(cases) {
     const late = new Promise((_, fail) => setTimeout(fail, 180_000, new Error("did not end")));
     found[name] = await Promise.race([test(), late]).then(
       () => "yes",
-      (error) => `no: ${show(error)}`.slice(0, 600),
+      (error) => (error instanceof NotOffered ? "–" : `no: ${show(error)}`.slice(0, 600)),
     );
   }
   console.log("\n" + JSON.stringify(found));
