@@ -1,6 +1,7 @@
 """Call the gateway's ASGI application in this process, without sockets."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..waiting import arrival
@@ -29,18 +30,25 @@ async def post(
     further: str = "",
     path: str | None = None,
     headers: dict[str, str] | None = None,
+    more: Iterable[tuple[str, str]] = (),
+    method: str = "POST",
 ) -> Answer:
-    """Send a body to the gateway route of a wire and return the response."""
+    """Send a body to the gateway route of a wire and return the response.
+
+    ``more`` are headers too, of which some may be there twice.
+    """
     path = path or PATHS[wire] + further
     headers = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     scope = {
         "type": "http",
-        "method": "POST",
+        "method": method,
         "path": path,
         "raw_path": path.encode("utf-8", "surrogatepass"),
         "query_string": b"",
         "http_version": "1.1",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "headers": [
+            (name.encode(), value.encode("latin-1")) for name, value in [*headers.items(), *more]
+        ],
     }
     messages: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
     sent: list[Any] = []

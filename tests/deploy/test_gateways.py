@@ -3,24 +3,24 @@ TLS.
 """
 
 import asyncio
-import contextlib
 import json
-import ssl
-import sys
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
 from click.testing import CliRunner
 
 from dragoman.cli import main
+from dragoman.gateway.app import SETTINGS
 from dragoman.gateway.keys import hash_key
 from dragoman.log import PostgresLog
 
 from ..gateway.test_serve import BODY, running, write_config
 from ..ports import find_free_port
-from ..server import Connection, answering, completion, serve
+from ..server import Connection, completion, serve
 from ..transport.certificates import Authority
-from ..waiting import arrival, poll, until
+from ..waiting import arrival, until
 from .compose import ENV, read_compose
 
 COMMAND: list[str] = read_compose(ENV)["services"]["gateway1"]["command"]
@@ -90,42 +90,18 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
 # --- serving over TLS --------------------------------------------------------------------------
 
 
-async def test_gateway_can_serve_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    cert, key = authority.issue("127.0.0.1")
-    trusted = ssl.create_default_context(cafile=authority.path)
-    port = find_free_port()
-    async with (
-        serve(answering("Hello")) as upstream,
-        aiohttp.ClientSession() as session,
-    ):
-        words = [
-            "--config",
-            write_config(tmp_path, upstream.url),
-            "--model",
-            "fast=up:m",
-            "--port",
-            str(port),
-        ]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "dragoman", "serve", *words, "--tls-cert", cert, "--tls-key", key
-        )
-
-        async def ask() -> tuple[int, bytes] | None:
-            assert process.returncode is None
-            url = f"https://127.0.0.1:{port}/v1/chat/completions"
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                async with session.post(url, json={**BODY, "stream": True}, ssl=trusted) as reply:
-                    return reply.status, await reply.read()
-            return None
-
-        try:
-            found = await poll(ask, lambda found: found is not None, "the gateway to listen")
-            assert found is not None
-            assert (found[0], b"[DONE]" in found[1]) == (200, True)
-        finally:
-            process.kill()
-            await process.wait()
+def test_gateway_can_serve_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gets the certificate; ``tests/attacks/test_tls.py`` uses such a server."""
+    configs: list[Any] = []
+    monkeypatch.setenv(SETTINGS, "")
+    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *given: configs.append(given[0]))
+    cert, key = Authority(tmp_path).issue("127.0.0.1")
+    config = write_config(tmp_path, "http://127.0.0.1:1")
+    done = CliRunner().invoke(
+        main, ["serve", "--config", config, "--tls-cert", cert, "--tls-key", key]
+    )
+    assert "at https://127.0.0.1:" in done.stderr
+    assert (configs[0].ssl_certfile, configs[0].ssl_keyfile) == (cert, key)
 
 
 def test_mismatched_certificate_and_key_are_rejected(tmp_path: Path) -> None:

@@ -15,29 +15,10 @@ from dragoman.sim import SimServer
 from dragoman.wire import HttpReply, ServerCodec
 
 RELEASED = frozenset(
-    [
-        "model",
-        "messages",
-        "max_tokens",
-        "system",
-        "stream",
-        "tools",
-        "tool_choice",
-        "thinking",
-        "output_config",
-        "metadata",
-        "temperature",
-        "top_p",
-        "top_k",
-        "stop_sequences",
-        "service_tier",
-        "cache_control",
-        "inference_geo",
-        "diagnostics",
-        "container",
-        "speed",
-    ]
-)
+    ["model", "messages", "max_tokens", "system", "stream", "tools", "tool_choice", "thinking",
+     "output_config", "metadata", "temperature", "top_p", "top_k", "stop_sequences",
+     "service_tier", "cache_control", "inference_geo", "diagnostics", "container", "speed"]
+)  # fmt: skip
 FIELD_BETAS = {
     "context_management": {"context-management-2025-06-27", "compact-2026-01-12"},
     "compaction": {"compact-2026-09-04"},

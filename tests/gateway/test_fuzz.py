@@ -17,7 +17,7 @@ from tests.attacks.gateway_app import post
 from tests.attacks.hold import run_watched
 from tests.attacks.mutations import mutate_json
 
-from .test_app import call
+from .test_app import get
 from .translations import bodies
 from .upstream import EXHAUSTIVE, PATHS
 
@@ -85,8 +85,8 @@ def test_every_route_has_an_openapi_description() -> None:
         )
 
 
-KEYED = (b"authorization", f"Bearer {KEY}".encode())
-FOREIGN = (b"origin", b"https://evil.test")
+KEYED = ("authorization", f"Bearer {KEY}")
+FOREIGN = ("origin", "https://evil.test")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ FOREIGN = (b"origin", b"https://evil.test")
     ids=["two keys", "no key", "another web page"],
 )
 async def test_rejections_of_every_page_are_described(
-    app: Any, headers: list[tuple[bytes, bytes]], status: int
+    app: Any, headers: list[tuple[str, str]], status: int
 ) -> None:
     for path, operations in SCHEMA.raw_schema["paths"].items():
         # these gateways have no store of responses and conversations
         if "get" not in operations or re.match("/(health|openapi|v1/responses|v1/conv)", path):
             continue
-        found, _ = await call(app, "GET", path.replace("{name}", "fast"), *headers)
+        found, _ = await get(app, path.replace("{name}", "fast"), *headers)
         assert found == status, path
         assert str(status) in operations["get"]["responses"], path
 

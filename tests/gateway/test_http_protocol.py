@@ -465,17 +465,6 @@ async def test_a_half_closed_request_is_answered(version: bytes, data: bytes) ->
         assert b"llo" in answer
 
 
-@pytest.mark.parametrize("data", [DATA, STREAM], ids=["complete", "stream"])
-async def test_client_that_closes_before_the_reply_stops_the_call(data: bytes) -> None:
-    forever = asyncio.Event()
-    model = Listed(lambda request: [forever], repeat=True)
-    async with serving(app(model)) as url, connected(url) as (_, writer):
-        writer.write(call(data))
-        await until(lambda: model.running)
-        writer.close()
-        await until(lambda: not model.running)
-
-
 async def test_http_1_0_client_gets_no_chunked_encoding() -> None:
     async with serving(app()) as url:
         for data in (DATA, STREAM):

@@ -285,39 +285,33 @@ def test_invalid_traceparent_headers_are_ignored(header: str, is_valid: bool) ->
     assert (read_parent({"traceparent": header}) is not None) == is_valid
 
 
-async def test_trace_context_is_forwarded_even_if_no_spans_are_recorded() -> None:
-    async with serve(answering("Hello")) as upstream:
-        model = connect("m", base_url=f"{upstream.url}/v1", api_key="k")
+EMBEDDED = {"data": [{"index": 0, "embedding": [0.5, 0.5]}], "usage": {"prompt_tokens": 2}}
+
+
+@pytest.mark.parametrize(
+    ("connect_model", "path", "body", "answer"),
+    [
+        (connect, "/v1/chat/completions", BODY, completion("Hello")),
+        (connect_embedder, "/v1/embeddings", {"model": "fast", "input": "a red fox"},
+         json.dumps(EMBEDDED).encode()),
+    ],
+    ids=["chat", "embeddings"],
+)  # fmt: skip
+async def test_trace_context_is_forwarded_even_if_no_spans_are_recorded(
+    connect_model: Any, path: str, body: Any, answer: bytes
+) -> None:
+    async with serve(replying(200, answer)) as upstream:
+        model = connect_model("m", base_url=f"{upstream.url}/v1", api_key="k")
         async with serving(create_app({"fast": model})) as url:
-            path = f"{url}/v1/chat/completions"
-            await post(path, BODY, {"traceparent": PARENT, "tracestate": "vendor=1"})
-            await post(path, BODY)
-            await post(path, BODY, {"traceparent": "nonsense", "tracestate": "vendor=1"})
+            traced = {"traceparent": PARENT, "tracestate": "vendor=1"}
+            for headers in (traced, {}, {**traced, "traceparent": "nonsense"}):
+                assert (await post(f"{url}{path}", body, headers))[0] == 200
     first, *others = [seen.headers for seen in upstream.requests]
     assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-01", first["traceparent"])
     assert SPAN not in first["traceparent"]
     assert first["tracestate"] == "vendor=1"
     assert first["authorization"] == "Bearer k"
     assert not any("traceparent" in each or "tracestate" in each for each in others)
-
-
-async def test_trace_context_is_forwarded_with_embeddings() -> None:
-    body = {"data": [{"index": 0, "embedding": [0.5, 0.5]}], "usage": {"prompt_tokens": 2}}
-    async with serve(answering_with(body)) as upstream:
-        model = connect_embedder("m", base_url=f"{upstream.url}/v1", api_key="k")
-        async with serving(create_app({"vectors": model})) as url:
-            asked = {"model": "vectors", "input": "a red fox"}
-            path = f"{url}/v1/embeddings"
-            assert (await post(path, asked, {"traceparent": PARENT}))[0] == 200
-            await post(path, asked)
-    first, second = [seen.headers for seen in upstream.requests]
-    assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-01", first["traceparent"])
-    assert first["authorization"] == "Bearer k"
-    assert "traceparent" not in second
-
-
-def answering_with(body: Any) -> Any:
-    return replying(200, json.dumps(body).encode())
 
 
 # --- several worker processes ------------------------------------------------------------------

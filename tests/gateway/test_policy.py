@@ -110,27 +110,7 @@ async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -
 
 
 # Values for fields that do not accept text.
-VALUES: dict[str, Any] = {
-    "n": 2, "parallel_tool_calls": False, "top_k": 77, "truncation": "auto", "max_tool_calls": 3,
-    "service_tier": "priority", "prompt_cache_retention": "24h", "min_p": 0.7,
-    "repetition_penalty": 1.3, "repeat_penalty": 1.3, "store": True, "metadata": {"a": "b"},
-    "client_metadata": {"a": "b"}, "logit_bias": {"7": 1},
-    "prediction": {"type": "content", "content": "x"}, "logprobs": True, "top_logprobs": 3,
-    "modalities": ["audio"], "audio": {"voice": "a"}, "functions": [{"name": "f"}],
-    "reasoning": {"effort": "low"}, "thinking": {"type": "enabled"}, "enable_thinking": True,
-    "chat_template_kwargs": {"enable_thinking": True}, "include": ["file_search_call.results"],
-    "stream_options": {"include_obfuscation": True}, "background": True, "container": "c",
-    "labels": {"a": "b"}, "safetySettings": [{"category": "A", "threshold": "B"}],
-    "generationConfig.topK": 77, "generationConfig.candidateCount": 2,
-    "generationConfig.responseModalities": ["IMAGE"],
-    "generationConfig.responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}},
-    "generationConfig.thinkingConfig": {"thinkingBudget": 1024},
-    "generationConfig.responseLogprobs": True, "generationConfig.logprobs": 3, "truncate": False,
-    "shift": False, "raw": True, "options.top_k": 77, "options.min_p": 0.7,
-    "options.repeat_penalty": 1.3, "k": 77, "documents": ["x"], "priority": 3,
-    "citation_options": {"mode": "OFF"}, "strict_tools": True,
-    "additionalModelRequestFields": {"top_k": 77},
-}  # fmt: skip
+VALUES: dict[str, Any] = dict(read_table("field_values"))
 # Fields without which another one has no effect.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("openai", "parallel_tool_calls"): {"tools": [TOOLS["openai"]]},

@@ -17,7 +17,7 @@ import ollama
 import openai
 import pytest
 
-from dragoman import InvalidRequestError, RateLimitError, connect_embedder, connect_reranker
+from dragoman import InvalidRequestError, RateLimitError, connect_embedder
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
@@ -42,12 +42,18 @@ async def gateway(
         yield url, embedder, reranker
 
 
-async def test_openai_client_receives_embeddings() -> None:
+async def test_openai_client_receives_embeddings_and_errors() -> None:
     expected = (await SimulatedEmbedder(dimensions=8).embed(TEXTS)).vectors.tolist()
+    errors = RateLimitError("slow", retry_after=3), InvalidRequestError("no")
     async with (
-        gateway() as (url, embedder, _),
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client,
+        gateway(*errors) as (url, embedder, _),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
     ):
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.embeddings.create(model="vectors", input="x")
+        assert caught.value.response.headers["retry-after"] == "3"
+        with pytest.raises(openai.BadRequestError, match="no"):
+            await client.embeddings.create(model="vectors", input="x")
         packed = await client.embeddings.create(model="vectors", input=TEXTS)
         plain = await client.embeddings.create(
             model="vectors", input=TEXTS, encoding_format="float"
@@ -73,21 +79,6 @@ async def test_openai_client_receives_embeddings() -> None:
             await client.chat.completions.create(
                 model="vectors", messages=[{"role": "user", "content": "x"}]
             )
-
-
-async def test_openai_client_parses_the_errors_of_the_gateway() -> None:
-    async with gateway(RateLimitError("slow", retry_after=3), InvalidRequestError("no")) as (
-        url,
-        _,
-        _,
-    ):
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-        with pytest.raises(openai.RateLimitError) as caught:
-            await client.embeddings.create(model="vectors", input="x")
-        assert caught.value.response.headers["retry-after"] == "3"
-        with pytest.raises(openai.BadRequestError):
-            await client.embeddings.create(model="vectors", input="x")
-        await client.close()
 
 
 async def test_cohere_client_receives_rankings_and_embeddings() -> None:
@@ -159,14 +150,6 @@ async def test_gemini_embeddings_and_the_v1_rerank_route_work() -> None:
         wrong = await session.post(f"{url}/v1/rerank", json={**asked, "speed": 9})
         assert wrong.status == 400
         assert "speed" in (await wrong.json())["message"]
-
-
-async def test_dragoman_embedders_and_rerankers_work_through_the_gateway() -> None:
-    async with gateway() as (url, _, _):
-        async with connect_embedder("vectors", base_url=url, wire="cohere") as embedder:
-            assert len((await embedder.embed(TEXTS)).vectors) == 2
-        async with connect_reranker("ranks", base_url=f"{url}/v1") as reranker:
-            assert (await reranker.rerank("red fox", TEXTS)).results[0].index == 0
 
 
 async def test_embedding_calls_are_subject_to_keys_budgets_and_logging(

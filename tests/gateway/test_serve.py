@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from dragoman.cli import main
 from dragoman.cli.serve import _fit_open_files
+from dragoman.gateway.app import SETTINGS, create_app_from_environment
 from dragoman.gateway.keys import hash_key
 from tests.pages import ROOT
 from tests.server import Connection, completion, serve
@@ -125,35 +126,23 @@ async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "limits"),
     [
-        ["--max-connections", "3", "--max-connections-per-peer", "9"],
-        ["--max-connections-per-peer", "3"],
+        ([], (4096, 2048)),
+        (["--max-connections", "3", "--max-connections-per-peer", "9"], (3, 9)),
+        (["--max-connections-per-peer", "3"], (4096, 3)),
     ],
 )
-async def test_command_line_options_limit_connections(options: list[str], tmp_path: Path) -> None:
+def test_command_line_options_limit_connections(
+    options: list[str], limits: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SETTINGS, "")
+    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *_: None)
+    monkeypatch.setattr("dragoman.cli.serve._fit_open_files", lambda wanted: wanted)
     config = write_config(tmp_path, "http://127.0.0.1:1")
-    async with running("--config", config, *options) as (url, _):
-        # The server may still count the connection that checked whether it is up.
-        held = [
-            await poll(lambda: connect_and_ask(url), lambda found: found[1] == 200, "a free slot")
-            for _ in range(3)
-        ]
-        assert (await connect_and_ask(url))[1] == 503
-        for writer, _ in held:
-            writer.close()
-
-
-async def connect_and_ask(url: str) -> tuple[asyncio.StreamWriter, int]:
-    """Open a connection and send a request; return the status of the reply, and the connection,
-    which stays open if the status is 200.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    status = int((await arrival(reader.readline(), "a reply")).split()[1])
-    if status != 200:
-        writer.close()
-    return writer, status
+    CliRunner().invoke(main, ["serve", "--config", config, *options], catch_exceptions=False)
+    bounds = create_app_from_environment().state.service.bounds
+    assert (bounds.connections, bounds.connections_per_peer) == limits
 
 
 @pytest.mark.parametrize(
