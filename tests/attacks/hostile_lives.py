@@ -1,6 +1,7 @@
 """Run sessions in processes that are killed, paused and started twice, then check the log.
 
-    python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
+``python -m tests.attacks.hostile_lives`` reads lines of JSON: ``[PLACE, FOLDER, SEED, SESSIONS,
+KILLS, RUNNERS]``. For each it prints a ``Tally`` as JSON.
 
 A session pays invoices. If a result states that a payment did not run, the model proposes the
 invoice again; if the outcome is unknown, it continues with the next invoice. So every invoice must
@@ -8,8 +9,7 @@ be paid at most once. The model also calls a tool that does not exist. Context p
 old turns and omit old results, and an approver edits every payment that needs approval. With two
 RUNNERS, each process is started on the same session while the other one is alive: it takes the
 session over or is rejected. Signals pause and continue both processes. If the log is a file, its
-lock file is deleted from time to time, as programs that clean temporary folders do. Prints a
-``Tally`` as JSON.
+lock file is deleted from time to time, as programs that clean temporary folders do.
 """
 
 import asyncio
@@ -419,20 +419,20 @@ class World:
             self.tally.problems.append(f"{name}: epochs {epochs}")
 
 
-def main(place: str, folder: str, seed: str, sessions: str, kills: str, runners: str) -> None:
+def main(place: str, folder: str, seed: int, sessions: int, kills: int, runners: int) -> Tally:
     open_place(place).close()
-    world = World(place, Path(folder), int(seed), int(runners))
+    world = World(place, Path(folder), seed, runners)
     names: list[str] = []
-    while len(names) < int(sessions) or (int(runners) == 1 and world.tally.kills < int(kills)):
+    while len(names) < sessions or (runners == 1 and world.tally.kills < kills):
         names.append(f"s{seed}-{len(names)}")
-        world.play(names[-1], int(kills))
+        world.play(names[-1], kills)
     try:
-        tally = world.check(names)
+        return world.check(names)
     except logs.LogError as error:
-        tally = world.tally
-        tally.problems.append(f"{type(error).__name__}: {error}")
-    print(msgspec.json.encode(tally).decode())
+        world.tally.problems.append(f"{type(error).__name__}: {error}")
+        return world.tally
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for line in sys.stdin:
+        print(msgspec.json.encode(main(*msgspec.json.decode(line))).decode(), flush=True)

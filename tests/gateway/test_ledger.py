@@ -97,25 +97,42 @@ def count_failures(caplog: pytest.LogCaptureFixture) -> int:
     return caplog.text.count("calls are to be counted")
 
 
+# Four processes begin together when the pipe closes, and print how many calls were admitted.
+ADMITTING = """
+import os, sys
+from dragoman import database
+from dragoman.errors import RateLimitError
+from dragoman.gateway.keys import Key
+from dragoman.gateway.ledger import Ledger
+
+database.BUSY_SECONDS = float(sys.argv[2])
+read, write = os.pipe()
+for _ in range(4):
+    if os.fork() == 0:
+        os.close(write)
+        key = Key("k", "h", requests_per_minute=100)
+        ledger = Ledger(sys.argv[1], clock=lambda: 600.0)
+        admitted = 0
+        os.read(read, 1)
+        for _ in range(200):
+            try:
+                ledger.admit(key)
+                admitted += 1
+            except RateLimitError:
+                pass
+        os.write(1, b"%d\\n" % admitted)
+        os._exit(0)
+os.close(write)
+for _ in range(4):
+    assert os.wait()[1] == 0
+"""
+
+
 def test_limit_of_requests_per_minute_is_exact_across_processes(tmp_path: Path) -> None:
-    code = (
-        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
-        " Key\nfrom dragoman.errors import RateLimitError\nfrom dragoman import database\n"
-        f"database.BUSY_SECONDS = {PATIENCE}\nledger, key, done = Ledger(sys.argv[1],"
-        " clock=lambda: 600.0), Key('k', 'h', requests_per_minute=100), 0\nprint('ready', "
-        "flush=True); sys.stdin.readline()\nfor _ in range(200):\n    try: ledger.admit(key); "
-        "done += 1\n    except RateLimitError: pass\nprint(done)"
-    )
     Ledger(tmp_path / "used.db").close()
-    command = [sys.executable, "-c", code, str(tmp_path / "used.db")]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
-    for process in processes:
-        process.stdout.readline()
-    for process in processes:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert sum([int(process.communicate()[0]) for process in processes]) == 100
+    command = [sys.executable, "-c", ADMITTING, str(tmp_path / "used.db"), str(PATIENCE)]
+    done = subprocess.run(command, check=True, capture_output=True)
+    assert sum(map(int, done.stdout.split())) == 100
 
 
 @pytest.mark.usefixtures("quick")
@@ -425,10 +442,9 @@ async def test_unavailable_rate_limiter_gives_status_503() -> None:
     assert b"Redis" not in body
 
 
-@pytest.mark.parametrize("status", [301, 302, 307])
-async def test_redirect_from_the_upstream_gives_status_502(status: int) -> None:
+async def test_redirect_from_the_upstream_gives_status_502() -> None:
     async def handler(connection: Connection) -> None:
-        connection.head(status, {"location": "http://127.0.0.1:1/", "content-length": "0"})
+        connection.head(302, {"location": "http://127.0.0.1:1/", "content-length": "0"})
 
     async with serve(handler) as upstream:
         model = connect("m", base_url=f"{upstream.url}/v1")
