@@ -122,22 +122,6 @@ async def test_each_fault_is_raised_by_the_client_as_its_error_class(
         assert "".join([getattr(event, "text", "") for event in events]) == TEXT
 
 
-async def test_reply_body_with_inserted_garbage_is_rejected() -> None:
-    model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(garbage_at=30)))
-    with pytest.raises(d.InvalidResponseError):
-        await model.complete("x")
-
-
-async def test_scripted_error_is_raised_even_after_encoding_to_bytes() -> None:
-    model = ScriptedProvider(
-        ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5))
-    )
-    events, error = await collect(model.stream("x"))
-    d.check_events(events)
-    assert type(error).__name__ == "OverloadedError"
-    assert events[-1].finish_reason == "error"  # type: ignore[union-attr]
-
-
 def test_wire_that_cannot_be_simulated_is_rejected() -> None:
     with pytest.raises(ValueError, match="wire must be one that can be served"):
         ScriptedProvider("x", wire="morse")

@@ -88,8 +88,10 @@ FAULTS: dict[str, Row] = {
 }
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("name", FAULTS)
+# ``test_faults.py`` tests faults with each wire, without a socket.
+@pytest.mark.parametrize(
+    ("wire", "name"), [(WIRES[at % len(WIRES)], name) for at, name in enumerate(FAULTS)]
+)
 async def test_scripted_faults_occur_over_a_socket(
     dragoman_sim: Sim, wire: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,9 +122,6 @@ async def test_scripted_faults_occur_over_a_socket(
         events, error = await finish(collect(model.stream("x", **SETTINGS)))
     sim.stop()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
-    if wire == "ollama" and name == "ended":
-        # The Ollama wire sends a complete reply as a stream of one line.
-        whole = d.StreamInterruptedError
     assert (type(raised) if raised else None) is whole
     d.check_events(events)
     if name == "garbage":
@@ -182,56 +181,21 @@ def test_uploaded_file_is_kept_byte_for_byte(dragoman_sim: Sim) -> None:
     client.close()
 
 
-async def test_the_same_seed_gives_the_same_faults() -> None:
-    async def run(seed: int) -> list[Any]:
-        with serve(ScriptRule("one", chance=0.5), "two", seed=seed) as sim:
-            async with sim.connect() as model:
-                return [(await model.complete("x")).text for _ in range(12)]
-
-    assert await run(5) == await run(5)
-    assert await run(5) != await run(6)
-
-
-async def test_duplicate_fault_sends_chunks_twice_over_a_socket(dragoman_sim: Sim) -> None:
-    sim = dragoman_sim(ScriptRule("one two three", fault=Fault(duplicate=3)))
-    async with sim.connect() as model:
-        events, _ = await collect(model.stream("x"))
-    assert d.fold(events).text == "one two two three"
-
-
-async def test_request_for_an_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
-    script = Script(
-        [ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"]
-    )
-    sim = dragoman_sim(script)
-    async with sim.connect(model="first") as first, sim.connect(model="second") as second:
-        await first.ready()
-        assert ((await first.complete("x")).text, (await second.complete("x")).text) == ("a", "b")
-    async with sim.connect(model="third") as third:
-        with pytest.raises(d.InvalidModelError):
-            await third.ready()
-        with pytest.raises(d.InvalidModelError):
-            await third.complete("x")
-
-
 @pytest.mark.parametrize("wire", WIRES)
-async def test_listed_model_is_ready_on_every_wire(dragoman_sim: Sim, wire: str) -> None:
-    sim = dragoman_sim(Script([ScriptRule("a")], models=["first"]))
-    async with sim.connect(wire, "first") as there, sim.connect(wire, "second") as missing:
-        await there.ready()
+async def test_models_of_the_script_are_ready_on_every_wire(dragoman_sim: Sim, wire: str) -> None:
+    """A name may contain slashes, and a rule may answer for one model only."""
+    name = "org/first:1"
+    rules = [ScriptRule("a", RequestMatch(model=name)), ScriptRule("b")]
+    sim = dragoman_sim(Script(rules, models=[name, "second"]))
+    for served, text in ((name, "a"), ("second", "b")):
+        async with sim.connect(wire, served) as model:
+            await model.ready()
+            assert (await model.complete("x", **SETTINGS)).text == text
+    async with sim.connect(wire, "third") as missing:
         with pytest.raises(d.InvalidModelError):
             await missing.ready()
         with pytest.raises(d.InvalidModelError):
             await missing.complete("x", **SETTINGS)
-
-
-@pytest.mark.parametrize("wire", WIRES)
-async def test_name_of_a_model_may_contain_slashes(dragoman_sim: Sim, wire: str) -> None:
-    name = "org/first:1"
-    sim = dragoman_sim(Script([ScriptRule("a")], models=[name]))
-    async with sim.connect(wire, name) as model:
-        await model.ready()
-        assert (await model.complete("x", **SETTINGS)).text == "a"
 
 
 async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> None:
