@@ -37,8 +37,7 @@ NETWORK = {
     "testing.py": "replaces these functions, to forbid the network in tests",
     "tools/mcp.py": "MCP servers",
     "tools/mcp_http.py": "MCP servers at a URL",
-    "tools/mcp_oauth.py": "listens for the redirect of a login in a browser",
-    "tools/mcp_oauth.py": "MCP servers with OAuth",
+    "tools/mcp_oauth.py": "MCP servers with OAuth, and the redirect of a login in a browser",
     "tools/mcp_stdio.py": "MCP servers that are programs",
     "tools/process.py": "a pair of sockets between a tool and its supervisor",
 }
