@@ -72,11 +72,9 @@ async def test_row_gets_one_vector_for_a_text_and_a_list_of_vectors_for_a_list(
     server: SimServer, out: Path
 ) -> None:
     rows = [
-        {"id": "a", "input": "one two"},
-        {"text": ["three", "four five"]},
-        {"id": 7, "text": "six", "dimensions": 8},
-        {"input": ["six"]},
-    ]
+        {"id": "a", "input": "one two"}, {"text": ["three", "four five"]},
+        {"id": 7, "text": "six", "dimensions": 8}, {"input": ["six"]},
+    ]  # fmt: skip
     report = await embed_at(server, rows, out)
     found = results(out)
     several = [await expected("three"), await expected("four five")]

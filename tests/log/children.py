@@ -27,13 +27,10 @@ def start(
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     return subprocess.Popen(
-        [*prefix, sys.executable, str(PROGRAM), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
+        [*prefix, sys.executable, str(PROGRAM), *arguments], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
         preexec_fn=restrict if limit is not None else None,
-    )
+    )  # fmt: skip
 
 
 def on_small_disk(folder: Path, then: str = "") -> list[str]:

@@ -133,8 +133,6 @@ values = st.recursive(
     max_leaves=6,
 )
 payloads = st.sampled_from(WRITABLE) | st.builds(
-    logs.ToolStarted,
-    intent_id=texts,
-    tool_name=texts,
+    logs.ToolStarted, intent_id=texts, tool_name=texts,
     input=st.dictionaries(texts, values, max_size=4),
-)
+)  # fmt: skip

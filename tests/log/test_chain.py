@@ -210,11 +210,8 @@ def check_flip(
             if not (report := log.verify()).ok:
                 for found in report.breaks:
                     assert found.problem in (
-                        "hash mismatch",
-                        "gap",
-                        "wrong previous",
-                        "unreadable",
-                    )
+                        "hash mismatch", "gap", "wrong previous", "unreadable",
+                    )  # fmt: skip
                 return "found"
             assert {
                 entry.session: list(log.read(entry.session)) for entry in log.sessions()
@@ -253,18 +250,13 @@ def test_postgres_log_detects_changed_records(conninfo: str) -> None:
             assert connection.execute(sql).rowcount == 1  # type: ignore[arg-type]
             [found] = log.verify().breaks
             assert (found.session, found.seq, found.problem) == (
-                "b",
-                CHANGED,
-                "hash mismatch",
-            ), column
+                "b", CHANGED, "hash mismatch",
+            ), column  # fmt: skip
             assert column == "id" or found.id == records[CHANGED - 1].id
             connection.execute("TRUNCATE dragoman_log")
             connection.execute("INSERT INTO dragoman_log SELECT * FROM untouched")
         connection.execute("DELETE FROM dragoman_log WHERE session = 'b' AND seq = 7")
         [found] = log.verify().breaks
         assert (found.session, found.seq, found.problem, found.id) == (
-            "b",
-            CHANGED,
-            "gap",
-            records[CHANGED].id,
-        )
+            "b", CHANGED, "gap", records[CHANGED].id,
+        )  # fmt: skip

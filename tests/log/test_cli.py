@@ -8,6 +8,7 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,8 +26,24 @@ from ..story import GOAL, LEFT_OPEN, STORY, tell
 from ..test_sync import Background
 
 
-def run(*words: str, **variables: str) -> Result:
-    return CliRunner().invoke(main, ["log", *words], env={"DRAGOMAN_LOG": "", **variables})
+def run(command: str, place: Path | str | None = None, *words: str, **variables: str) -> Result:
+    """Run ``dragoman log COMMAND WORDS --log PLACE``."""
+    where = [] if place is None else ["--log", str(place)]
+    variables = {"DRAGOMAN_LOG": "", **variables}
+    return CliRunner().invoke(main, ["log", command, *words, *where], env=variables)
+
+
+def read(command: str, place: Path | str, *words: str) -> Any:
+    """Return what a command prints with ``--json``."""
+    return json.loads(run(command, place, *words, "--json").stdout)
+
+
+def change(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
 
 
 @pytest.fixture
@@ -39,33 +56,31 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_list_command_shows_the_sessions(path: Path) -> None:
-    shown = run("list", "--log", str(path)).stdout.splitlines()
+    shown = run("list", path).stdout.splitlines()
     heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
     assert shown[0].split() == heads
     assert shown[2].split()[2:7] == [
         "agent", "anthropic:claude-sonnet-4-6", "$0.008295+", "completed", "fix",
     ]  # fmt: skip
     assert shown[2].endswith(f" {GOAL}")
-    listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
+    listed = json.loads(run("list", None, "--json", DRAGOMAN_LOG=str(path)).stdout)
     assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [
         ("look", "Only look", None),
         ("fix", GOAL, "completed"),
     ]
-    short = run("list", "--log", str(path), "--limit", "1")
+    short = run("list", path, "--limit", "1")
     assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (2, True)
 
 
 def test_show_command_prints_the_records(path: Path) -> None:
-    shown = run("show", "fix", "--log", str(path)).stdout.splitlines()
+    shown = run("show", path, "fix").stdout.splitlines()
     assert len(shown) == len(STORY)
     denied = next(line for line in shown if "permission.denied" in line)
     assert denied.endswith("denied bash, by rule: bash: rm *: removes files")
-    stored = run("show", "fix", "--log", str(path), "--json").stdout.splitlines()
+    stored = run("show", path, "fix", "--json").stdout.splitlines()
     with SqliteLog(path, readonly=True) as log:
         assert [line.encode() for line in stored] == [record.line for record in log.read("fix")]
-    some = run(
-        "show", "fix", "--log", str(path), "--type", "tool.started", "--after", "10", "--json"
-    ).stdout
+    some = run("show", path, "fix", "--type", "tool.started", "--after", "10", "--json").stdout
     assert [json.loads(line)["payload"]["tool_name"] for line in some.splitlines()] == [
         "edit_file"
     ]
@@ -78,7 +93,7 @@ def test_control_characters_in_a_record_are_not_printed(path: Path) -> None:
         )
         log.append_sync("evil", ToolObserved("tu", "bash", "\x9b31m\x00" * 100_000))
     for words in (["show", "evil"], ["list"]):
-        shown = run(*words, "--log", str(path)).stdout
+        shown = run(words[0], path, *words[1:]).stdout
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
         assert all(len(line) < 300 for line in shown.splitlines())
 
@@ -87,24 +102,24 @@ def test_control_characters_in_a_record_are_not_printed(path: Path) -> None:
     "words", [["show", "no"], ["verify", "no"], ["export", "no"], ["cost", "no"]]
 )
 def test_unknown_session_is_reported(path: Path, words: list[str]) -> None:
-    result = run(*words, "--log", str(path))
+    result = run(words[0], path, *words[1:])
     assert (result.exit_code, "the log has no session 'no'" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["show"], ["verify"], ["export"], ["cost"]])
 def test_session_is_found_by_a_prefix_or_by_the_name_last(path: Path, words: list[str]) -> None:
-    exact = run(*words, "look", "--log", str(path))
+    exact = run(words[0], path, *words[1:], "look")
     assert exact.exit_code == 0
     for name in ("lo", "last"):
-        assert run(*words, name, "--log", str(path)).stdout == exact.stdout
+        assert run(words[0], path, *words[1:], name).stdout == exact.stdout
 
 
 def test_session_is_found_by_part_of_its_id_and_ambiguity_is_reported(path: Path) -> None:
     with SqliteLog(path) as log:
         for name in ("chat_01AB", "ask_01AC"):
             log.append_sync(name, SessionStarted(f"question of {name}", kind="chat"))
-    assert "question of chat_01AB" in run("show", "01ab", "--log", str(path)).stdout
-    found = run("show", "01", "--log", str(path))
+    assert "question of chat_01AB" in run("show", path, "01ab").stdout
+    found = run("show", path, "01")
     assert (found.exit_code, found.stdout) == (2, "")
     for words in ("2 sessions", "chat_01AB", "ask_01AC", "question of ask_01AC"):
         assert words in found.stderr
@@ -126,12 +141,10 @@ def test_shortened_session_ids_can_be_used_as_arguments(tmp_path: Path) -> None:
         assert terminal.wait() == 0
     shown = {word for word in terminal.raw.split() if word.startswith(("chat_", "ask_"))}
     assert shown == {
-        "chat_01M7GF3N03RFWHZMXNHT3N7",
-        "chat_01M7GF3N03RFWHZMXNHT3N8",
-        "ask_01M7GF3N03RF",
-    }
+        "chat_01M7GF3N03RFWHZMXNHT3N7", "chat_01M7GF3N03RFWHZMXNHT3N8", "ask_01M7GF3N03RF",
+    }  # fmt: skip
     for word in shown:
-        assert run("show", word, "--log", str(path)).exit_code == 0
+        assert run("show", path, word).exit_code == 0
 
 
 def test_prune_command_waits_for_another_writer_that_ends_soon(
@@ -147,14 +160,14 @@ def test_prune_command_waits_for_another_writer_that_ends_soon(
     monkeypatch.setattr(
         "dragoman.cli.log_place.time", SimpleNamespace(monotonic=clock, sleep=sleep)
     )
-    done = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
+    done = run("prune", path, "--older-than", "2099-01-01", "--yes")
     assert (done.exit_code, done.stdout.split()) == (0, ["fix", "look"])
     assert clock.now >= 1000.3
 
 
 def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path) -> None:
     SqliteLog(tmp_path / "log.db").close()
-    found = run("show", "last", "--log", str(tmp_path / "log.db"))
+    found = run("show", tmp_path / "log.db", "last")
     assert (found.exit_code, "the log has no session yet" in found.stderr) == (2, True)
 
 
@@ -170,77 +183,63 @@ def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path)
     ],
 )
 def test_search_command_finds_records(path: Path, text: str, sessions: list[str]) -> None:
-    found = json.loads(run("search", text, "--json", "--log", str(path)).stdout)
+    found = read("search", path, text)
     assert [each["session"] for each in found] == sessions
     for each in found:
         assert all(text.casefold() in match["excerpt"].casefold() for match in each["matches"])
-    shown = run("search", text, "--log", str(path))
+    shown = run("search", path, text)
     assert all(name in shown.stdout for name in sessions)
     assert ("no session contains" in shown.stderr) is not bool(sessions)
 
 
 def test_empty_search_is_a_usage_error(path: Path) -> None:
-    assert run("search", " ", "--log", str(path)).exit_code == 2
+    assert run("search", path, " ").exit_code == 2
 
 
 # --- dragoman log verify -----------------------------------------------------------------------
 
 
 def test_verify_command_accepts_an_intact_log(path: Path) -> None:
-    result = run("verify", "--log", str(path))
-    assert (result.exit_code, result.stdout) == (
-        0,
-        f"{len(STORY) + 8} records in 2 sessions: whole\n",
-    )
-    one = run("verify", "fix", "--log", str(path), "--json")
-    assert json.loads(one.stdout) == {
-        "ok": True,
-        "sessions": 1,
-        "records": len(STORY),
-        "breaks": [],
-    }
+    result = run("verify", path)
+    assert result.exit_code == 0
+    assert result.stdout == f"{len(STORY) + 8} records in 2 sessions: whole\n"
+    report = {"ok": True, "sessions": 1, "records": len(STORY), "breaks": []}
+    assert read("verify", path, "fix") == report
 
 
 def test_verify_command_names_the_first_broken_link(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(
-        "UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'"
+    change(
+        path,
+        "UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'",
+        "UPDATE records SET actor = 'user' WHERE session = 'fix' AND seq = 7",
     )
-    connection.execute("UPDATE records SET actor = 'user' WHERE session = 'fix' AND seq = 7")
-    connection.commit()
-    connection.close()
-    result = run("verify", "--log", str(path))
+    result = run("verify", path)
     assert result.exit_code == EXIT_CODES["log_broken"]
     assert "BROKEN" in result.stdout
     assert "session fix, record 7" in result.stdout
     assert result.stdout.count("hash mismatch") == 1
-    broken = run("verify", "--log", str(path), "--json")
+    broken = run("verify", path, "--json")
     assert broken.exit_code == EXIT_CODES["log_broken"]
     report = json.loads(broken.stdout)
-    assert (report["ok"], [(found["session"], found["seq"]) for found in report["breaks"]]) == (
-        False,
-        [("fix", 7)],
-    )
-    assert run("verify", "look", "--log", str(path)).exit_code == 0
+    assert report["ok"] is False
+    assert [(found["session"], found["seq"]) for found in report["breaks"]] == [("fix", 7)]
+    assert run("verify", path, "look").exit_code == 0
 
 
 def test_verify_command_detects_a_truncated_chain_with_saved_hashes(
     path: Path, tmp_path: Path
 ) -> None:
     heads = tmp_path / "heads.json"
-    heads.write_text(run("list", "--log", str(path), "--json").stdout)
-    assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 0
-    connection = sqlite3.connect(path)
-    connection.execute(f"DELETE FROM records WHERE session = 'fix' AND seq = {len(STORY)}")
-    connection.commit()
-    connection.close()
+    heads.write_text(run("list", path, "--json").stdout)
+    assert run("verify", path, "--known", str(heads)).exit_code == 0
+    change(path, f"DELETE FROM records WHERE session = 'fix' AND seq = {len(STORY)}")
     # The chain alone cannot show that its last record was deleted.
-    assert run("verify", "--log", str(path)).exit_code == 0
+    assert run("verify", path).exit_code == 0
     for words in ([], ["fix"]):
-        result = run("verify", *words, "--log", str(path), "--known", str(heads))
+        result = run("verify", path, *words, "--known", str(heads))
         assert (result.exit_code, "cut short" in result.stdout) == (EXIT_CODES["log_broken"], True)
     heads.write_text('[{"session": 1}]')
-    assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 2
+    assert run("verify", path, "--known", str(heads)).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -258,7 +257,7 @@ def test_error_names_a_log_that_cannot_be_opened(
     if content is not None:
         path.write_bytes(content)
     for command in ("list", "verify", "export", "cost"):
-        result = run(command, "--log", str(path))
+        result = run(command, path)
         assert result.exit_code == EXIT_CODES["log_unusable"], result.output
         assert words in result.stderr
         assert str(path) in result.stderr
@@ -269,11 +268,11 @@ def test_error_names_a_log_that_cannot_be_opened(
 
 def test_export_command_writes_the_records(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    result = run("export", "--log", str(path), "-o", str(out))
+    result = run("export", path, "-o", str(out))
     assert (result.exit_code, result.stderr) == (0, f"{out}: {len(STORY) + 8} records\n")
-    assert run("export", "--log", str(path)).stdout_bytes == out.read_bytes()
-    assert len(run("export", "look", "--log", str(path)).stdout.splitlines()) == 8
-    assert run("export", "--log", str(path), "-o", str(tmp_path / "no" / "out")).exit_code == 2
+    assert run("export", path).stdout_bytes == out.read_bytes()
+    assert len(run("export", path, "look").stdout.splitlines()) == 8
+    assert run("export", path, "-o", str(tmp_path / "no" / "out")).exit_code == 2
 
 
 def test_progress_bars_are_shown_at_terminals_only(
@@ -287,41 +286,33 @@ def test_progress_bars_are_shown_at_terminals_only(
     seen = capsys.readouterr()
     assert "verifying: 100 %" in seen.err
     assert seen.out.endswith("whole\n")
-    assert run("verify", "--log", str(path)).stderr == ""
+    assert run("verify", path).stderr == ""
 
 
 def test_prune_command_removes_old_sessions(path: Path) -> None:
-    would = run("prune", "--older-than", "2099-01-01", "--dry-run", "--log", str(path))
-    assert (would.stdout.split(), would.stderr) == (
-        ["fix", "look"],
-        "2 sessions would be removed\n",
-    )
-    assert (
-        run("prune", "--older-than", "1h", "--yes", "--log", str(path)).stderr
-        == "0 sessions removed\n"
-    )
-    unasked = run("prune", "--older-than", "2099-01-01", "--log", str(path))
+    would = run("prune", path, "--older-than", "2099-01-01", "--dry-run")
+    assert would.stdout.split() == ["fix", "look"]
+    assert would.stderr == "2 sessions would be removed\n"
+    young = run("prune", path, "--older-than", "1h", "--yes")
+    assert young.stderr == "0 sessions removed\n"
+    unasked = run("prune", path, "--older-than", "2099-01-01")
     assert (unasked.exit_code, "--yes" in unasked.stderr) == (2, True)
-    assert len(run("export", "--log", str(path)).stdout.splitlines()) == len(STORY) + 8
-    done = run("prune", "--older-than", "2099-01-01", "--yes", "--json", "--log", str(path))
+    assert len(run("export", path).stdout.splitlines()) == len(STORY) + 8
+    done = run("prune", path, "--older-than", "2099-01-01", "--yes", "--json")
     assert json.loads(done.stdout)["removed"] == ["fix", "look"]
-    assert [
-        entry["session"] for entry in json.loads(run("list", "--json", "--log", str(path)).stdout)
-    ] == ["dragoman.log"]
+    assert [entry["session"] for entry in read("list", path)] == ["dragoman.log"]
     elsewhere = path.with_name("none.db")
-    assert (
-        run("prune", "--older-than", "1d", "--yes", "--log", str(elsewhere)).exit_code
-        == EXIT_CODES["log_unusable"]
-    )
+    missing = run("prune", elsewhere, "--older-than", "1d", "--yes")
+    assert missing.exit_code == EXIT_CODES["log_unusable"]
     assert not elsewhere.exists()
     for age in ("soon", "-3d", "90", "9" * 9 + "d"):
-        assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
+        assert run("prune", path, "--older-than", age, "--yes").exit_code == 2
 
 
 def test_log_that_is_being_written_can_be_verified_and_is_not_pruned(path: Path) -> None:
     with SqliteLog(path):
-        assert run("verify", "--log", str(path)).exit_code == 0
-        result = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
+        assert run("verify", path).exit_code == 0
+        result = run("prune", path, "--older-than", "2099-01-01", "--yes")
     assert result.exit_code == EXIT_CODES["log_unusable"]
     assert f"is being written by process {os.getpid()}" in result.stderr
 
@@ -330,15 +321,13 @@ def test_log_that_is_being_written_can_be_verified_and_is_not_pruned(path: Path)
 
 
 def test_cost_command_uses_recorded_and_bundled_prices(path: Path) -> None:
-    billed = json.loads(run("cost", "fix", "--log", str(path), "--json").stdout)
+    billed = read("cost", path, "fix")
     [row] = billed["models"]
     assert row["model"] == "anthropic:claude-sonnet-4-6"
     assert (row["calls"], row["input_tokens"], row["output_tokens"]) == (4, 5600, 205)
-    assert Decimal(row["recorded_usd"]) == Decimal("0.004275") + Decimal("0.00183") + Decimal(
-        "0.00219"
-    )
+    assert Decimal(row["recorded_usd"]) == Decimal("0.008295")  # 0.004275 + 0.00183 + 0.00219
     assert row["without_recorded_cost"] == 1
-    shown = run("cost", "fix", "--log", str(path)).stdout
+    shown = run("cost", path, "fix").stdout
     assert "0.008295+" in shown
 
 
@@ -348,9 +337,7 @@ def test_cost_command_can_use_another_price_table(path: Path, tmp_path: Path) ->
         "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', "
         "output: '10', cache_read: '0.1'}\n"
     )
-    billed = json.loads(
-        run("cost", "fix", "--prices", str(prices), "--log", str(path), "--json").stdout
-    )
+    billed = read("cost", path, "fix", "--prices", str(prices))
     [row] = billed["models"]
     # 5600 input tokens, of which 3900 are cached, and 205 output tokens: (1700 * 1 + 3900 * 0.1 +
     # 205 * 10) / 1e6
@@ -358,37 +345,29 @@ def test_cost_command_can_use_another_price_table(path: Path, tmp_path: Path) ->
     assert row["unpriced"] == {}
     assert "+" in billed["pricing_version"]
     # The fourth call has no recorded cost, so it is excluded from the difference.
-    assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal(
-        "0.008295"
-    )
+    known = Decimal("0.00414") - Decimal("0.00045")
+    assert Decimal(row["difference_usd"]) == known - Decimal("0.008295")
     prices.write_text("rows:\n  - {provider: other, match: {equals: [m]}, free: true}\n")
-    alone = json.loads(
-        run("cost", "--prices", str(prices), "--only", "--log", str(path), "--json").stdout
-    )
+    alone = read("cost", path, "--prices", str(prices), "--only")
     assert sum(alone["models"][0]["unpriced"].values()) == 5
     assert alone["models"][0]["repriced_usd"] == "0"
-    words = run("cost", "--prices", str(prices), "--only", "--log", str(path)).stdout
+    words = run("cost", path, "--prices", str(prices), "--only").stdout
     assert "unknown" in words
     assert "no price for anthropic:claude-sonnet-4-6" in words
     prices.write_text("rows: [{provider: x}]")
-    assert run("cost", "--prices", str(prices), "--log", str(path)).exit_code == 2
-    assert run("cost", "--only", "--log", str(path)).exit_code == 2
+    assert run("cost", path, "--prices", str(prices)).exit_code == 2
+    assert run("cost", path, "--only").exit_code == 2
 
 
 @pytest.mark.parametrize("by", ["model", "day", "provider", "session", "key", "project"])
 def test_cost_total_does_not_depend_on_the_grouping(by: str, path: Path) -> None:
-    rows = json.loads(run("cost", "--by", by, "--log", str(path), "--json").stdout)[f"{by}s"]
-    whole = json.loads(run("cost", "--log", str(path), "--json").stdout)["models"]
+    rows = read("cost", path, "--by", by)[f"{by}s"]
+    whole = read("cost", path)["models"]
     for name in ("recorded_usd", "repriced_usd", "calls", "cached_input_tokens"):
-        assert (
-            sum([Decimal(row[name]) for row in rows])
-            == sum([Decimal(row[name]) for row in whole])
-            > 0
-        )
-    table = run("cost", "--by", by, "--log", str(path)).stdout
-    lines = list(
-        csv.DictReader(run("cost", "--by", by, "--log", str(path), "--csv").stdout.splitlines())
-    )
+        sums = [sum([Decimal(row[name]) for row in each]) for each in (rows, whole)]
+        assert sums[0] == sums[1] > 0
+    table = run("cost", path, "--by", by).stdout
+    lines = list(csv.DictReader(run("cost", path, "--by", by, "--csv").stdout.splitlines()))
     assert [line[by] for line in lines] == [row[by] for row in rows]
     assert [line["recorded_usd"] for line in lines] == [row["recorded_usd"] for row in rows]
     assert all(row[by][:10] in table for row in rows)
@@ -399,22 +378,16 @@ def test_bars_of_the_cost_command_are_proportional_to_costs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     counts = {
-        "calls": 1,
-        "input_tokens": 1,
-        "cached_input_tokens": 0,
-        "output_tokens": 1,
+        "calls": 1, "input_tokens": 1, "cached_input_tokens": 0, "output_tokens": 1,
         "cached_share": 0.0,
-    }
+    }  # fmt: skip
     rest = {"without_recorded_cost": 0, "repriced_usd": "0", "unpriced": {}, "difference_usd": "0"}
     costs = {"2026-01-01": "1", "2026-01-02": "0.5", "2026-01-03": "0"}
     rows = [{"day": day, **counts, "recorded_usd": cost, **rest} for day, cost in costs.items()]
     show_bills(rows, PriceTable.default(), "day", chart=True)
     shown = capsys.readouterr().out
-    assert [line.count("█") for line in shown.splitlines() if line.startswith("2026")] == [
-        24,
-        12,
-        0,
-    ]
+    bars = [line.count("█") for line in shown.splitlines() if line.startswith("2026")]
+    assert bars == [24, 12, 0]
 
 
 # --- paths and URLs of the log -----------------------------------------------------------------
@@ -437,13 +410,11 @@ def test_log_path_comes_from_the_option_or_the_environment(
     [
         "postgresql://ann:hunter2secret@db:5433/logs?sslmode=require",
         "postgresql://db:5433/logs?password=hunter2secret",
-        "postgres://hunter2secret:5433abc@[/logs",
-        "postgresql://ann:12/hunter2secret@db/logs",
-        "postgresql://ann:a?hunter2secret@db/logs",
-        "postgresql://ann:a@hunter2secret@db/logs",
+        "postgres://hunter2secret:5433abc@[/logs", "postgresql://ann:12/hunter2secret@db/logs",
+        "postgresql://ann:a?hunter2secret@db/logs", "postgresql://ann:a@hunter2secret@db/logs",
         "postgresql://db/logs?password=a@hunter2secret",
     ],
-)
+)  # fmt: skip
 def test_log_url_is_shown_without_its_password(address: str) -> None:
     assert "hunter2secret" not in name_place(address)
     assert name_place("log.db") == "log.db"
@@ -459,8 +430,7 @@ def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> No
         tell(log, "look", LEFT_OPEN)
     for by in ("model", "day", "provider", "session", "key", "project"):
         on_file, on_server = (
-            json.loads(run("cost", "--by", by, "--log", place, "--json").stdout)[f"{by}s"]
-            for place in (str(path), address)
+            read("cost", place, "--by", by)[f"{by}s"] for place in (str(path), address)
         )
         assert on_server == on_file != []
 
@@ -468,16 +438,14 @@ def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> No
 def test_log_commands_work_with_postgres(address: str) -> None:
     with open_log(address) as log:
         tell(log)
-    assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"
-    assert "fix" in run("list", "--log", address).stdout
-    assert (
-        len(run("show", "fi", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2
-    )
-    (found,) = json.loads(run("search", "RM -RF", "--json", "--log", address).stdout)
+    assert run("verify", address).stdout == f"{len(STORY)} records in 1 session: whole\n"
+    assert "fix" in run("list", address).stdout
+    assert len(run("show", address, "fi", "--type", "tool.started").stdout.splitlines()) == 2
+    (found,) = read("search", address, "RM -RF")
     assert found["session"] == "fix"
     with Background(answering("Paris")) as server:
         words = ["m", "Capital?", "--base-url", server.base_url]
         asked = CliRunner().invoke(main, ["ask", *words], env={"DRAGOMAN_LOG": address})
     assert (asked.exit_code, asked.stdout) == (0, "Paris\n")
-    (found,) = json.loads(run("search", "paris", "--json", "--log", address).stdout)
+    (found,) = read("search", address, "paris")
     assert (found["kind"], found["outcome"]) == ("ask", "completed")

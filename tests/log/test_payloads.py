@@ -18,6 +18,7 @@ from dragoman.calls import (
 from dragoman.log.payloads import decode_payload, encode_payload, find_actor
 from dragoman.middleware.observe import EventsDropped
 
+from ..rows import read_table
 from .samples import INTENT, SAMPLES
 
 
@@ -27,10 +28,8 @@ def test_every_record_type_has_its_default_actor_and_sensitivity() -> None:
     for kind, payload, actor, sensitivity in SAMPLES:
         entry, _ = encode_payload(payload)
         assert (entry.type, find_actor(entry, payload), entry.sensitivity) == (
-            kind,
-            actor,
-            sensitivity,
-        )
+            kind, actor, sensitivity,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
@@ -149,49 +148,9 @@ def test_event_without_a_record_type_is_rejected() -> None:
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
 
-# Payloads as earlier versions stored them: all fields of that time in order, including fields that
-# were removed later.
-STORED = {
-    "llm.call_started": (
-        (
-            b'{"attempt":1,"config":{"temperature":0.5},"estimated_input_tokens":7,"is_worker":true,"model":"m",'
-            b'"parent_session_id":"s0","provider":"p","request_id":"r","retry_reason":"transient","stream":true}'
-        ),
-        CallStarted,
-    ),
-    "llm.call_completed": (
-        (
-            b'{"cost_usd":0.00475,"finish_reason":"stop","gateway_key_id":"k","inbound_shape":"openai","input_tokens":5,'
-            b'"latency_ms":2.5,"model":"m","provider":"p","stop_reason":"end_turn","team_id":"t","user_id":"u"}'
-        ),
-        CallCompleted,
-    ),
-    "llm.call_failed": (
-        (
-            b'{"error_class":"other","error_message_redacted":"its end was not '
-            b'recorded","model":"m","provider":"p"}'
-        ),
-        CallFailed,
-    ),
-    "routing.switched": (
-        b'{"from":"p:m","reason":"the reply came from another provider","to":"q:n"}',
-        RoutingSwitched,
-    ),
-    "routing.provider_unavailable": (
-        b'{"provider":"p","scope":"provider_wide","trigger_reason":"auth_error"}',
-        ProviderUnavailable,
-    ),
-    "routing.provider_recovered": (
-        b'{"downtime_seconds":3.0,"provider":"p","scope":"provider_wide"}',
-        ProviderRecovered,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", STORED)
-def test_records_of_earlier_versions_are_read(kind: str) -> None:
-    data, expected = STORED[kind]
-    assert isinstance(decode_payload(kind, data), expected)
+@pytest.mark.parametrize(("kind", "data"), read_table("records_of_earlier_versions"))
+def test_records_of_earlier_versions_are_read(kind: str, data: str) -> None:
+    assert isinstance(decode_payload(kind, data.encode()), logs.CATALOGUE[kind].payload)
 
 
 def test_records_of_newer_versions_are_read_without_an_error() -> None:
@@ -201,11 +160,8 @@ def test_records_of_newer_versions_are_read_without_an_error() -> None:
 
 
 ENDED: dict[str, Any] = {
-    "model": "m",
-    "provider": "p",
-    "stop_reason": "end_turn",
-    "latency_ms": 1.0,
-}
+    "model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0,
+}  # fmt: skip
 
 
 def test_a_cost_is_stored_as_an_exact_decimal_number() -> None:

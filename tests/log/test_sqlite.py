@@ -55,14 +55,15 @@ def change(path: Path, statement: str) -> list[Any]:
 # --- a log has only one writer at a time -------------------------------------------------------
 
 
-def test_second_writer_is_rejected_with_the_process_id(path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "other"])
+def test_second_writer_is_rejected_with_the_process_id(path: Path, folder: str) -> None:
+    (path.parent / "other").symlink_to(path.parent, target_is_directory=True)
+    same = path.parent / folder / "log.db"
+    why = f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
     with SqliteLog(path), pytest.raises(LogLockedError) as caught:
-        SqliteLog(path)
-    assert (
-        str(caught.value)
-        == f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
-    )
-    SqliteLog(path).close()
+        SqliteLog(same)
+    assert str(caught.value) == why
+    SqliteLog(same).close()
 
 
 def test_writer_in_another_process_is_rejected_until_the_first_ends(path: Path) -> None:
@@ -78,14 +79,6 @@ def test_writer_in_another_process_is_rejected_until_the_first_ends(path: Path) 
         process.kill()
         process.communicate()
     SqliteLog(path).close()
-
-
-def test_second_writer_by_another_path_to_the_same_file_is_rejected(
-    path: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "other").symlink_to(tmp_path, target_is_directory=True)
-    with SqliteLog(path), pytest.raises(LogLockedError):
-        SqliteLog(tmp_path / "other" / "log.db")
 
 
 def test_lock_is_released_if_opening_the_log_fails(tmp_path: Path) -> None:

@@ -43,10 +43,8 @@ async def test_cached_reply_equals_the_original_and_costs_nothing() -> None:
     assert again.request_id == "r2"
     assert cost(first).total != 0
     assert (again.usage.input_tokens, again.usage.output_tokens, cost(again).total) == (
-        0,
-        0,
-        Decimal(0),
-    )
+        0, 0, Decimal(0),
+    )  # fmt: skip
     assert (await model.complete("Name another river.")).text == "Oder"
 
 

@@ -261,14 +261,12 @@ def test_cassette_key_depends_only_on_what_changes_the_reply() -> None:
         msgspec.structs.replace(base, metadata={"dragoman.attempt": "2"}, session_id="s"),
     ]
     other = [
-        request("ho", config={"temperature": 1.0}),
-        request("hi", config={"temperature": 0.9}),
-        request("hi"),
-        request("hi", config={"temperature": 1.0}, stream=True),
+        request("ho", config={"temperature": 1.0}), request("hi", config={"temperature": 0.9}),
+        request("hi"), request("hi", config={"temperature": 1.0}, stream=True),
         request("hi", config={"temperature": 1.0}, tools=[TOOL]),
         request("hi", config={"temperature": 1.0}, response_schema=SCHEMA),
         msgspec.structs.replace(base, model="another"),
-    ]
+    ]  # fmt: skip
     assert {request_key(each) for each in same} == {request_key(base)}
     assert len({request_key(each) for each in [base, *other]}) == 1 + len(other)
 

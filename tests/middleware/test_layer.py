@@ -56,27 +56,23 @@ async def _ask(model: d.Provider, stream: bool) -> None:
 
 def failing(how: str) -> Any:
     async def handler(connection: Connection) -> None:
-        if how == "500":
-            connection.reply(500, b'{"error": {"message": "broken"}}')
-        elif how == "429":
-            connection.reply(429, b'{"error": {"message": "slow"}}', retry_after="3")
-        elif how == "529":
-            connection.reply(529, b'{"error": {"type": "overloaded_error", "message": "busy"}}')
-        elif how == "hang up":
+        error = b'{"error": {"message": "broken", "code": 500}}'
+        if how == "hang up":
             connection.writer.close()
-        elif how == "200 with an error inside":
-            if connection.seen.json.get("stream"):
-                connection.begin_stream()
-                connection.chunk(b'data: {"error": {"message": "broken", "code": 500}}\n\n')
-                connection.end_stream()
-            else:
-                connection.reply(200, b'{"error": {"message": "broken", "code": 500}}')
+        elif how != "200 with an error inside":
+            connection.reply(int(how), error, **({"retry_after": "3"} if how == "429" else {}))
+        elif connection.seen.json.get("stream"):
+            connection.begin_stream()
+            connection.chunk(b"data: " + error + b"\n\n")
+            connection.end_stream()
+        else:
+            connection.reply(200, error)
 
     return handler
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("max_retries", [0, 2, 3])
+@pytest.mark.parametrize("max_retries", [0, 2])
 @pytest.mark.parametrize("how", ["500", "429", "529", "hang up", "200 with an error inside"])
 async def test_failing_server_receives_one_request_per_attempt(
     tmp_path: Path, how: str, max_retries: int, stream: bool
@@ -139,11 +135,9 @@ def layers(inner: d.Provider, tmp_path: Path) -> list[Middleware]:
 
 async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path) -> None:
     inner = Listed(
-        d.UnavailableError("not ready"),
-        name="n",
-        model="big",
+        d.UnavailableError("not ready"), name="n", model="big",
         capabilities={"max_context_tokens": 9, "supports_tools": False},
-    )
+    )  # fmt: skip
     inner.searches_tools = True
     inner.compaction = lambda tokens: {"compact": tokens}  # type: ignore[method-assign]
     inner.compacted_at = lambda messages: len(messages) - 1  # type: ignore[method-assign]
@@ -173,11 +167,8 @@ async def test_every_middleware_closes_its_inner_stream_when_the_reader_stops(
     for make in range(5):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
         layer = [*layers(inner, tmp_path), d.Fallback([inner])][make]
-        source: Any = (
-            layer.stream("hi")
-            if mode == "stream"
-            else layer.events(build_request("hi", stream=True))
-        )
+        request = build_request("hi", stream=True)
+        source: Any = layer.stream("hi") if mode == "stream" else layer.events(request)
         await source.__anext__()
         if mode in ("aclose", "stream"):
             await source.aclose()
@@ -198,34 +189,21 @@ def test_description_of_a_middleware_stack_lists_its_layers(tmp_path: Path) -> N
     provider = d.connect(
         "m", base_url="http://127.0.0.1:1/v1", api_key="sk-secret-0123456789", name="server"
     )
-    stack = d.Fallback(
-        [
-            d.Retry(
-                d.RateLimit(
-                    d.Observe(d.Record(provider, tmp_path / "c.jsonl"), tell),
-                    60,
-                    limiter=Limiter(max_concurrency=3),
-                ),
-                per_attempt_override=[d.RuntimeConfig(extras={"key": "sk-secret-0123456789"})],
-                deadline=9,
-            ),
-            Listed(name="other"),
-        ]
-    )
+    observed = d.Observe(d.Record(provider, tmp_path / "c.jsonl"), tell)
+    limited = d.RateLimit(observed, 60, limiter=Limiter(max_concurrency=3))
+    override = [d.RuntimeConfig(extras={"key": "sk-secret-0123456789"})]
+    retried = d.Retry(limited, per_attempt_override=override, deadline=9)
+    stack = d.Fallback([retried, Listed(name="other")])
     lines = d.describe(stack).splitlines()
-    assert lines[0] == "Fallback(name='fallback')"
-    assert lines[1] == "  1. Retry(max_retries=2, per_attempt_override=1, deadline=9)"
-    assert (
-        lines[2] == "     RateLimit(limiter1.requests_per_minute=60, limiter2.max_concurrency=3)"
-    )
-    assert lines[3].startswith("     Observe(subscribers=[")
-    assert (
-        lines[4]
-        == f"     Record(path={str(tmp_path / 'c.jsonl')!r}, mode='once', replay_timing=False)"
-    )
-    assert lines[5] == "     HttpProvider server:m"
-    assert lines[6] == "  2. Listed other:m"
-    assert len(lines) == 7
+    assert lines.pop(3).startswith("     Observe(subscribers=[")
+    assert lines == [
+        "Fallback(name='fallback')",
+        "  1. Retry(max_retries=2, per_attempt_override=1, deadline=9)",
+        "     RateLimit(limiter1.requests_per_minute=60, limiter2.max_concurrency=3)",
+        f"     Record(path={str(tmp_path / 'c.jsonl')!r}, mode='once', replay_timing=False)",
+        "     HttpProvider server:m",
+        "  2. Listed other:m",
+    ]
     assert "sk-secret" not in d.describe(stack)
     assert [type(each).__name__ for each in walk(stack)] == [
         "Fallback", "Retry", "RateLimit", "Observe", "Record", "HttpProvider", "Listed",
@@ -307,11 +285,8 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     }  # fmt: skip
     fine = reply("hello")(build_request("hi"))
     faults: list[type[d.ProviderError]] = [
-        d.UnavailableError,
-        d.NetworkError,
-        d.RateLimitError,
-        d.InvalidRequestError,
-    ]
+        d.UnavailableError, d.NetworkError, d.RateLimitError, d.InvalidRequestError,
+    ]  # fmt: skip
 
     def answer(request: Any) -> Any:
         if draw.random() < 0.3:

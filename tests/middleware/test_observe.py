@@ -310,12 +310,12 @@ def test_redaction_keeps_text_that_is_not_secret(text: str) -> None:
 
 
 async def test_events_contain_no_secret() -> None:
-    text, secret = SECRETS[0]
+    text = "the key sk-proj-abcdefghijklmnop1234 of jane.doe@example.org"
     answered = d.UnavailableError("x", provider_message=text)
     for error in (d.ProviderError(text), answered, ValueError(text)):
         told, _ = await watch(Listed(error))
-        assert "hidden" in told[1].error_message_redacted
-        assert secret not in repr(told)
+        assert "sk-proj" not in repr(told)
+        assert "jane" not in repr(told)
 
 
 # --- listeners that receive the events ---------------------------------------------------------

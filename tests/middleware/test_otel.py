@@ -133,12 +133,10 @@ def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
 # The attributes that the conventions require of each span and metric, and those that they require
 # under a condition which these calls fulfil. The Python package has names but no requirement levels.
 REQUIRED = {
-    gen_ai_attributes.GEN_AI_OPERATION_NAME: str,
-    gen_ai_attributes.GEN_AI_PROVIDER_NAME: str,
-    gen_ai_attributes.GEN_AI_REQUEST_MODEL: str,
-    server_attributes.SERVER_ADDRESS: str,
+    gen_ai_attributes.GEN_AI_OPERATION_NAME: str, gen_ai_attributes.GEN_AI_PROVIDER_NAME: str,
+    gen_ai_attributes.GEN_AI_REQUEST_MODEL: str, server_attributes.SERVER_ADDRESS: str,
     server_attributes.SERVER_PORT: int,
-}
+}  # fmt: skip
 OF_FAILURES = REQUIRED | {error_attributes.ERROR_TYPE: str}
 OF_TOKENS = REQUIRED | {gen_ai_attributes.GEN_AI_TOKEN_TYPE: str}
 

@@ -87,13 +87,11 @@ class Queue:
         ({"tokens_per_minute": 600}, [60, 1200, 60], [0, 6, 72]),
     ],
     ids=[
-        "a burst, then a steady rate",
-        "the burst is configurable",
-        "a call waits for its tokens",
+        "a burst, then a steady rate", "the burst is configurable", "a call waits for its tokens",
         "a small call does not overtake a large one",
         "a call larger than the bucket waits until it is full",
     ],
-)
+)  # fmt: skip
 async def test_calls_are_admitted_in_order_as_the_bucket_fills(
     limits: dict[str, float], tokens: list[int], passed: list[float]
 ) -> None:

@@ -293,14 +293,11 @@ async def test_many_processes_share_one_token_bucket(redis_url: str) -> None:
     """
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            textwrap.dedent(script),
-            redis_url,
+            sys.executable, "-c", textwrap.dedent(script), redis_url,
             stdout=asyncio.subprocess.PIPE,
         )
         for _ in range(2)
-    ]
+    ]  # fmt: skip
     passed = [int((await process.communicate())[0]) for process in processes]
     assert sum(passed) == 20
 
