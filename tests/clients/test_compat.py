@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dragoman.registry import read_file
 from dragoman.sim import ScriptedProvider, SimServer
 from tests.gateway.upstream import WIRES
 from tests.pages import ROOT, read_blocks
+from tests.rows import read_table
 
 from .running import find_program, gateway, in_full_run, run_program
 from .scripted import script
@@ -116,6 +119,41 @@ async def test_the_recipe_prints_the_same_before_and_after(tmp_path: Path) -> No
             printed.append((answer, round(float(price), 9)))
     assert printed[0] == printed[1]
     assert printed[1][0] == "The Rhine."
+
+
+EXAMPLES = Path(__file__).with_name("litellm_examples.py")
+FENCED = re.compile(r"^[ \t]*```(?:python|py)[ \t]*\n((?:(?![ \t]*```).*\n)*)", re.M)
+IMPORTED = re.compile(r"^(\s*)(import litellm$|from litellm\b)", re.M)
+CHANGED = {"import litellm": "from dragoman.compat import litellm"}
+
+
+def list_examples(package: Path) -> dict[str, str]:
+    """Return the Python examples in LiteLLM's README, in its other pages and in its docstrings."""
+    [readme] = package.parent.glob("litellm-*.dist-info/METADATA")
+    examples: dict[str, str] = {}
+    for file in (readme, *sorted(package.rglob("*.md")), *sorted(package.rglob("*.py"))):
+        text = file.read_text()
+        found = [textwrap.dedent(each) for each in FENCED.findall(text)] if "```p" in text else []
+        name = "README" if file is readme else file.relative_to(package).as_posix()
+        found = [each for each in found if IMPORTED.search(each)]
+        examples |= {f"{name} {number}": each for number, each in enumerate(found, 1)}
+    return examples
+
+
+async def test_documented_examples_run_or_differ_for_a_listed_reason(tmp_path: Path) -> None:
+    """The examples are LiteLLM's own, as installed, except for the imports."""
+    python = Path(find_program("litellm", "bin", "python"))
+    [package] = python.parents[1].glob("lib/python*/site-packages/litellm")
+    change = lambda found: found[1] + CHANGED.get(found[2], "from dragoman.compat.litellm")
+    examples = {name: IMPORTED.sub(change, text) for name, text in list_examples(package).items()}
+    (tmp_path / "examples.json").write_text(json.dumps(examples))
+    with SimServer(ScriptedProvider("Hi there.")) as server:
+        place = {"OPENAI_API_BASE": f"{server.url}/v1", "ANTHROPIC_API_BASE": server.url}
+        command = [sys.executable, "-W", "ignore", str(EXAMPLES), "examples.json"]
+        status, printed = await run_program(command, tmp_path, place)
+    assert status == 0, printed[-3000:]
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert found == dict(read_table("litellm_examples"))
 
 
 @pytest.mark.parametrize("side", ["openai", "anthropic", "gemini", "ollama"])
