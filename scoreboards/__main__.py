@@ -15,7 +15,7 @@ import sys
 from .board import Board
 from .install import HOME, ROOT, NotInstalledError
 
-BOARDS = ("open_responses", "mcp", "bfcl", "aimock", "load")
+BOARDS = ("open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "load")
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
 # Scoreboards

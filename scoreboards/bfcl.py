@@ -51,6 +51,12 @@ class Case(NamedTuple):
     tools: list[d.Tool]
     calls: list[d.ToolCall]
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls are expected, and of the tools that are offered."""
+        offered = {tool.name for tool in self.tools}
+        return bool(self.calls) and all(call.name in offered for call in self.calls)
+
 
 def convert(schema: Any, types: dict[str, str]) -> Any:
     """Return a schema of the corpus as JSON Schema: its types have the names of Python and Java."""
@@ -214,8 +220,7 @@ def try_case(trip: Trip, case: Case) -> Iterator[tuple[str, str]]:
         check_calls=False,
     )
     yield "requests", trip.try_request(request)
-    offered = {tool.name for tool in case.tools}
-    if not case.calls or not all(call.name in offered for call in case.calls):
+    if not case.has_calls:
         return
     results = [d.ToolResult(call.id, "done") for call in case.calls]
     talk = [*request.messages, d.Assistant(case.calls), *results]
@@ -241,12 +246,17 @@ def try_wire(
     return counts, wrong
 
 
-def run() -> Board:
-    """Send the corpus through every wire."""
+def load() -> dict[str, list[Case]]:
+    """Install the package and return its cases, by category."""
     python = install_python(PACKAGE, alone=True)
     (home,) = Path(python).parent.parent.glob("lib/python*/site-packages/bfcl_eval")
     types = runpy.run_path(str(home / "constants" / "type_mappings.py"))["GORILLA_TO_OPENAPI"]
-    categories = read_cases(home / "data", types)
+    return read_cases(home / "data", types)
+
+
+def run() -> Board:
+    """Send the corpus through every wire."""
+    categories = load()
     board = Board(
         "bfcl",
         TITLE,

@@ -1,7 +1,8 @@
 """The page of scoreboards: what passed, what failed and why."""
 
 from scoreboards.__main__ import PAGE, renew
-from scoreboards.bfcl import Case, Trip, convert, read_calls, try_case
+from scoreboards.bfcl import WIRES, Case, Trip, convert, read_calls, try_case
+from scoreboards.bfcl_gateway import send_all
 from scoreboards.board import Board
 from scoreboards.mcp import find_scenarios, read_outcome
 
@@ -46,6 +47,16 @@ def test_cases_of_bfcl_are_read_and_sent() -> None:
     case = Case("1", "Add.", [d.Tool("math.sum", "", schema)], calls)
     for wire in ("openai", "cohere", "bedrock"):
         assert {outcome for _, outcome in try_case(Trip(wire), case)} == {"equal"}
+
+
+async def test_cases_of_bfcl_go_through_the_gateway() -> None:
+    schema = {"type": "object", "properties": {"type": {"type": "number", "default": 1.5}}}
+    call = d.ToolCall("c", "math.sum", {"type": 2.5})
+    case = Case("1", "Add.", [d.Tool("math.sum", "Add.", schema)], [call])
+    counts, wrong = await send_all([case] * 49)
+    assert set(wrong.values()) == {""}
+    assert {(wire, outcome) for wire, _, outcome in counts} == {(wire, "equal") for wire in WIRES}
+    assert counts.total() == 49
 
 
 def test_run_of_one_suite_leaves_the_sections_of_the_others() -> None:
