@@ -137,7 +137,9 @@ async def test_playground_talks_compares_stops_and_shows_what_is_sent(
         async with serve(answer) as upstream:
             models = {"fast": fast, "slow": slow, "up": connect("m", base_url=upstream.base_url)}
             ring = KeyRing([Key("you", DIGEST)])
-            app = create_app(models, keys=ring, admin=DIGEST, log=log, log_content=True, ui=True)
+            app = create_app(
+                models, keys=ring, admin=DIGEST, log=log, log_content=True, ui="dragoman.web"
+            )
             async with (
                 app.router.lifespan_context(app),
                 serving(app) as url,
@@ -274,7 +276,13 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     }
     with SqliteLog(folder / "log.db") as log:
         app = create_app(
-            models, keys=ring, admin=DIGEST, usage=book, log=log, log_content=True, ui=True
+            models,
+            keys=ring,
+            admin=DIGEST,
+            usage=book,
+            log=log,
+            log_content=True,
+            ui="dragoman.web",
         )
         async with app.router.lifespan_context(app), serving(app) as url:
             yield url, key

@@ -55,7 +55,7 @@ def priced(*answers: Any) -> Listed:
 @contextlib.asynccontextmanager
 async def open_site(models: Any, **settings: Any) -> AsyncIterator[str]:
     """Serve a gateway with the pages."""
-    app = create_app(models, ui=True, **settings)
+    app = create_app(models, ui="dragoman.web", **settings)
     async with app.router.lifespan_context(app), serving(app) as url:
         yield url
 
@@ -150,9 +150,9 @@ async def test_pages_are_built_when_they_are_requested_and_only_where_they_may_b
     monkeypatch.setattr(dragoman.web, "Site", Counted)
     model = priced(reply("Hello"))
     for settings, expected in [
-        ({"ui": True, "keys": KEYS}, 404),
+        ({"ui": "dragoman.web", "keys": KEYS}, 404),
         ({"keys": KEYS, "admin": DIGEST}, 404),
-        ({"ui": True}, 200),
+        ({"ui": "dragoman.web"}, 200),
     ]:  # fmt: skip
         app = create_app({"fast": model}, **settings)  # type: ignore[arg-type]
         async with serving(app) as url:

@@ -189,7 +189,7 @@ async def test_overview_shows_an_hour_of_traffic(monkeypatch: pytest.MonkeyPatch
                             retries=0, priced_as="anthropic:claude-sonnet-4-5"),
             "own": connect("sim", base_url=urls["openai"], retries=0),
         }  # fmt: skip
-        app = create_app(models, keys=keys, admin=DIGEST, ui=True)
+        app = create_app(models, keys=keys, admin=DIGEST, ui="dragoman.web")
         async with app.router.lifespan_context(app), serving(app) as url:
             await drive(url, script, clock)
             data = await read(url, "overview?range=1h")

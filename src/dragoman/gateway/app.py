@@ -88,7 +88,7 @@ def create_app(
     tracing: Tracing | None = None,
     open_ready: bool = False,
     betas: Sequence[str] = ("default",),
-    ui: bool = False,
+    ui: str | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
@@ -104,7 +104,7 @@ def create_app(
     that reads ``/metrics`` and the pages; with it, requests are counted in ``usage``, by default
     in memory. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
     models. ``betas`` are patterns of the betas that clients may use on models of the same wire.
-    ``ui`` serves the web pages at ``/``; they need ``admin``, or a gateway without keys.
+    ``ui`` is the module of the web pages at ``/``; they need ``admin``, or a gateway without keys.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -220,19 +220,20 @@ async def _poll(keys: KeyRing) -> None:
 class _WebPages:
     """The web pages, which are imported and built when the first of them is requested."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, module: str) -> None:
         self._service = service
+        self._module = module
 
     @cached_property
     def _site(self) -> ASGIApp:
-        site: ASGIApp = importlib.import_module("dragoman.web").Site(self._service)
+        site: ASGIApp = importlib.import_module(self._module).Site(self._service)
         return site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._site(scope, receive, send)
 
 
-def _routes(service: Service, ui: bool) -> list[Route]:
+def _routes(service: Service, ui: str | None) -> list[Route]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
         for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
@@ -242,8 +243,8 @@ def _routes(service: Service, ui: bool) -> list[Route]:
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
-    has_pages = ui and (service.admin is not None or service.keys is None)
-    web, paths = _WebPages(service), ("/", "/ui/{path:path}") if has_pages else ()
+    has_pages = ui is not None and (service.admin is not None or service.keys is None)
+    web, paths = _WebPages(service, ui or ""), ("/", "/ui/{path:path}") if has_pages else ()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.

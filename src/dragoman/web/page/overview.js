@@ -44,11 +44,8 @@ function chart(title, data, value, write, range) {
       : h("p", { class: "soft" }, "Nothing in this time."));
 }
 
-function bar(share) { // the height is set by script: the page's policy allows no style attribute in markup
-  const element = h("i");
-  element.style.height = `${(share * 100).toFixed(2)}%`;
-  return element;
-}
+// The height is set by script: the page's policy allows no style attribute in markup.
+const bar = (share, element = h("i")) => { element.style.height = `${(share * 100).toFixed(2)}%`; return element; };
 
 // --- the overview --------------------------------------------------------------------------------
 
