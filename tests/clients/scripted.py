@@ -1,12 +1,15 @@
 """A scripted model that does what the prompt requests, for the feature lists of clients."""
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 from dragoman.messages import Request, ToolResult
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule
 
 PARIS, ROME = Call("weather", {"city": "Paris"}), Call("weather", {"city": "Rome"})
 TEXT, RIVER = "Hello there", '{"name": "Rhine", "km": 1233}'
+Sleep = Callable[[float], Awaitable[None]]
 STATUSES = (400, 401, 403, 404, 429, 500, 503)
 
 
@@ -24,7 +27,22 @@ def answer_by_tool(request: Request) -> Answer:
     )
 
 
-def script(**more: Answer) -> ScriptedProvider:
+class Pauses:
+    """Count the pauses of a slow reply, of which the second does not end by itself."""
+
+    begun = cut = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.begun += 1
+        try:
+            if self.begun > 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+
+
+def script(sleep: Sleep = asyncio.sleep, **more: Answer) -> ScriptedProvider:
     """Return a scripted model that does what the prompt requests, and more by other words."""
     answers = {
         "CALL": Answer(tool_calls=[PARIS]),
@@ -48,4 +66,4 @@ def script(**more: Answer) -> ScriptedProvider:
     ]
     final = ScriptRule(answer_by_tool, RequestMatch(pattern="^(FINAL|HANDOFF)"))
     after = ScriptRule("It rains.", RequestMatch(where=ends_with_result))
-    return ScriptedProvider(after, final, *rules, *faults, ScriptRule(TEXT))
+    return ScriptedProvider(after, final, *rules, *faults, ScriptRule(TEXT), sleep=sleep)

@@ -1,6 +1,5 @@
 """Claude Code works through the gateway in front of a server that enforces betas."""
 
-import asyncio
 import base64
 import contextlib
 import json
@@ -21,6 +20,7 @@ from tests.waiting import until
 
 from .results import record_outcomes
 from .running import find_program, in_full_run, make_repository, run_program, start_program
+from .scripted import Pauses
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
@@ -54,21 +54,6 @@ def _find_texts(message: User) -> list[str]:
     if isinstance(message.content, str):
         return [message.content]
     return [block.text for block in message.content if isinstance(block, Text)]
-
-
-class Pauses:
-    """Count the pauses of a slow reply, of which the second does not end by itself."""
-
-    begun = cut = 0
-
-    async def sleep(self, seconds: float) -> None:
-        self.begun += 1
-        try:
-            if self.begun > 1:
-                await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.cut += 1
-            raise
 
 
 def script(where: Path, pauses: Pauses) -> ScriptedProvider:

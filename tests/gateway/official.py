@@ -67,38 +67,19 @@ class OllamaVersion(pydantic.BaseModel):
     version: str
 
 
-MODELS: dict[str, Any] = {
-    "ChatCompletion": openai.types.chat.ChatCompletion,
-    "ChatCompletionChunk": openai.types.chat.ChatCompletionChunk,
-    "Response": openai.types.responses.Response,
-    "ResponseItemList": openai.types.responses.ResponseItemList,
-    "InputTokenCountResponse": (
-        openai.types.responses.input_token_count_response.InputTokenCountResponse
-    ),
-    "Conversation": openai.types.conversations.Conversation,
-    "CreateEmbeddingResponse": openai.types.CreateEmbeddingResponse,
-    "Model": openai.types.Model,
-    "Message": anthropic.types.Message,
-    "MessageTokensCount": anthropic.types.MessageTokensCount,
-    "ErrorResponse": anthropic.types.ErrorResponse,
-    "GeminiFailure": GeminiFailure,
-    "GeminiModels": GeminiModels,
-    "GenerateContentResponse": google.genai.types.GenerateContentResponse,
-    "CountTokensResponse": google.genai.types.CountTokensResponse,
-    "CohereFailure": CohereFailure,
-    "CohereModels": CohereModels,
-    "V2ChatResponse": cohere.V2ChatResponse,
-    "OllamaFailure": OllamaFailure,
-    "OllamaVersion": OllamaVersion,
-    "ChatResponse": ollama.ChatResponse,
-    "GenerateResponse": ollama.GenerateResponse,
-    "EmbedResponse": ollama.EmbedResponse,
-    "ListResponse": ollama.ListResponse,
-    "ProcessResponse": ollama.ProcessResponse,
-    "ShowResponse": ollama.ShowResponse,
-}
-"""Classes of the vendors' clients that validate replies in strict mode. Classes for events with a
-``type`` field are not listed, because they are found by that type."""
+_PLACES: tuple[Any, ...] = (
+    anthropic.types,
+    openai.types.chat,
+    openai.types.responses,
+    openai.types.responses.input_token_count_response,
+    openai.types.conversations,
+    openai.types,
+    google.genai.types,
+    ollama,
+    cohere,
+)
+"""The modules of the vendors' clients whose classes validate replies in strict mode. Two have
+classes of the same name; the first one is meant."""
 
 
 DOCUMENTED: dict[str, tuple[str, str]] = {
@@ -278,7 +259,7 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
             return  # the clients decode base64 vectors before they validate a reply
         if name == "GeminiModels":  # the client renames this field before it validates a reply
             data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
-        validator, model = find_validator(name), MODELS.get(name)
+        validator, model = find_validator(name), find_model(name)
     for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
         for error in each.iter_errors(json.loads(data)) if each is not None else ():
             path = list(map(str, error.instance_path))
@@ -289,6 +270,13 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
             read_strictly(model, data)
         except pydantic.ValidationError as error:
             yield f"{name}, strictly: {str(error)[:500]}"
+
+
+@functools.cache
+def find_model(name: str) -> Any:
+    """Return the class of a client that validates a kind of reply, or None if no client has one."""
+    found = [getattr(place, name, None) for place in _PLACES]
+    return globals().get(name) or next(filter(None, found), None)
 
 
 @functools.cache

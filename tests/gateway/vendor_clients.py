@@ -36,10 +36,10 @@ class River(pydantic.BaseModel):
     km: int
 
 
-def script() -> ScriptedProvider:
+def script(sleep: scripted.Sleep = asyncio.sleep) -> ScriptedProvider:
     """Return a model that does what the prompt asks for."""
     usage = Answer(text=TEXT, usage=Usage(7, 5))
-    return scripted.script(USAGE=usage, SLOW=Answer(text="on and " * 1000, pace=0.05))
+    return scripted.script(sleep, USAGE=usage, SLOW=Answer(text="on and " * 1000, pace=0.05))
 
 
 def user(content: Any) -> Any:
@@ -58,7 +58,17 @@ async def end_generators(closed: Any) -> None:
 
 
 class VendorClient:
-    """Use each feature through a client. Its class defines how it asks and reads."""
+    """Use each feature through a client. Its class defines how it asks and reads:
+
+    - ``open`` returns a client of the gateway at an address;
+    - ``ask`` returns the complete reply to a user message;
+    - ``hear`` appends each text of a streamed reply to a list, and returns what has the usage;
+    - ``parse`` returns the river that the model names in structured output;
+    - ``abort`` ends a stream after its first event;
+    - ``resume`` sends a reply with tool calls back, and the result "rain" of each call;
+    - ``text`` and ``calls`` return the text and the arguments of the tool calls of a reply;
+    - ``tokens`` returns the input tokens, the output tokens and their sum.
+    """
 
     name: str
     error: type[Exception]
@@ -71,28 +81,8 @@ class VendorClient:
     with_json: ClassVar[dict[str, Any]] = {}
     with_thinking: ClassVar[tuple[dict[str, Any], ...]] = ()
 
-    def open(self, url: str, retries: int = 0) -> Any:
-        """Return a client of the gateway at this address."""
-        raise NotImplementedError
-
     async def close(self, client: Any) -> None:
         await client.close()
-
-    async def ask(self, client: Any, model: str, content: Any = "Hi", **more: Any) -> Any:
-        """Return the complete reply to a user message."""
-        raise NotImplementedError
-
-    async def hear(self, client: Any, model: str, content: Any, heard: list[str]) -> Any:
-        """Append each text of a streamed reply to a list; return what contains the usage."""
-        raise NotImplementedError
-
-    async def parse(self, client: Any, model: str) -> Any:
-        """Return the river that the model names in structured output."""
-        raise NotImplementedError
-
-    async def abort(self, client: Any, model: str) -> None:
-        """End a stream after its first event."""
-        raise NotImplementedError
 
     async def assemble(self, client: Any, model: str) -> Any:
         """Return a streamed reply with tool calls, as the client puts it together.
@@ -100,21 +90,6 @@ class VendorClient:
         Some clients leave that to their users, who get the calls in events.
         """
         return await self.ask(client, model, **self.with_tool)
-
-    async def resume(self, client: Any, model: str, made: Any) -> Any:
-        """Send a reply with tool calls back, and the result "rain" of each; return the next reply."""
-        raise NotImplementedError
-
-    def text(self, made: Any) -> Any:
-        raise NotImplementedError
-
-    def calls(self, made: Any) -> list[Any]:
-        """Return the arguments of the tool calls in a reply."""
-        raise NotImplementedError
-
-    def tokens(self, made: Any) -> tuple[int, int, int]:
-        """Return the input tokens, the output tokens and their sum."""
-        raise NotImplementedError
 
     def status(self, error: Any) -> int:
         return int(error.status_code)
