@@ -179,14 +179,7 @@ class Clockwork(d.Provider):
         await asyncio.sleep(0)
         if self._error is not None:
             raise self._annotate(self._error, request)
-        out = Assembler(
-            request_id=request.request_id,
-            model=self.model,
-            provider=self.name,
-            expected=Expectation(request),
-            structured_path="native" if request.response_schema else None,
-        )
-        out.start()
+        out = self._begin(request)
         for event in out.take():
             yield event
         self._say(request, out)
@@ -204,6 +197,17 @@ class Clockwork(d.Provider):
     async def ready(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _begin(self, request: d.Request) -> Assembler:
+        out = Assembler(
+            request_id=request.request_id,
+            model=self.model,
+            provider=self.name,
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema else None,
+        )
+        out.start()
+        return out
 
     def _say(self, request: d.Request, out: Assembler) -> None:
         if isinstance(request.tool_choice, d.ForceTool):
@@ -243,12 +247,7 @@ class Prompt(Clockwork):
     name = "prompt"
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
-        out = Assembler(
-            request_id=request.request_id, model=self.model, provider=self.name,
-            expected=Expectation(request),
-            structured_path="native" if request.response_schema else None,
-        )  # fmt: skip
-        out.start()
+        out = self._begin(request)
         self._say(request, out)
         out.finish("tool_calls" if out.has_calls else "stop", "done")
         for event in out.take():

@@ -21,6 +21,7 @@ from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, Encoded, HttpRequest
 
+from ..listed import collect
 from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
 
 # --- providers with deliberate defects ---------------------------------------------------------
@@ -140,11 +141,6 @@ class Cancelling(Clockwork):
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         raise d.CallCancelledError("not now")
         yield d.MessageStart("m", "r", "x")
-
-
-class NotAnError(Clockwork):
-    def __init__(self) -> None:
-        super().__init__(d.AuthenticationError("no"))
 
 
 class Breaking(Clockwork):
@@ -319,21 +315,21 @@ async def test_each_conformance_case_detects_a_faulty_provider(
     assert str(caught.value).startswith(name)
 
 
-def failing(error: d.ProviderError) -> Callable[[], d.Provider]:
-    return lambda: Clockwork(error)
+def unknown_key() -> d.Provider:
+    return Clockwork(d.AuthenticationError("no"))
 
 
 HOOKS: list[tuple[str, dict[str, Any], str]] = [
     ("errors.RateLimitError", {"failing": {d.RateLimitError: Clockwork}},
      "returned instead of raising"),
-    ("errors.RateLimitError", {"failing": {d.RateLimitError: NotAnError}},
+    ("errors.RateLimitError", {"failing": {d.RateLimitError: unknown_key}},
      "it raised AuthenticationError"),
     ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
     ("streams.break-off-well", {"breaking": Breaking}, "counted as complete"),
     ("streams.break-off-well", {"breaking": BreakingEmpty}, "lacks the partial response"),
     ("ready.ModelNotLoadedError", {"unready": {d.ModelNotLoadedError: Clockwork}},
      "returned instead of raising"),
-    ("ready.ModelNotLoadedError", {"unready": {d.ModelNotLoadedError: NotAnError}},
+    ("ready.ModelNotLoadedError", {"unready": {d.ModelNotLoadedError: unknown_key}},
      "raised AuthenticationError"),
     ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not rejected"),
     ("images.are-refused", {"capabilities": {"supports_images": False}}, "not rejected"),
@@ -375,24 +371,16 @@ FRAMES = (
 class Eager(HttpProvider):  # type: ignore[misc]
     """Calls the model in its readiness check, and accepts a conversation without messages."""
 
-    streams = False
-
     async def ready(self) -> None:
-        if self.streams:
-            await _read(self.stream("are you there?"))
-        else:
-            await self.complete("are you there?")
+        await self.complete("are you there?")
 
     def _request(self, messages: Any, *args: Any, **facts: Any) -> d.Request:
         return super()._request(messages or "hello", *args, **facts)
 
 
 class EagerStream(Eager):
-    streams = True
-
-
-async def _read(stream: d.EventStream) -> list[d.Event]:
-    return [event async for event in stream]
+    async def ready(self) -> None:
+        await collect(self.stream("are you there?"))
 
 
 def over_http(kind: type[HttpProvider]) -> Callable[[], d.Provider]:
@@ -402,31 +390,20 @@ def over_http(kind: type[HttpProvider]) -> Callable[[], d.Provider]:
 
 
 @pytest.mark.parametrize("kind", [Eager, EagerStream])
-async def test_call_counter_counts_calls_of_an_http_provider(kind: type[HttpProvider]) -> None:
+async def test_conformance_cases_detect_a_faulty_http_provider(kind: type[HttpProvider]) -> None:
     provider = over_http(kind)()
     spy = Spy(provider)
     await provider.complete("Hi")
-    await _read(provider.stream("Hi"))
-    assert spy.calls == 2
-    async for _ in provider.events(d.Request((d.User("Hi"),))):
-        pass
+    await collect(provider.stream("Hi"))
+    await collect(provider.events(d.Request((d.User("Hi"),))))
     assert spy.calls == 3
-
-
-@pytest.mark.parametrize("kind", [Eager, EagerStream])
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
+    for name, complaint in (
         ("ready.costs-nothing", "calls to the model that ready() made"),
         ("validation.refuses-what-is-wrong", "no messages: not rejected"),
-    ],
-)
-async def test_conformance_cases_detect_a_faulty_http_provider(
-    kind: type[HttpProvider], name: str, complaint: str
-) -> None:
-    (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
-    with pytest.raises(Violation, match=re.escape(complaint)):
-        await case.run()
+    ):
+        (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
+        with pytest.raises(Violation, match=re.escape(complaint)):
+            await case.run()
 
 
 # --- codecs with deliberate defects ------------------------------------------------------------
