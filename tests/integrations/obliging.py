@@ -4,15 +4,27 @@ It calls the tool it is offered, with arguments made from the tool's schema and 
 prompt. It answers with JSON if a schema is requested, and with text otherwise.
 """
 
+import base64
 import json
 import re
 from typing import Any
+
+from pydantic import BaseModel
 
 from dragoman import Request, ToolResult, Usage, User
 from dragoman.messages import ForceTool
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 
+WIRES = ["openai", "anthropic", "responses", "gemini", "ollama"]
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 USAGE = Usage(20, 10, cached_input_tokens=5, cache_creation_input_tokens=2, reasoning_tokens=3)
+
+
+class City(BaseModel):
+    name: str
+    people: int
 
 
 def example_of(schema: dict[str, Any], root: dict[str, Any], numbers: list[int], text: str) -> Any:

@@ -3,8 +3,6 @@ server.
 """
 
 import asyncio
-import base64
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import httpx
@@ -21,13 +19,10 @@ from dragoman.integrations.langchain import ChatDragoman, DragomanLossWarning
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
-from .obliging import obliging
+from .obliging import PNG
 
 pytestmark = pytest.mark.filterwarnings(
     "default::dragoman.integrations.langchain.DragomanLossWarning"
-)
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
 
@@ -39,12 +34,6 @@ class TestUnit(ChatModelUnitTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"model": "m", "base_url": "http://127.0.0.1:9/v1"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[SimServer]:
-    with SimServer(obliging(), models=("sim-1", "sim-2")) as served:
-        yield served
 
 
 class Standard(ChatModelIntegrationTests):

@@ -6,7 +6,6 @@ needs its own environment; ``tests/clients/test_langchain_google.py`` tests it.
 """
 
 import asyncio
-import base64
 import gc
 import os
 import threading
@@ -32,12 +31,9 @@ from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
 from ..gateway.serving import serving
 from ..gateway.upstream import WIRES
 from ..waiting import PATIENCE
-from .obliging import USAGE
+from .obliging import PNG, USAGE
 from .obliging import answer as oblige
 
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
 # LangChain's clients are never closed, so the server is asked to close each connection.
 CLOSE = {"connection": "close"}
 pytestmark = [

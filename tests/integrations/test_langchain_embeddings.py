@@ -1,7 +1,6 @@
 """Run LangChain's standard tests for embeddings, unmodified, over real sockets to the simulator."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -17,16 +16,10 @@ from dragoman.integrations import langchain, pydantic_ai
 from dragoman.integrations.langchain import DragomanEmbeddings, DragomanLossWarning
 from dragoman.retrieval import EMBED_CODECS, EmbedRequest
 from dragoman.retrieval import Embeddings as Embedded
-from dragoman.sim import ScriptedProvider, SimServer, SimulatedEmbedder
+from dragoman.sim import SimServer, SimulatedEmbedder
 from dragoman.sim.retrieval import RETRIEVAL_BASES
 
 from ..waiting import PATIENCE
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[SimServer]:
-    with SimServer(ScriptedProvider("Hi.")) as served:
-        yield served
 
 
 def seen(server: SimServer) -> list[Any]:

@@ -21,15 +21,7 @@ from dragoman.messages import Document, Image, ToolResult
 from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, SimulatedEmbedder
 
-from .obliging import obliging
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed database.*:ResourceWarning")
-
-
-@pytest.fixture
-def server() -> Iterator[SimServer]:
-    with SimServer(obliging()) as served:
-        yield served
 
 
 @pytest.fixture

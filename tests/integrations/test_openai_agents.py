@@ -2,7 +2,6 @@
 
 import base64
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from agents import (
 from agents.exceptions import ModelBehaviorError
 from agents.retry import ModelRetryAdviceRequest
 from openai.types.shared import Reasoning
-from pydantic import BaseModel
 
 import dragoman as d
 from dragoman.events import Assembler
@@ -32,10 +30,9 @@ from dragoman.messages import Continuity, Issuer
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, broken, reply, speak
-from .obliging import obliging
+from .obliging import WIRES, City
 
 set_tracing_disabled(True)
-WIRES = ["openai", "anthropic", "responses", "gemini", "ollama"]
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
@@ -47,17 +44,6 @@ def depth(river: str) -> int:
         river: the name of the river
     """
     return 12 if river == "Aare" else 0
-
-
-class City(BaseModel):
-    name: str
-    people: int
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[SimServer]:
-    with SimServer(obliging()) as served:
-        yield served
 
 
 def make_agent(model: Any, **settings: Any) -> Agent[Any]:

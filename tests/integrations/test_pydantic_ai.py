@@ -1,11 +1,9 @@
 """Test Pydantic AI agents with Dragoman's models, over real sockets to a scripted server."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
     BinaryContent,
@@ -31,23 +29,11 @@ from dragoman.integrations.pydantic_ai import DragomanLossWarning, DragomanModel
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
-from .obliging import USAGE, obliging
+from .obliging import USAGE, WIRES, City
 
 pytestmark = pytest.mark.filterwarnings(
     "default::dragoman.integrations.pydantic_ai.DragomanLossWarning"
 )
-WIRES = ["openai", "anthropic", "responses", "gemini", "ollama"]
-
-
-class City(BaseModel):
-    name: str
-    people: int
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[SimServer]:
-    with SimServer(obliging()) as served:
-        yield served
 
 
 @pytest.fixture(params=WIRES)

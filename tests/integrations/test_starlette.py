@@ -205,17 +205,6 @@ async def test_disconnecting_the_client_cancels_the_call(kind: str, spec: str) -
     assert sent[-1]["more_body"]
 
 
-async def test_disconnecting_a_real_socket_closes_the_upstream_connection() -> None:
-    model = Listed(stalling)
-    async with serving(serve(model)) as url, httpx.AsyncClient() as client:
-        async with client.stream("POST", f"{url}/sse") as reply:
-            async for piece in reply.aiter_text():
-                if "Half" in piece:
-                    break
-            assert model.running == 1
-        await until(lambda: not model.running, "the end of the call")
-
-
 async def test_stopping_the_server_cancels_the_call() -> None:
     model = Listed(stalling)
     running = asyncio.create_task(
