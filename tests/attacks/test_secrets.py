@@ -32,6 +32,7 @@ from dragoman.middleware.otel import OpenTelemetry
 from dragoman.registry import Registry
 from dragoman.wire import CODECS
 
+from ..gateway.upstream import BODIES
 from ..server import Connection, Server, completion, serve
 from ..test_sync import Background
 from ..waiting import PATIENCE
@@ -101,7 +102,12 @@ def search(caplog: pytest.LogCaptureFixture) -> Iterator[Search]:
     assert made.found == []
 
 
-ECHOES = ("ok", "401", "400", "500", "html", "headers", "garbage", "stream", "location")
+UNREADABLE = {  # JSON and an event that break off after the key
+    "garbage": '{{"echo": "{}',
+    "nested": '{{"message": [["{}"]], "choices": 5',
+    "event": 'data: {{"x": "{}"',
+}
+ECHOES = ("ok", "401", "400", "500", "html", "headers", *UNREADABLE, "stream", "location")
 
 
 async def echo(connection: Connection) -> None:
@@ -133,8 +139,8 @@ async def echo(connection: Connection) -> None:
             "date": KEY,
         }
         connection.reply(429, b'{"error":{"message":"slow"}}', retry_after="0", **given)
-    elif kind == "garbage":
-        connection.reply(200, f'{{"echo": "{heard[:4000]!r}'.encode())
+    elif kind in UNREADABLE:
+        connection.reply(200, UNREADABLE[kind].format(repr(heard)[1:4000]).encode())
     elif kind == "stream":
         connection.reply(200, b"data: " + refusal + b"\n\n", "text/event-stream")
     else:
@@ -260,16 +266,12 @@ async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path
         )
         for kind in ECHOES:
             for stream in (False, True):
-                body: dict[str, Any] = {"model": f"m-{kind}", "stream": stream, "max_tokens": 9}
-                path = PATHS[wire]
+                body, path = {**BODIES[wire]}, PATHS[wire]
                 if wire == "gemini":
-                    body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
                     verb = "streamGenerateContent" if stream else "generateContent"
                     path = f"/v1beta/models/m-{kind}:{verb}"
-                elif wire == "responses":
-                    body = {"model": f"m-{kind}", "stream": stream, "input": "hi"}
                 else:
-                    body["messages"] = [{"role": "user", "content": "hi"}]
+                    body |= {"model": f"m-{kind}", "stream": stream}
                 answer = await post(app, wire, json.dumps(body).encode(), path=path, headers=ours)
                 assert answer.status == 200 or kind != "ok", answer
                 search.look(f"{wire} {kind} {stream}", repr(answer))
