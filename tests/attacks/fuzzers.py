@@ -45,6 +45,7 @@ from .mutations import (
 )
 
 CORPUS = Path(__file__).parent / "corpus"
+SEED_FILES = Path(__file__).parent / "seeds"
 CANARY = "CANARY-of-no-shape-12345678"
 
 
@@ -323,51 +324,6 @@ def _read_session(log: Any, session: str) -> None:
         ReplayProvider(log, session)
 
 
-# Each file contains every key that the program reads, so that fuzzing can change all of them.
-POLICY = b"""
-default: ask
-rules:
-  - {action: allow, tool: bash, arguments: {command: 'pytest *', cwd: 're:src/.+'}, path: 'src/**', name: x}
-  - {action: deny, side_effect: [write, read], reason: 'not now'}
-  - {action: ask, tool: '*_file', path: '**/a/**/b*', reason: looked at}
-"""
-MODELS = b"""
-default: fast
-redis: 'redis://127.0.0.1:1/0'
-observed: false
-adapters:
-  up: {type: openai, api_key: k, base_url: 'http://127.0.0.1:1/v1', max_retries: 2, timeout_seconds: 60}
-  own:
-    type: openai-compatible
-    wire: openai
-    api_key_env: [A_KEY, B_KEY]
-    base_url: 'http://127.0.0.1:1'
-    timeouts: {connect: 10, first_event: 300, idle: none, total: 600.5}
-    rate_limit: {requests_per_minute: 60, tokens_per_minute: 1000, max_concurrency: 2}
-    proxy: none
-    extra_headers: {X-Team: rivers}
-    options: {organization: o, on_loss: warn, keep_raw: true}
-    quirks: {finish_words: {eos: stop}}
-    embed: {wire: openai, base_url: 'http://127.0.0.1:1/v1', quirks: {}}
-    rerank: {wire: jina}
-  paid: {type: anthropic, auth: {type: command, command: ['true'], seconds: 300}, quirks: {raw_predict: true}}
-models:
-  up:m: {wire_name: m, aliases: [a, b], capabilities: {max_context_tokens: 5}, tokens: default, priced_as: free}
-  own:n: {adapter: own, tier: deep, can_delegate: true}
-groups:
-  fast:
-    strategy: weighted
-    aliases: [quick]
-    max_retries: 1
-    half_life_seconds: 30
-    candidates: [up:m, {model: 'own:n', weight: 3, timeouts: {idle: 5}, rate_limit: {max_concurrency: 1}}]
-availability: {failures: 3, failure_seconds: 120, models: 3, quiet_seconds: 60.5, network_errors: 2}
-"""
-KEYS = b"""
-keys:
-  ann: {hash: 'sha256:%s', models: [fast, 'up:*'], budget_usd: 5.5, requests_per_minute: 60, on_loss: reject}
-  bob: {hash: 'sha256:%s', tokens_per_minute: 1000, max_concurrency: 2, expires: '2030-01-31', budget_usd: '1.25'}
-""" % (b"1" * 64, b"2" * 64)
 PROPOSAL = Proposal(
     "bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "execute", ("a/b/" * 300 + "x",)
 )
@@ -402,10 +358,15 @@ def use_keys(path: Path) -> None:
             ledger.find_standing(key)
 
 
+# Each file in ``seeds`` contains every key that the program reads, so that fuzzing can change all
+# of them.
 FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {
-    "policy": (POLICY, use_policy),
-    "configuration": (MODELS, use_configuration),
-    "keys": (KEYS, use_keys),
+    kind: ((SEED_FILES / f"{kind}.yaml").read_bytes(), use)
+    for kind, use in (
+        ("policy", use_policy),
+        ("configuration", use_configuration),
+        ("keys", use_keys),
+    )
 }
 
 
