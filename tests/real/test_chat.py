@@ -6,16 +6,14 @@ import psutil
 
 from ..cli.terminal import Terminal
 from ..waiting import block_until
-from .tiny import write_model
 
 
 def _runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_chat_command_answers_with_a_real_model(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "tiny.gguf")
-    with Terminal("chat", f"local:{model}") as terminal:
+def test_chat_command_answers_with_a_real_model(tiny: Path) -> None:
+    with Terminal("chat", f"local:{tiny}") as terminal:
         terminal.see(">")
         terminal.type("Say something.\r")
         terminal.drain(3)  # discard the answer: a small model may print any character

@@ -10,8 +10,6 @@ from dragoman.capabilities import Capabilities
 from dragoman.cli import main
 from dragoman.local import LocalServer
 
-from .tiny import write_model
-
 # What llama.cpp's server does with any model here: it has no vision, accepts every model name and
 # empty message lists, and ignores a forced tool choice.
 FOUND = {
@@ -25,9 +23,9 @@ FOUND = {
 
 
 def test_documented_check_report_matches_a_real_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny")
+    server = LocalServer(tiny, alias="tiny")
     facts = tmp_path / "facts.json"
     try:
         url = server.start()

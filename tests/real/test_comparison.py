@@ -8,8 +8,6 @@ import pytest
 from dragoman import Session, compare, connect
 from dragoman.log import SqliteLog
 
-from .tiny import write_model
-
 SCHEMA = {
     "type": "object",
     "properties": {"colour": {"enum": ["red", "blue", "green"]}},
@@ -19,11 +17,10 @@ SCHEMA = {
 
 
 @pytest.mark.exhaustive
-async def test_two_real_models_are_compared(tmp_path: Path) -> None:
+async def test_two_real_models_are_compared(tiny: Path, tmp_path: Path) -> None:
     if "DRAGOMAN_EXHAUSTIVE" not in os.environ:
         pytest.skip("runs two models; make test-exhaustive does it")
     config = {"temperature": 0.0, "max_tokens": 60, "seed": 1}
-    tiny = f"local:{write_model(tmp_path / 'tiny.gguf')}"
     with SqliteLog(tmp_path / "log.db") as log:
         async with connect("local") as model:
             for word in ("the sky", "grass", "blood"):
@@ -32,7 +29,7 @@ async def test_two_real_models_are_compared(tmp_path: Path) -> None:
             await Session(model, [], None, log, config=config).run(
                 "What is the capital of France?"
             )
-        found = await compare(log, ["local", tiny], tmp_path / "out", concurrency=1)
+        found = await compare(log, ["local", f"local:{tiny}"], tmp_path / "out", concurrency=1)
     same, other = found.targets
     assert (found.cases, same.answered, other.answered) == (4, 4, 4)
     # At temperature 0 a model agrees with itself; random weights write another text.

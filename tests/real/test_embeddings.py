@@ -8,12 +8,7 @@ import pytest
 from dragoman import ContextOverflowError, connect_embedder
 from dragoman.local import LocalEmbedder, LocalServer
 
-from .tiny import WIDTH, write_model
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+from .tiny import WIDTH
 
 
 async def test_the_local_server_returns_embeddings(tiny: Path) -> None:

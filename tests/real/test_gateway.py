@@ -11,8 +11,6 @@ from dragoman.gateway.app import create_app
 from dragoman.local import LocalServer
 from tests.gateway.serving import serving
 
-from .tiny import write_model
-
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
 SCHEMA: Any = {
     "type": "object",
@@ -62,8 +60,7 @@ async def check_count(url: str, model: str) -> None:
     )
 
 
-async def test_gateway_works_in_front_of_a_real_server(tmp_path: Path) -> None:
-    tiny = write_model(tmp_path / "tiny.gguf")
+async def test_gateway_works_in_front_of_a_real_server(tiny: Path) -> None:
     server = LocalServer(tiny, alias="tiny", context=512)
     upstream = server.start()
     try:

@@ -18,15 +18,9 @@ import dragoman.local
 from dragoman.local import LocalServer, LocalServerError, find_model, pull_model
 
 from ..ports import find_free_port
-from ..waiting import arrival, block_until
-from .tiny import write_model
+from ..waiting import arrival, block_until, poll
 
 SHORT = {"max_tokens": 12, "temperature": 0.8, "seed": 7}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -127,25 +121,25 @@ async def test_one_hundred_sequential_calls_succeed(model: d.Provider) -> None:
 # --- tests with the embedded model -------------------------------------------------------------
 
 
-async def wait_until_ready(model: d.Provider, seen: set[type]) -> None:
-    while True:
-        try:
-            return await model.ready()
-        except (d.NetworkError, d.ModelNotLoadedError) as error:
-            seen.add(type(error))
-        await asyncio.sleep(0)
-
-
 async def test_server_is_not_ready_while_the_model_is_loading() -> None:
     port = find_free_port()
     running = LocalServer((await asyncio.to_thread(pull_model)).path, alias="smol", port=port)
     running.launch()
     seen: set[type] = set()
+
+    async def is_ready(model: d.Provider) -> bool:
+        try:
+            await model.ready()
+        except (d.NetworkError, d.ModelNotLoadedError) as error:
+            seen.add(type(error))
+            return False
+        return True
+
     try:
         async with d.connect(
             "smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key
         ) as model:
-            await arrival(wait_until_ready(model, seen), "the model to be loaded")
+            await poll(lambda: is_ready(model), bool, "the model to be loaded")
     finally:
         running.stop()
     assert d.ModelNotLoadedError in seen

@@ -16,7 +16,6 @@ from dragoman.tools import tool
 from dragoman.transport import Timeouts
 
 from ..session.playing import check_evidence, of, types
-from .tiny import write_model
 
 asked: list[str] = []
 
@@ -28,14 +27,13 @@ def get_weather(city: Literal["Paris", "Rome"]) -> str:
     return f"In {city} it rains."
 
 
-async def test_session_runs_with_a_real_server(tmp_path: Path) -> None:
+async def test_session_runs_with_a_real_server(tiny: Path, tmp_path: Path) -> None:
     asked.clear()
     policy = Policy([Rule("allow", tool="get_weather")])
     cool, short = (
         RuntimeConfig(temperature=0, max_tokens=400),
         RuntimeConfig(temperature=0, max_tokens=4),
     )
-    tiny = write_model(tmp_path / "tiny.gguf")
     with SqliteLog(tmp_path / "log.db") as log:
         async with connect(f"local:{tiny}") as model:
             # The weights of the model are random, so it is forced to call the tool once and
