@@ -274,7 +274,7 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
 
 @functools.cache
 def find_model(name: str) -> Any:
-    """Return the class of a client that validates a kind of reply, or None if no client has one."""
+    """Return the class of a client that validates a kind of reply, or None."""
     found = [getattr(place, name, None) for place in _PLACES]
     return globals().get(name) or next(filter(None, found), None)
 

@@ -13,7 +13,7 @@ from dragoman.gateway.app import create_app
 from dragoman.provider import connect
 from dragoman.wire.headers import ALL_WIRES, HEADERS
 from dragoman.wire.rules import matches_any
-from tests.server import Connection, serve
+from tests.server import Server, replying, serve
 
 from .serving import serving
 from .upstream import BODIES, PATHS, WIRES, write_reply
@@ -30,22 +30,22 @@ VALUES = {
 FRAMING = {"host", "accept", "accept-encoding", "connection", "content-length"}
 
 
+def read_headers(upstream: Server) -> list[dict[str, str]]:
+    """Return the headers of each request that a server received, by lower-case name."""
+    found = [seen.headers for seen in upstream.requests]
+    return [{name.lower(): value for name, value in each.items()} for each in found]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_model_of_the_same_wire_gets_the_headers_of_the_table_and_no_others(
     wire: str,
 ) -> None:
-    seen: list[dict[str, str]] = []
-
-    async def handler(connection: Connection) -> None:
-        seen.append({name.lower(): value for name, value in connection.seen.headers.items()})
-        connection.reply(200, write_reply(wire, "Hello"))
-
     rules = {**ALL_WIRES, **HEADERS.get(wire, {})}
     given = {
         name.replace("*", "os"): VALUES.get(name, f"from-{at}") for at, name in enumerate(rules)
     }
     async with (
-        serve(handler) as upstream,
+        serve(replying(200, write_reply(wire, "Hello"))) as upstream,
         serving(create_app({"m": connect("m", wire=wire, base_url=upstream.url)})) as url,
         aiohttp.ClientSession() as http,
     ):
@@ -53,11 +53,12 @@ async def test_model_of_the_same_wire_gets_the_headers_of_the_table_and_no_other
         path = PATHS[wire].format(model="m")
         async with http.post(url + path, json=body, headers=given) as reply:
             assert reply.status == 200, await reply.text()
-    sent = {name for name in given if given[name] in seen[0].values()}
+    (seen,) = read_headers(upstream)
+    sent = {name for name in given if given[name] in seen.values()}
     passed = {name for name, rule in rules.items() if rule.effect == "sent"}
     # these two have the same value as any request; the trace has a new span id
     assert sent - {"content-type", "content-encoding", "tracestate"} == passed
-    assert ("tracestate" in seen[0], seen[0]["traceparent"][:36]) == (
+    assert ("tracestate" in seen, seen["traceparent"][:36]) == (
         True,
         VALUES["traceparent"][:36],
     )
@@ -80,14 +81,8 @@ async def record(wire: str, base_url: str) -> None:
 
 @pytest.mark.parametrize("wire", ["openai", "anthropic", "gemini"])
 async def test_table_lists_every_header_that_the_sdk_of_the_vendor_sends(wire: str) -> None:
-    seen: list[dict[str, str]] = []
-
-    async def handler(connection: Connection) -> None:
-        seen.append({name.lower(): value for name, value in connection.seen.headers.items()})
-        connection.reply(200, write_reply(wire, "Hello"))
-
-    async with serve(handler) as upstream:
+    async with serve(replying(200, write_reply(wire, "Hello"))) as upstream:
         await record(wire, upstream.url)
+    (seen,) = read_headers(upstream)
     listed = {**ALL_WIRES, **HEADERS[wire]}
-    assert len(seen) == 1
-    assert [name for name in seen[0] if not matches_any([name], [*listed, *FRAMING])] == []
+    assert [name for name in seen if not matches_any([name], [*listed, *FRAMING])] == []
