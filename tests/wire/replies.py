@@ -48,11 +48,7 @@ USAGE: dict[str, Body] = {
     "openai": {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}},
     "anthropic": {"usage": {"input_tokens": 7, "output_tokens": 3}},
     "gemini": {
-        "usageMetadata": {
-            "promptTokenCount": 7,
-            "candidatesTokenCount": 3,
-            "totalTokenCount": 10,
-        }
+        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}
     },
     "responses": {"usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
     "ollama": {"prompt_eval_count": 7, "eval_count": 3},

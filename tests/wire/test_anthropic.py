@@ -10,13 +10,7 @@ from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
 from tests.rows import read_table
-from tests.wire.cases import (
-    BASE_URL,
-    MODEL,
-    DecodedReply,
-    decode,
-    find_cases,
-)
+from tests.wire.cases import BASE_URL, MODEL, DecodedReply, decode, find_cases
 
 LIMIT = d.RuntimeConfig(max_tokens=64)
 HELLO = d.Request((d.User("Hello?"),), config=LIMIT, model=MODEL, request_id="R")

@@ -48,9 +48,7 @@ ENDS = {
 }
 
 # Cases in which truncation changes the meaning of the text, with the reason.
-REREAD = {
-    "coerced-text-after-finish": "text that becomes an answer only once all of it is there",
-}
+REREAD = {"coerced-text-after-finish": "text that becomes an answer only once all of it is there"}
 
 STREAMED = [
     case

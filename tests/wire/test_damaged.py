@@ -204,10 +204,7 @@ def test_randomly_damaged_replies_are_handled(case: Case, seed: int) -> None:
 
 
 @settings(max_examples=5000 if EXHAUSTIVE else 100)
-@given(
-    case=st.sampled_from(find_cases("responses", "reply.sse")),
-    seed=st.integers(),
-)
+@given(case=st.sampled_from(find_cases("responses", "reply.sse")), seed=st.integers())
 def test_events_in_any_order_are_handled(case: Case, seed: int) -> None:
     """The test takes some events of a valid stream, in any order and with other indices."""
     chance = random.Random(seed)

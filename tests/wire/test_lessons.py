@@ -181,25 +181,6 @@ Fields = dict[str, Any]
 NATIVE: Fields = {"response_schema": closed("a")}
 STREAM: Fields = {"stream": True}
 STRICT: Fields = {"tools": (d.Tool("f", "", closed("a")),)}
-TALK: Fields = {
-    **NATIVE,
-    "messages": (d.User("Hello"), d.Assistant([d.ToolCall("fc-1", "clock", {})]),
-                 d.ToolResult("fc-1", "noon")),
-    "tools": (d.Tool("clock"),),
-}  # fmt: skip
-NO_USAGE, BY_PROMPT, LOOSE = (
-    {"stream_usage": False},
-    {"structured": "prompt"},
-    {"strict_schemas": False},
-)
-BY_TOOL = {"structured": "tool"}
-NO_INCLUDE, LOOSE_TOOLS = {"encrypted_reasoning": False}, {"strict_tools": False}
-PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
-NO_REASONING = "Encrypted content is not supported with this model."
-BAD_TOOL = "Invalid schema for function 'closed'"
-NO_JSON_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchema"'
-NO_PARAMETERS = "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'"
-NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find field."
 
 LEARNED = read_table("lessons")
 

@@ -41,11 +41,7 @@ def offer(names: list[str], *, stream: bool = False) -> d.Request:
     """Return a request that offers tools, forces the first, and contains a call of each."""
     calls = [d.ToolCall(f"call_{at}", name, {}) for at, name in enumerate(names)]
     return d.Request(
-        [
-            d.User("Go."),
-            d.Assistant(calls),
-            *[d.ToolResult(call.id, "done") for call in calls],
-        ],
+        [d.User("Go."), d.Assistant(calls), *[d.ToolResult(call.id, "done") for call in calls]],
         [d.Tool(name) for name in names],
         d.RuntimeConfig(max_tokens=9),
         tool_choice=d.ForceTool(names[0]),

@@ -10,14 +10,7 @@ import dragoman.errors
 from dragoman.wire.responses import Quirks, ResponsesCodec
 from tests.rows import read_table
 
-from .cases import (
-    BASE_URL,
-    MODEL,
-    Case,
-    decode,
-    find_cases,
-    with_between,
-)
+from .cases import BASE_URL, MODEL, Case, decode, find_cases, with_between
 
 CASE_LIST = find_cases("responses")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
