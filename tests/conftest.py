@@ -25,18 +25,16 @@ import dragoman.events
 import dragoman.validate
 import dragoman.wire
 from tests import waiting
+from tests.distributions import built, files  # noqa: F401 - fixtures
 
 # Collecting garbage while thousands of tests are collected takes a sixth of that time.
 gc.disable()
 
 # Derandomise hypothesis, so that the result of a run depends only on the code.
 settings.register_profile(
-    "default",
-    derandomize=True,
-    deadline=None,
-    max_examples=20,
+    "default", derandomize=True, deadline=None, max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
-)
+)  # fmt: skip
 settings.register_profile(
     "exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000
 )
@@ -124,10 +122,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _shuffle(items: list[pytest.Item], draw: random.Random) -> None:
     """Shuffle the files, and the tests in each; a file stays together, as its fixtures require."""
-    files: dict[Path, list[pytest.Item]] = {}
+    by_file: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
-    shuffled = draw.sample(list(files.values()), len(files))
+        by_file.setdefault(item.path, []).append(item)
+    shuffled = draw.sample(list(by_file.values()), len(by_file))
     items[:] = [item for tests in shuffled for item in draw.sample(tests, len(tests))]
 
 
@@ -136,9 +134,7 @@ _tracer: Any = None  # that of coverage, if it is measured
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Trace the import of the covered modules, then nothing until a test is called: tracing doubles
-    the time that pytest needs to import and collect the tests.
-    """
+    """Trace the import of the covered modules, then only tests: tracing doubles the time."""
     global _tracer
     if session.config.pluginmanager.hasplugin("_cov"):
         for package in (dragoman.events, dragoman.validate, dragoman.wire):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from .pages import ROOT, answer_everything, read_blocks
+from .rows import read_table
 from .test_sync import Background
 from .waiting import PATIENCE
 
@@ -46,23 +47,20 @@ print(json.dumps({line: [result.exit_code, result.output] for line, result in do
 class Install:
     """A folder with an environment in which the package is installed, and an empty home folder."""
 
-    def __init__(self, folder: Path, *, borrow: bool) -> None:
+    def __init__(self, folder: Path, wheel: Path, *, borrow: bool) -> None:
         self.folder = folder
-        wheels, python = folder / "wheels", [sys.executable, "-m"]
-        build = [*python, "uv", "build", "-q", "--wheel", "--no-build-isolation"]
-        self.call([*build, "--python", sys.executable, "-o", str(wheels), str(ROOT)])
-        [wheel] = wheels.glob("*.whl")
-        self.call([*python, "venv", *["--without-pip"] * borrow, str(folder / "venv")])
+        uv = [sys.executable, "-m", "uv"]
+        self.call([*uv, "venv", "-q", "--python", sys.executable, str(folder / "venv")])
         self.bin = folder / "venv" / "bin"
         [self.packages] = (folder / "venv" / "lib").glob("*/site-packages")
         into = ["--python", str(self.bin / "python")]
         if borrow:
-            self.call([*python, "uv", "pip", "install", "-q", *into, "--no-deps", str(wheel)])
+            self.call([*uv, "pip", "install", "-q", *into, "--no-deps", str(wheel)])
             own = [path for path in sys.path if path.endswith("site-packages")]
             borrowed = "\n".join([*own, sysconfig.get_path("platlib")])
             (self.packages / "borrowed.pth").write_text(borrowed)
         else:
-            pip = [*python, "pip", *into, "install", "-q"]
+            pip = [sys.executable, "-m", "pip", *into, "install", "-q"]
             self.call([*pip, f"{wheel}[cli,local]", "pydantic"])
 
     def call(self, command: list[str], **variables: str) -> str:
@@ -95,10 +93,15 @@ class Install:
 @pytest.fixture(
     scope="module", params=["borrowed", pytest.param("installed", marks=pytest.mark.exhaustive)]
 )
-def install(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Install:
+def install(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    built: tuple[Path, Path],
+) -> Install:
     if request.param == "installed" and "DRAGOMAN_EXHAUSTIVE" not in os.environ:
         pytest.skip("fetches every dependency anew; make test-exhaustive does it")
-    return Install(tmp_path_factory.mktemp("fresh"), borrow=request.param == "borrowed")
+    folder = tmp_path_factory.mktemp("fresh")
+    return Install(folder, built[0], borrow=request.param == "borrowed")
 
 
 @pytest.fixture(scope="module")
@@ -156,27 +159,7 @@ def test_documented_install_commands_name_existing_extras(install: Install) -> N
     assert named <= set(built.metadata.get_all("Provides-Extra") or ())
 
 
-COMMANDS = {
-    "dragoman ask MODEL PROMPT": [
-        "dragoman ask box:llama3 'What is the capital of France?' --no-log"
-    ],
-    "dragoman chat": ["dragoman chat --prompt 'Say hello' --max-tokens 9 --no-log"],
-    "dragoman models · cost · ready": [
-        "dragoman models openai --json",
-        "dragoman cost --model openai:gpt-5 --input 1000 --output 10",
-        "dragoman ready local",
-    ],
-    "dragoman plan FILE --to MODEL": [
-        "dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"
-    ],
-    "dragoman serve --model fast=openai:gpt-5-mini --model small=local": ["dragoman serve --help"],
-    "dragoman serve · sim · check URL": ["dragoman serve --help",
-                                         "dragoman sim script.yaml --check",
-                                         "dragoman check --help"],
-    "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
-    "dragoman log · replay": ["dragoman ask box:llama3 Hello", "dragoman log list",
-                              "dragoman replay last"],
-}  # fmt: skip
+COMMANDS = dict(read_table("readme_commands"))
 
 
 def test_every_readme_command_is_tested() -> None:
