@@ -12,7 +12,7 @@ import pytest
 
 import dragoman
 
-PACKAGE = Path(dragoman.__file__).parent
+from .sources import PACKAGE, read_package
 
 _WATCH = """
 import json, sys
@@ -32,12 +32,9 @@ print(json.dumps(seen))
 
 def watch(statement: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", _WATCH % statement],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", _WATCH % statement], capture_output=True, text=True, check=True,
         env=os.environ,
-    )
+    )  # fmt: skip
     return dict(json.loads(done.stdout))
 
 
@@ -62,9 +59,7 @@ def test_importing_the_package_loads_no_other_module() -> None:
          ["asyncio", "msgspec", "uvicorn", "yaml", "rich", "dragoman.provider"]),
     ],
 )  # fmt: skip
-def test_importing_a_name_loads_only_the_modules_it_needs(
-    statement: str, absent: list[str]
-) -> None:
+def test_importing_a_name_loads_only_what_it_needs(statement: str, absent: list[str]) -> None:
     seen = watch(statement)
     assert set(absent) & set(seen["loaded"]) == set()
     data = [path for path in seen["opened"] if path.endswith((".yaml", ".json", ".msgpack"))]
@@ -72,10 +67,10 @@ def test_importing_a_name_loads_only_the_modules_it_needs(
 
 
 def test_lazy_imports_match_those_seen_by_type_checkers() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    [source] = [each for each in read_package() if each.path == Path("__init__.py")]
     read = {
         alias.name: node.module
-        for node in ast.walk(tree)
+        for node in source.nodes
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is not None
         for alias in node.names
     }

@@ -119,9 +119,7 @@ class Module:
         return found
 
     def imports(self, known: set[tuple[str, ...]]) -> Iterator[tuple[int, bool, tuple[str, ...]]]:
-        """Yield each import of our own modules: line, whether it is inside a function, and the
-        imported module.
-        """
+        """Yield the line of each own import, whether it is in a function, and its module."""
         for node, inside in self.statements:
             for alias in node.names:
                 if isinstance(node, ast.Import):
@@ -170,17 +168,10 @@ class Module:
 
 
 NAMED: dict[type[Any], tuple[str, ...]] = {
-    ast.Name: ("id",),
-    ast.Attribute: ("attr",),
-    ast.arg: ("arg",),
-    ast.keyword: ("arg",),
-    ast.FunctionDef: ("name",),
-    ast.AsyncFunctionDef: ("name",),
-    ast.ClassDef: ("name",),
-    ast.ExceptHandler: ("name",),
-    ast.alias: ("name", "asname"),
-    ast.ImportFrom: ("module",),
-}
+    ast.Name: ("id",), ast.Attribute: ("attr",), ast.arg: ("arg",), ast.keyword: ("arg",),
+    ast.FunctionDef: ("name",), ast.AsyncFunctionDef: ("name",), ast.ClassDef: ("name",),
+    ast.ExceptHandler: ("name",), ast.alias: ("name", "asname"), ast.ImportFrom: ("module",),
+}  # fmt: skip
 
 
 @cache
@@ -208,9 +199,7 @@ def wrong_directions(modules: list[Module]) -> list[str]:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Return files that import each other in a cycle, ignoring re-exports in the ``__init__.py``
-    of their package.
-    """
+    """Return files that import each other in a cycle, ignoring re-exports of their package."""
     known = {module.name for module in modules}
     edges = {
         module.name: {target for _, _, target in module.imports(known)} & known
@@ -301,9 +290,7 @@ def _private_names(nodes: list[ast.AST]) -> set[str]:
 
 
 def private_accesses(modules: list[Module]) -> list[str]:
-    """Yield uses of private attributes that are defined in another file, as far as the source
-    shows.
-    """
+    """Yield uses of private attributes that are defined in another file."""
     found: list[str] = []
     for module in modules:
         own = _private_names(module.nodes)
@@ -430,9 +417,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("check", "name", "code", "complaint"), PLANTED)
-def test_layer_checks_find_deliberate_violations(
-    check: Check, name: str, code: str, complaint: str
-) -> None:
+def test_layer_checks_find_violations(check: Check, name: str, code: str, complaint: str) -> None:
     original = PACKAGE / name
     text = (original.read_text() if original.exists() else "") + f"\n\n{code}\n"
     looks_at_one_file = check in (event_makers, private_accesses)

@@ -7,7 +7,6 @@ lacks. It does not prove that Windows runs the rest.
 import ast
 import asyncio
 import io
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +23,11 @@ from dragoman.tools.runtime import ToolFailure
 from dragoman.tools.workspace import Workspace
 from dragoman.transport import HttpTransport
 
+from .sources import PACKAGE as SOURCE
+from .sources import read_package
+
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src/dragoman"
+
 PAGE = ROOT / "docs/reference/platforms.md"
 MODULES = {"fcntl", "grp", "pty", "pwd", "readline", "resource", "termios", "tty", "uvloop"}
 NAMES = {
@@ -37,10 +39,10 @@ LOOP = {"add_reader", "add_signal_handler", "create_unix_connection", "create_un
 ARGUMENTS = {"dir_fd", "pass_fds", "preexec_fn", "start_new_session"}
 
 
-def find_posix(tree: ast.AST) -> set[str]:
+def find_posix(nodes: list[ast.AST]) -> set[str]:
     """Return the names in a module that only POSIX systems have."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names} & MODULES
         elif isinstance(node, ast.ImportFrom):
@@ -57,16 +59,8 @@ def find_posix(tree: ast.AST) -> set[str]:
 
 
 def test_page_lists_each_file_that_uses_what_only_posix_has() -> None:
-    words = re.compile(rf"\b({'|'.join(MODULES | NAMES | LOOP | ARGUMENTS)})\b|/proc")
-    texts = {path: path.read_text() for path in SOURCE.rglob("*.py")}
-    using = {
-        path.relative_to(SOURCE).as_posix()
-        for path, text in texts.items()
-        if words.search(text) and find_posix(ast.parse(text))  # to parse all takes seconds
-    }
-    page = PAGE.read_text()
-    listed = {name for name in page.split("`") if name.endswith(".py")}
-    assert listed == using
+    using = {source.path.as_posix() for source in read_package() if find_posix(source.nodes)}
+    assert {name for name in PAGE.read_text().split("`") if name.endswith(".py")} == using
 
 
 def test_every_module_is_imported_without_what_windows_lacks() -> None:
@@ -121,9 +115,7 @@ async def test_what_windows_lacks_is_refused_with_advice(tmp_path: Path) -> None
     assert is_alive(1)
 
 
-def test_user_without_a_name_has_one_in_the_audit_record(
-    windows: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_without_a_name_is_audited(windows: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Any:
         raise ImportError("pwd")
 
@@ -131,9 +123,7 @@ def test_user_without_a_name_has_one_in_the_audit_record(
     assert keystore._find_actor().startswith("unknown@")  # noqa: SLF001 - what audit records have
 
 
-async def test_line_is_read_where_the_event_loop_cannot_wait_for_a_console(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_line_is_read_from_a_console_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise NotImplementedError
 
