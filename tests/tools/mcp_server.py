@@ -112,12 +112,9 @@ def guard(app: Any, expected: str) -> Any:
             return
         body = b"refused: " + given
         await send(
-            {
-                "type": "http.response.start",
-                "status": 401,
-                "headers": [(b"content-type", b"text/plain")],
-            }
-        )
+            {"type": "http.response.start", "status": 401,
+             "headers": [(b"content-type", b"text/plain")]},
+        )  # fmt: skip
         await send({"type": "http.response.body", "body": body})
 
     return guarded

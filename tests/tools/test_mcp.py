@@ -54,9 +54,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
 
 
 async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Path) -> None:
-    """All calls that do not end the server share one server, because starting a server takes a
-    second.
-    """
+    """Calls that do not end the server share one, because its start takes a second."""
     await check_calls(server)
     await check_session(server, tmp_path)
     await check_questions(server, tmp_path)
@@ -187,10 +185,8 @@ async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureF
                     box = Toolbox(server.tools)
                     assert (await box.execute("add", {"a": 2, "b": 3})).content == "5"
                     seen = await box.execute("leak", {})
-                    assert (seen.content, TOKEN in str(seen.details)) == (
-                        "you sent Bearer [hidden]",
-                        False,
-                    )
+                    expected = ("you sent Bearer [hidden]", False)
+                    assert (seen.content, TOKEN in str(seen.details)) == expected
                 for headers in ({}, {"Authorization": f"Bearer {WRONG}"}):
                     with pytest.raises(ToolFailure) as caught:
                         await McpServer(url, start_timeout=PATIENCE, headers=headers).open()
@@ -238,9 +234,7 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
         ("https://mcp.example.com/", {"X-Key": " "}, "value is empty"),
     ],
 )
-def test_headers_that_cannot_be_sent_safely_are_rejected(
-    target: Any, headers: dict[str, str], words: str
-) -> None:
+def test_unsafe_headers_are_rejected(target: Any, headers: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         McpServer(target, headers=headers)
     assert TOKEN not in str(caught.value)
@@ -294,12 +288,9 @@ async def check_session(server: McpServer, tmp_path: Path) -> None:
 def test_the_mcp_package_is_imported_only_when_a_server_is_opened() -> None:
     program = "import sys, dragoman.session, dragoman.tools; print('mcp' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
         env={"PYTHONPATH": ":".join(sys.path)},
-    )
+    )  # fmt: skip
     assert done.stdout.strip() == "False"
 
 

@@ -268,9 +268,7 @@ def test_tokens_are_in_the_keyring_or_in_memory(
     assert stored_keys() == {}
 
 
-async def test_command_logs_in_for_the_agent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
     monkeypatch.setenv("FILE_KEYRING", str(tmp_path / "keyring.json"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "tests.file_keyring.FileKeyring")

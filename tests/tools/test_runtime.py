@@ -51,9 +51,6 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
     return await box.execute(made.name, arguments)
 
 
-# --- functions as tools ------------------------------------------------------------------------
-
-
 async def test_arguments_are_converted_to_the_types_of_the_function() -> None:
     seen = await run(FunctionTool(add), point={"x": 1, "y": 2}, by=3)
     assert (seen.content, seen.is_error) == ("6", False)
@@ -116,9 +113,7 @@ RETURNS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "content"), RETURNS)
-async def test_return_value_of_a_function_becomes_the_tool_result(
-    value: Any, content: Any
-) -> None:
+async def test_return_value_of_a_function_becomes_the_result(value: Any, content: Any) -> None:
     assert (await run(FunctionTool(lambda: value, name="f"))).content == content
 
 
@@ -202,12 +197,8 @@ def test_decorator_sets_the_side_effect_and_defaults_to_execute() -> None:
     async def two() -> None: ...
 
     assert (one.name, one.side_effect, one.interruptible) == ("one", "execute", False)
-    assert (two.name, two.side_effect, two.interruptible, two.timeout) == (
-        "second",
-        "read",
-        True,
-        None,
-    )
+    expected = ("second", "read", True, None)
+    assert (two.name, two.side_effect, two.interruptible, two.timeout) == expected
     box = gather_tools([one, two, add])
     assert [each.side_effect for each in box] == ["execute", "read", "execute"]
     assert gather_tools(box) is box
@@ -229,9 +220,6 @@ def test_invalid_tool_settings_are_rejected(facts: Any, complaint: str) -> None:
 def test_invalid_schema_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"p.parameters is not a valid JSON Schema"):
         ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
-
-
-# --- limiting the output of tools --------------------------------------------------------------
 
 
 @given(st.text(max_size=600), st.integers(200, 400))
@@ -282,23 +270,19 @@ def test_text_blocks_share_one_output_limit_and_media_are_never_truncated() -> N
     ("block", "problem"),
     [
         (Image(Inline("not base64!!"), "image/png"), "its data is not base64"),
-        (
-            Image(Inline("aGk="), "text/html"),
-            "it.media_type must be an image type, not 'text/html'",
-        ),
+        (Image(Inline("aGk="), "text/html"),
+         "it.media_type must be an image type, not 'text/html'"),
         (Image(Inline("aGk="), "image/png\r\nx: y"), "its media type is 'image/png\\r\\nx: y'"),
         (Image(Inline(""), "image/png"), "it.source.base64_data is empty"),
         (Image(Url("javascript:alert(1)")), "its URL is neither http: nor data:"),
         (Image(Url("file:///etc/passwd")), "its URL is neither http: nor data:"),
     ],
-)
+)  # fmt: skip
 def test_media_that_no_provider_accepts_are_omitted(block: Image, problem: str) -> None:
     seen = limit_output(Observation((Text("Look: "), Text(""), block)), 1000)
     assert seen.content == (Text("Look: "), Text(f"[image left out: {problem}]"))
     assert seen.truncated
 
-
-# --- programs as tools -------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}
 PYTHON = [sys.executable, "-c"]
@@ -348,10 +332,8 @@ async def test_program_does_not_receive_api_keys_of_the_environment(
 )
 def test_program_argument_cannot_be_parsed_as_an_option(word: Any, complaint: str) -> None:
     box = Toolbox([program("pass", "{word}")])
-    assert box.validate("p", {} if word is None else {"word": word}) == (
-        "invalid_arguments",
-        complaint,
-    )
+    expected = ("invalid_arguments", complaint)
+    assert box.validate("p", {} if word is None else {"word": word}) == expected
     assert Toolbox([program("pass", "--word={word}")]).validate("p", {"word": "-x"}) is None
     assert Toolbox([program("pass", "{word}", options=True)]).validate("p", {"word": "-x"}) is None
 
@@ -372,10 +354,8 @@ def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
 async def test_error_names_a_program_that_does_not_exist() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(ProcessTool(Tool("p"), ["/no/such/program"]))
-    assert (caught.value.kind, caught.value.message) == (
-        "not_started",
-        "/no/such/program: No such file or directory",
-    )
+    expected = ("not_started", "/no/such/program: No such file or directory")
+    assert (caught.value.kind, caught.value.message) == expected
 
 
 async def test_large_output_is_truncated_with_a_mark() -> None:
@@ -391,9 +371,7 @@ async def test_large_output_is_truncated_with_a_mark() -> None:
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process has ended, or is a zombie that its parent process has not collected
-    yet.
-    """
+    """Wait until a process has ended, or is a zombie of its parent process."""
     await until(
         lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
         f"the end of process {pid}",
@@ -401,9 +379,7 @@ async def gone(pid: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_no_process_keeps_running_after_a_timeout_or_cancel(
-    how: str, tmp_path: Path
-) -> None:
+async def test_no_process_runs_on_after_a_timeout_or_cancel(how: str, tmp_path: Path) -> None:
     """After a timeout or cancellation, neither the program nor its child processes keep running."""
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]

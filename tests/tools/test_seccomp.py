@@ -1,6 +1,4 @@
-"""Test the system call filter by running it in an interpreter for BPF, the language of such
-filters.
-"""
+"""Test the system call filter by running it in an interpreter for BPF."""
 
 import errno
 import platform

@@ -56,8 +56,6 @@ async def call(root: Path, name: str, **arguments: Any) -> Observation:
     return await box.execute(name, arguments)
 
 
-# --- paths outside the workspace ---------------------------------------------------------------
-
 WAYS_OUT = [
     "../outside/secret.txt", "src/../../outside/secret.txt", "src/..", "..", "/etc/passwd",
     "link.txt", "link/secret.txt", "link", "inner/b.py", "loop", "src/\0", "./link/./secret.txt",
@@ -117,9 +115,7 @@ async def test_symbolic_links_are_listed_and_not_followed(root: Path) -> None:
     assert str((await call(root, "search", text="secret")).content) == "(none)"
 
 
-async def test_pipes_and_sockets_are_not_opened(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pipes_and_sockets_stay_closed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(root / "pipe")
     monkeypatch.chdir(root)  # the path of a Unix socket is limited to about 100 bytes
     with socket.socket(socket.AF_UNIX) as listening:
@@ -133,9 +129,6 @@ async def test_pipes_and_sockets_are_not_opened(
 def test_workspace_in_a_missing_folder_is_rejected(root: Path) -> None:
     with pytest.raises(ValueError, match=r"workspace: .* is not a folder"):
         Workspace(root / "a.txt")
-
-
-# --- tools that read files ---------------------------------------------------------------------
 
 
 async def test_file_can_be_read_by_line_numbers(root: Path) -> None:
@@ -198,9 +191,7 @@ async def test_files_are_listed_and_searched(root: Path) -> None:
     assert (await call(root, "search", text=".*")).content == "(none)"
 
 
-async def test_long_lists_are_truncated_with_a_mark(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_lists_are_cut_with_a_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_FILES", 2)
     monkeypatch.setattr("dragoman.tools.workspace.MAX_MATCHES", 1)
     listed, found = await call(root, "list_files"), await call(root, "search", text="o")
@@ -238,9 +229,6 @@ async def test_result_of_a_search_counts_the_files_it_skipped(root: Path) -> Non
     seen = await call(root, "search", text="two")
     assert (seen.content, seen.details) == ("a.txt:2: two", {"skipped_files": 1})
     assert (await call(root, "search", text="two", pattern="*.txt")).details == {}
-
-
-# --- tools that write files --------------------------------------------------------------------
 
 
 async def test_edit_of_a_file_returns_a_diff(root: Path) -> None:
@@ -308,9 +296,7 @@ async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
 
 @pytest.fixture
 def nested() -> Iterator[Path]:
-    """Create 1,010 nested folders. They are not in pytest's own folder, because its cleanup would
-    recurse too deeply.
-    """
+    """Create 1,010 nested folders, not in pytest's folder: its cleanup would recurse."""
     top = Path(tempfile.mkdtemp())
     try:
         here = os.open(top, os.O_RDONLY)
@@ -342,23 +328,15 @@ async def test_folders_beyond_the_depth_limit_are_listed_and_not_entered(
 def test_workspace_tools_declare_their_side_effects_and_paths(root: Path) -> None:
     tools = {tool.name: tool for tool in workspace_tools(root)}
     assert {name: tool.side_effect for name, tool in tools.items()} == {
-        "read_file": "read",
-        "list_files": "read",
-        "search": "read",
-        "edit_file": "write",
+        "read_file": "read", "list_files": "read", "search": "read", "edit_file": "write",
         "bash": "execute",
-    }
+    }  # fmt: skip
     assert tools["edit_file"].locate({"path": "./src//b.py"}) == ("src/b.py",)
     assert tools["list_files"].locate({}) == (".",)
     assert tools["read_file"].context() == {"workspace": str(root)}
 
 
-# --- the bash tool -----------------------------------------------------------------------------
-
-
-async def test_command_runs_in_the_workspace_without_api_keys(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_runs_without_api_keys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     seen = await call(root, "bash", command="pwd; cat a.txt; echo key=$DRAGOMAN_API_KEY; exit 4")
     assert seen.exit_code == 4
@@ -374,11 +352,8 @@ async def test_command_runs_in_the_workspace_without_api_keys(
 
 def test_missing_bubblewrap_is_recorded_with_the_command(root: Path) -> None:
     bare = BashTool(Workspace(root), sandbox=Sandbox(None, "bubblewrap is not installed"))
-    assert bare.context() == {
-        "cwd": str(root),
-        "sandbox": "none (bubblewrap is not installed)",
-        "network": True,
-    }
+    expected = {"cwd": str(root), "sandbox": "none (bubblewrap is not installed)", "network": True}
+    assert bare.context() == expected
     assert "network" not in bare.description.description
 
 
@@ -402,13 +377,11 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
     ("script", "label"),
     [
         ("exit 0", "bubblewrap"),
-        (
-            "echo 'No permissions to create new namespace' >&2; exit 1",
-            "none (bubblewrap does not work here: No perm",
-        ),
+        ("echo 'No permissions to create new namespace' >&2; exit 1",
+         "none (bubblewrap does not work here: No perm"),
         (None, "none (bubblewrap is not installed)"),
     ],
-)
+)  # fmt: skip
 def test_bubblewrap_is_used_only_if_a_trial_run_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, label: str
 ) -> None:

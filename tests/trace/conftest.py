@@ -95,11 +95,9 @@ class Watched:
         self.complaints: list[str] = []
         self.asked: list[str] = []
         self._listeners: dict[Any, Any] = {
-            "console": self._hear,
-            "pageerror": lambda error: self.complaints.append(str(error)),
-            "dialog": self._stop,
-            "request": lambda request: self.asked.append(request.url),
-        }
+            "console": self._hear, "pageerror": lambda error: self.complaints.append(str(error)),
+            "dialog": self._stop, "request": lambda request: self.asked.append(request.url),
+        }  # fmt: skip
         for event, listener in self._listeners.items():
             page.on(event, listener)
 

@@ -13,19 +13,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
+from dragoman import log as logs
 from dragoman.calls import CallCompleted, Inbound
 from dragoman.events import AssembledFrom, IntentSource, ToolIntent
-from dragoman.log import (
-    MessageRecorded,
-    Payload,
-    PermissionGranted,
-    SessionFinished,
-    SessionStarted,
-    SqliteLog,
-    ToolIntentValidated,
-    ToolObserved,
-    TurnStarted,
-)
+from dragoman.log import SqliteLog
 from dragoman.messages import Assistant, Text, Thinking, User
 from dragoman.permission import Policy
 from dragoman.session import RemoteApprover, Session
@@ -61,9 +52,7 @@ def test_page_shows_the_quality_of_tool_calls(watched: Watched, log: SqliteLog, 
     expect(page.locator("#tools")).to_be_hidden()
 
 
-def test_page_shows_a_tool_call_from_proposal_to_result(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_page_shows_a_call_and_its_result(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     page = open_page(watched, url)  # the page opens the newest session
@@ -77,11 +66,8 @@ def test_page_shows_a_tool_call_from_proposal_to_result(
         "Cost", "$0.0083", "+ 1 unknown", "Tool calls", "3", "2 allowed, 1 denied, 2 ran",
     ]  # fmt: skip
     cards = page.locator(".proposal")
-    assert [card.locator("strong").inner_text() for card in cards.all()] == [
-        "bash",
-        "bash",
-        "edit_file",
-    ]
+    expected = ["bash", "bash", "edit_file"]
+    assert [card.locator("strong").inner_text() for card in cards.all()] == expected
     assert [card.locator("summary .chip").inner_text() for card in cards.all()] == [
         "observed an error", "denied", "observed",
     ]  # fmt: skip
@@ -103,9 +89,7 @@ def test_page_shows_a_tool_call_from_proposal_to_result(
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_text_of_a_reply_is_shown_before_its_tool_proposals(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_text_is_shown_before_tool_proposals(watched: Watched, log: SqliteLog, url: str) -> None:
     # A session records tool proposals as they arrive, then the message, then the end of the call.
     tell(
         log,
@@ -120,9 +104,7 @@ def test_text_of_a_reply_is_shown_before_its_tool_proposals(
     assert watched.complaints == []
 
 
-def test_raw_records_and_raw_replies_are_shown_on_request(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_raw_records_are_shown_on_request(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")
     page.get_by_label("Record 8 as stored").click()
@@ -172,9 +154,7 @@ def test_page_is_usable_with_the_keyboard(watched: Watched, log: SqliteLog, url:
     assert watched.complaints == []
 
 
-def test_page_follows_the_system_theme_until_the_user_chooses(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_page_follows_the_theme_of_the_system(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     background = "getComputedStyle(document.body).backgroundColor"
     watched.page.emulate_media(color_scheme="dark")
@@ -191,10 +171,12 @@ def test_page_follows_the_system_theme_until_the_user_chooses(
     assert page.evaluate(background) == light
 
 
-def test_records_can_be_filtered_to_tools_or_evidence_problems(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
-    tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
+def test_records_can_be_filtered(watched: Watched, log: SqliteLog, url: str) -> None:
+    tell(
+        log,
+        "odd",
+        [payload for payload in STORY if not isinstance(payload, logs.PermissionGranted)],
+    )
     page = open_page(watched, url, "odd")
     shown = page.locator("#timeline > li:visible:not(.turn)")
     page.get_by_role("button", name="Tools").click()
@@ -206,9 +188,7 @@ def test_records_can_be_filtered_to_tools_or_evidence_problems(
     assert shown.count() > 10
 
 
-def test_page_shows_where_the_hash_chain_is_broken(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_page_shows_where_a_chain_is_broken(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     log.close()
     connection = sqlite3.connect(log.path)
@@ -223,9 +203,7 @@ def test_page_shows_where_the_hash_chain_is_broken(
         expect(page.locator("#chain")).to_have_class("chip bad")
 
 
-def test_new_records_and_sessions_appear_without_a_reload(
-    browser: Browser, log: SqliteLog, url: str
-) -> None:
+def test_new_records_appear_without_a_reload(browser: Browser, log: SqliteLog, url: str) -> None:
     tell(log, "live", STORY[:8])
     # A page of its own, because its clock stays replaced.
     with browser.new_context() as context:
@@ -238,12 +216,12 @@ def test_new_records_and_sessions_appear_without_a_reload(
             log.append_sync("live", payload)
         page.clock.run_for(2500)
         expect(page.locator(".proposal .chip")).to_have_text("observed an error")
-        log.append_sync("live", SessionFinished("cancelled"))
+        log.append_sync("live", logs.SessionFinished("cancelled"))
         page.clock.run_for(2500)
         expect(page.locator("#outcome")).to_have_text("cancelled")
         tell(log, "look", LEFT_OPEN)
         # Append a record to a session that had finished.
-        log.append_sync("live", MessageRecorded(User("One more thing")))
+        log.append_sync("live", logs.MessageRecorded(User("One more thing")))
         page.clock.run_for(6000)
         expect(page.locator("#sessions a")).to_have_count(2)
         expect(page.locator("#timeline")).to_contain_text("One more thing")
@@ -251,7 +229,7 @@ def test_new_records_and_sessions_appear_without_a_reload(
 
 def test_long_session_is_loaded_in_pages(watched: Watched, log: SqliteLog, url: str) -> None:
     for _ in range(2):
-        tell(log, "long", [MessageRecorded(User(f"line {number}")) for number in range(200)])
+        tell(log, "long", [logs.MessageRecorded(User(f"line {number}")) for number in range(200)])
     page = open_page(watched, url, "long")
     expect(page.locator("#timeline > li")).to_have_count(300)
     page.get_by_role("button", name="Show more").click()
@@ -270,15 +248,15 @@ def poison() -> list[Any]:
     """Return the records of a run in which an attacker has written every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
-        SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
-        TurnStarted(1, EVIL, EVIL),
-        MessageRecorded(Assistant([Thinking(EVIL), Text(EVIL)]), EVIL, EVIL, EVIL),
+        logs.SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
+        logs.TurnStarted(1, EVIL, EVIL),
+        logs.MessageRecorded(Assistant([Thinking(EVIL), Text(EVIL)]), EVIL, EVIL, EVIL),
         ToolIntent("tu_1", EVIL, EVIL, {EVIL: EVIL, "__proto__": {"x": EVIL}}, EVIL, source,
                    AssembledFrom(1, 0, 0)),
-        PermissionGranted("tu_1", EVIL, EVIL, EVIL, EVIL),
-        ToolObserved("tu_1", EVIL, EVIL * 2000, details={EVIL: EVIL}),
-        ToolObserved("tu_1", "bash", "x" * 1_000_000),
-        SessionFinished("failed", EVIL),
+        logs.PermissionGranted("tu_1", EVIL, EVIL, EVIL, EVIL),
+        logs.ToolObserved("tu_1", EVIL, EVIL * 2000, details={EVIL: EVIL}),
+        logs.ToolObserved("tu_1", "bash", "x" * 1_000_000),
+        logs.SessionFinished("failed", EVIL),
     ]  # fmt: skip
 
 
@@ -330,18 +308,7 @@ def test_content_security_policy_blocks_inserted_markup_and_remote_images(
     assert any("Content Security Policy" in complaint for complaint in watched.complaints)
 
 
-def test_narrow_screen_has_no_horizontal_scroll(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
-    tell(log)
-    watched.page.set_viewport_size({"width": 380, "height": 800})
-    page = open_page(watched, url)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-
-
-def test_page_explains_an_empty_log_and_an_unknown_session(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_page_explains_an_empty_log(watched: Watched, log: SqliteLog, url: str) -> None:
     watched.page.goto(url)
     expect(watched.page.locator("#sessions")).to_have_text("No sessions yet.")
     expect(watched.page.locator("#empty")).to_be_visible()
@@ -379,15 +346,13 @@ READ: Any = {"path": "notes.txt"}
 
 def tell_rich(log: SqliteLog, session: str = "rich") -> None:
     """Record a run that contains Markdown, a diff, JSON, and a read that a rule allowed."""
-    story: list[Payload] = [
-        SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
-        *call(1, (100, 20, 0), "0.01"),
-        *use(1, "read_file", READ, RICH),
-        ToolIntentValidated("tu_1", "read_file", "read", ("notes.txt",)),
-        PermissionGranted("tu_1", "read_file", "policy", "read"),
-        *observe(1, "read_file", READ, '{"lines": 3, "ok": true}'),
-        SessionFinished("failed"),
-    ]
+    story: list[logs.Payload] = [
+        logs.SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
+        *call(1, (100, 20, 0), "0.01"), *use(1, "read_file", READ, RICH),
+        logs.ToolIntentValidated("tu_1", "read_file", "read", ("notes.txt",)),
+        logs.PermissionGranted("tu_1", "read_file", "policy", "read"),
+        *observe(1, "read_file", READ, '{"lines": 3, "ok": true}'), logs.SessionFinished("failed"),
+    ]  # fmt: skip
     tell(log, session, story)
 
 
@@ -421,10 +386,8 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     assert shown.locator("em").inner_text() == "point"
     assert shown.locator("ul li").all_inner_texts() == ["first", "second point"]
     assert shown.locator("td").all_inner_texts() == ["add.py", "fixed"]
-    assert shown.locator(".d-removed, .d-added").all_text_contents() == [
-        "-return a - b\n",
-        "+return a + b\n",
-    ]
+    expected = ["-return a - b\n", "+return a + b\n"]
+    assert shown.locator(".d-removed, .d-added").all_text_contents() == expected
     colours = {
         each.evaluate("e => getComputedStyle(e).color")
         for each in shown.locator(".diff span").all()
@@ -449,9 +412,7 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_bars_show_when_a_call_began_and_how_long_it_took(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_bars_show_when_a_call_ran(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")
     bars = page.locator("li.call .track i").all()
@@ -471,22 +432,20 @@ def test_bars_show_when_a_call_began_and_how_long_it_took(
     expect(page.locator("#timeline > li:visible")).to_have_count(0)
 
 
-def test_sessions_are_sorted_filtered_and_searched(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_sessions_are_sorted_and_searched(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     tell_rich(log)
     tell(
-        log,
-        "ask_1",
-        [SessionStarted("What is 2 + 2?", **MODEL, kind="ask"), MessageRecorded(User("2 + 2?"))],
-    )
+        log, "ask_1",
+        [logs.SessionStarted("What is 2 + 2?", **MODEL, kind="ask"),
+         logs.MessageRecorded(User("2 + 2?"))],
+    )  # fmt: skip
     inbound = Inbound(wire="anthropic", key="team-a", name="fast", status=200)
     served = CallCompleted(
         **MODEL, request_id="g1", stop_reason="end_turn", latency_ms=90.0, inbound=inbound
     )
-    tell(log, "gateway_1", [SessionStarted(kind="gateway"), served])
+    tell(log, "gateway_1", [logs.SessionStarted(kind="gateway"), served])
     page = open_page(watched, url, "gateway_1")
     expect(page.locator("li.call")).to_contain_text(
         "client over anthropic, key team-a, asked for fast, HTTP 200"
@@ -494,10 +453,8 @@ def test_sessions_are_sorted_filtered_and_searched(
     links = page.locator("#sessions a")
     expect(links).to_have_count(5)
     fix = links.filter(has_text=GOAL)
-    assert fix.locator(".under").all_inner_texts()[0].split("\n")[:2] == [
-        "completed",
-        "$0.0083+ · 4 turns",
-    ]
+    expected = ["completed", "$0.0083+ · 4 turns"]
+    assert fix.locator(".under").all_inner_texts()[0].split("\n")[:2] == expected
     expect(fix).to_contain_text("anthropic:claude-sonnet-4-6")
     page.locator("#sort").select_option("cost")
     expect(links.first).to_contain_text("Look around")
@@ -527,7 +484,7 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
     tell(
         log,
         "odd",
-        [payload for payload in STORY[:-4] if not isinstance(payload, PermissionGranted)],
+        [payload for payload in STORY[:-4] if not isinstance(payload, logs.PermissionGranted)],
     )
     with Served(log, "ann") as url:
         page = open_page(watched, url, "odd")
@@ -537,6 +494,7 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
         page.goto(url + "#rich")
         expect(page.locator("h1")).to_have_text("Look around")
         page.locator("details:not([open]) > summary").first.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_label("Record 1 as stored").click()
         check_accessible(page)
 
@@ -544,9 +502,7 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
 # --- answering permission requests on the page -------------------------------------------------
 
 
-def test_a_person_can_allow_or_deny_a_call_on_the_page(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
+def test_a_person_can_allow_or_deny_a_call(watched: Watched, log: SqliteLog, url: str) -> None:
     ran: list[str] = []
 
     @tool(side_effect="execute")
@@ -556,12 +512,10 @@ def test_a_person_can_allow_or_deny_a_call_on_the_page(
         return "ok"
 
     model = Listed(
-        propose(
-            propose_call("bash", command="git push"),
-            propose_call("bash", call_id="2", command="rm \u202ex"),
-        ),
+        propose(propose_call("bash", command="git push"),
+            propose_call("bash", call_id="2", command="rm \u202ex")),
         "Done.",
-    )
+    )  # fmt: skip
     session = Session(
         model, [bash], Policy([]), log, approve=RemoteApprover(log, interval=0.02), session_id="s1"
     )
@@ -650,10 +604,10 @@ def test_session_is_exported_as_one_file(
 ) -> None:
     tell(log, "fix")
     tell(
-        log,
-        "bad",
-        [*poison(), MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))],
-    )
+        log, "bad",
+        [*poison(),
+         logs.MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))],
+    )  # fmt: skip
     page = open_page(watched, url, "fix")
     with page.expect_download() as download:
         page.get_by_text("Save as HTML").click()
