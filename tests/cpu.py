@@ -1,6 +1,4 @@
-"""Measure CPU time relative to a fixed piece of work, so that limits hold on slow and busy
-machines.
-"""
+"""Measure CPU time relative to a fixed piece of work, which a slow machine does slowly too."""
 
 import json
 import time
@@ -19,9 +17,7 @@ _ROWS = [
 
 
 def measure_unit() -> float:
-    """Return how many CPU seconds one unit of work takes at the moment; on an idle machine it
-    takes about 2.5 ms.
-    """
+    """Return the CPU seconds of one unit of work now; about 2.5 ms on an idle machine."""
     best = float("inf")
     for _ in range(3):
         began = time.thread_time()
@@ -39,9 +35,7 @@ class Spent:
 
     @property
     def units(self) -> float:
-        """Return the CPU time in units of work; the duration of a unit is measured when this is
-        called.
-        """
+        """Return the CPU time in units of work; a unit is measured by this call."""
         return self.seconds / measure_unit()
 
 

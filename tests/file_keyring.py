@@ -1,6 +1,4 @@
-"""A backend for the ``keyring`` package that keeps passwords in a JSON file, chosen by
-PYTHON_KEYRING_BACKEND.
-"""
+"""A backend of ``keyring`` that keeps passwords in a JSON file."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""A provider that answers from a list, and a manual clock, for tests of the layers above the
-wires.
-"""
+"""A provider that answers from a list, and a manual clock, for tests above the wires."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,9 +15,7 @@ USAGE = Usage(input_tokens=10, output_tokens=5, total_tokens=15)
 
 
 class Clock:
-    """A manual clock: ``clock()`` returns its time; ``await clock.sleep(s)`` advances and records
-    it.
-    """
+    """A manual clock: ``clock()`` returns its time; ``clock.sleep(s)`` advances and records it."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -108,11 +104,9 @@ def speak(
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(
-            request_id=request.request_id,
-            model=request.model,
-            provider="listed",
+            request_id=request.request_id, model=request.model, provider="listed",
             expected=Expectation(request),
-        )
+        )  # fmt: skip
         out.start()
         for word in words:
             word(out)

@@ -85,9 +85,6 @@ def names() -> dict[str, Any]:
     }  # fmt: skip
 
 
-# --- servers that the examples connect to ------------------------------------------------------
-
-
 async def answer_everything(connection: Connection) -> None:
     """Answer any request of any wire with a minimal reply."""
     path = urlsplit(connection.seen.path).path
@@ -135,13 +132,9 @@ def _openai(asked: dict[str, Any]) -> dict[str, Any]:
         )
     usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
     return {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "llama3",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-        "usage": usage,
-    }
+        "id": "x", "object": "chat.completion", "created": 0, "model": "llama3",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage,
+    }  # fmt: skip
 
 
 def example_of(schema: dict[str, Any]) -> Any:
@@ -193,9 +186,7 @@ def redirected(url: str) -> Iterator[None]:
 
 @contextmanager
 def world(folder: Path) -> Iterator[str]:
-    """Set up an empty folder, a test server that answers everything, and keys for every vendor;
-    block the network.
-    """
+    """Set up a folder, a server that answers everything, and keys; block the network."""
     sold = ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "COHERE", "DRAGOMAN")
     keys = {f"{name}_API_KEY": "k" for name in sold} | {"AWS_BEARER_TOKEN_BEDROCK": "k"}
     settings = {
@@ -216,9 +207,6 @@ def world(folder: Path) -> Iterator[str]:
                 yield server.url
         finally:
             os.chdir(before)
-
-
-# --- running the examples of a page ------------------------------------------------------------
 
 
 def run_page(page: Path, folder: Path) -> int:

@@ -23,9 +23,7 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A regular expression, the place where it is defined, and whether its match may begin
-    anywhere in a text.
-    """
+    """A regular expression, its place, and whether its match may begin anywhere in a text."""
 
     place: str
     pattern: re.Pattern[Any]
@@ -33,9 +31,7 @@ class Found(NamedTuple):
 
 
 def find_patterns() -> list[Found]:
-    """Return every regular expression of the package: those that modules compile, those in data
-    files, and the literals in calls of ``re``.
-    """
+    """Return the regular expressions of modules, of data files, and of calls of ``re``."""
     searched = _searched_names()
     found: dict[tuple[Any, int], Found] = {}
     for module in _modules():
@@ -85,11 +81,9 @@ def _walk(
         for name, each in list(value.items()):
             if not (depth == 0 and str(name).startswith("__")):
                 yield from _walk(
-                    each,
-                    f"{place}.{name}" if depth == 0 else f"{place}[{name!r}]",
-                    seen,
+                    each, f"{place}.{name}" if depth == 0 else f"{place}[{name!r}]", seen,
                     depth + 1,
-                )
+                )  # fmt: skip
     elif isinstance(value, list | tuple | set | frozenset):
         for at, each in enumerate(value):
             yield from _walk(each, f"{place}[{at}]", seen, depth + 1)
@@ -110,9 +104,7 @@ def _sources() -> list[Source]:
 
 
 def _searched_names() -> set[tuple[str, str]]:
-    """Return the names of the regular expressions that are used, as ``(name, "search")`` if the
-    match may begin anywhere in a text, otherwise as ``(name, "whole")``.
-    """
+    """Return the used names, with "search" if a match may begin anywhere, or else "whole"."""
     used: set[tuple[str, str]] = set()
     for source in _sources():
         for node in source.nodes:
@@ -126,9 +118,7 @@ def _searched_names() -> set[tuple[str, str]]:
 
 
 def _data() -> Iterator[tuple[str, str]]:
-    """Yield the regular expressions in data files. The price patterns for a model name and a date
-    differ only in the name, so the name is replaced by ``m``.
-    """
+    """Yield the regular expressions of data files; prices differ only in the model's name."""
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
@@ -180,9 +170,7 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
 
 
 def _text_of(node: ast.expr, path: Path) -> str | bytes | None:
-    """Return the regular expression that a literal or a module constant contains, or ``None`` for
-    any other kind of expression.
-    """
+    """Return the regular expression of a literal or a constant, or ``None``."""
     if isinstance(node, ast.Constant):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.Name) and node.id.isupper():
@@ -190,8 +178,6 @@ def _text_of(node: ast.expr, path: Path) -> str | bytes | None:
         return value if isinstance(value, str | bytes) else None
     return None
 
-
-# --- texts that match a pattern ----------------------------------------------------------------
 
 _UNITS = [
     "a", "A", "0", " ", "\n", "-", ".", "\\", '"', "/", "<", "{", "[", "é", "語", ":", "\ud800",
@@ -203,9 +189,7 @@ _UNITS = [
 
 
 def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
-    """Return test inputs as (start, repeated unit, end): common ones, and some derived from the
-    pattern.
-    """
+    """Return inputs as (start, repeated unit, end): common ones, and some of the pattern."""
     made = [("", unit, "\x00") for unit in _UNITS]
     text = (
         pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
@@ -273,9 +257,7 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """Yield two texts for each unbounded repetition in a pattern: one that leads up to the
-    repetition, and one that it repeats.
-    """
+    """Yield for each unbounded repetition the text before it and the text that it repeats."""
     for op, value in parsed:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
@@ -291,8 +273,6 @@ def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
                 yield from _repeats(branch, before)
         before += _one(op, value)
 
-
-# --- growth of the search time with the size of the text ---------------------------------------
 
 SIZES = (500, 2_000, 8_000, 32_000, 128_000, 512_000, 1_024_000)
 _NOTICEABLE = 0.0004  # seconds of CPU below which a measurement is noise

@@ -1,6 +1,4 @@
-"""Read the tables of tests: each line of a file in ``tests/tables`` is a row, as JSON, or a comment
-that begins with ``#``.
-"""
+"""Read the tables of tests: each line in ``tests/tables`` is a row as JSON, or a comment."""
 
 import json
 from pathlib import Path

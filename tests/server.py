@@ -141,9 +141,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
 
 async def _eof(reader: asyncio.StreamReader) -> None:
-    """Wait until the client disconnects. If it sends another request, leave that request in the
-    buffer and wait until this task is cancelled.
-    """
+    """Wait until the client disconnects; leave another request in the buffer."""
     # Asyncio cannot wait for data without reading it.
     while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
         # Asyncio cannot wait for data without reading it.
@@ -176,9 +174,6 @@ def replying(status: int, body: bytes, *content_type: str, **headers: str) -> Ha
     return handler
 
 
-# --- replies of the Chat Completions API, as most tests need them ------------------------------
-
-
 def completion(text: str = "Hello", **more: Any) -> bytes:
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -191,11 +186,9 @@ def completion(text: str = "Hello", **more: Any) -> bytes:
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> bytes:
     delta = {} if text is None else {"content": text}
     data = {
-        "id": "x",
-        "model": "m",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-        **more,
-    }
+        "id": "x", "model": "m",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more,
+    }  # fmt: skip
     return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 

@@ -89,12 +89,10 @@ STORY: list[logs.Payload] = [
     logs.SessionFinished("completed", None, 4),
 ]  # fmt: skip
 LEFT_OPEN: list[logs.Payload] = [
-    logs.SessionStarted("Only look"),
-    logs.MessageRecorded(d.User("Only look")),
-    *call(1, (100, 5, 0), None),
-    *use(1, "bash", TEST, "Looking."),
+    logs.SessionStarted("Only look"), logs.MessageRecorded(d.User("Only look")),
+    *call(1, (100, 5, 0), None), *use(1, "bash", TEST, "Looking."),
     logs.ToolIntentClosed("tu_1", "the session was killed", "bash"),
-]
+]  # fmt: skip
 
 
 def tell(

@@ -1,6 +1,4 @@
-"""Hypothesis strategies: messages, events, and the calls that a codec may make to the
-assembler.
-"""
+"""Hypothesis strategies: messages, events, and calls of the assembler by a codec."""
 
 import json
 from typing import Any
@@ -34,8 +32,6 @@ def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
     return st.none() | strategy
 
 
-# --- strategies for messages ------------------------------------------------------------------
-
 issuers = st.builds(d.Issuer, words, maybe(words), maybe(words))
 continuities = st.builds(d.Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
 sources = st.builds(d.Url, words) | st.builds(d.Inline, words)
@@ -65,33 +61,17 @@ tools = st.builds(d.Tool, words, texts, json_objects)
 tool_choices = st.sampled_from([None, "auto", "required", "none"]) | st.builds(d.ForceTool, words)
 numbers = maybe(st.floats(-2, 2))
 configs = st.builds(
-    d.RuntimeConfig,
-    numbers,
-    counts,
-    numbers,
-    counts,
-    numbers,
-    numbers,
+    d.RuntimeConfig, numbers, counts, numbers, counts, numbers, numbers,
     maybe(st.lists(texts, max_size=2)),
     st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", 1024]),
     json_objects,
-)
+)  # fmt: skip
 warnings = st.builds(d.LossWarning, words, words, texts)
 requests = st.builds(
-    d.Request,
-    st.lists(messages, max_size=3),
-    st.lists(tools, max_size=2),
-    configs,
-    maybe(json_objects),
-    tool_choices,
-    texts,
-    words,
-    st.booleans(),
-    maybe(words),
+    d.Request, st.lists(messages, max_size=3), st.lists(tools, max_size=2), configs,
+    maybe(json_objects), tool_choices, texts, words, st.booleans(), maybe(words),
     st.dictionaries(texts, texts, max_size=2),
-)
-
-# --- strategies for events --------------------------------------------------------------------
+)  # fmt: skip
 
 usages = st.builds(d.Usage, counts, counts, counts, counts, counts, counts, st.booleans())
 finish_reasons = st.sampled_from(
@@ -102,15 +82,10 @@ problems = st.sampled_from(
 )
 indices = st.integers(0, 99)
 intents = st.builds(
-    d.ToolIntent,
-    words,
-    words,
-    words,
-    json_objects,
-    texts,
+    d.ToolIntent, words, words, words, json_objects, texts,
     st.builds(IntentSource, texts, texts, texts, indices),
     st.builds(AssembledFrom, indices, indices, indices),
-)
+)  # fmt: skip
 head = (words, words)
 EVENTS: dict[type, SearchStrategy[d.Event]] = {
     d.MessageStart: st.builds(d.MessageStart, *head, texts, texts),
@@ -126,8 +101,6 @@ EVENTS: dict[type, SearchStrategy[d.Event]] = {
                                  maybe(texts), st.lists(warnings, max_size=2).map(tuple)),
 }  # fmt: skip
 events: SearchStrategy[d.Event] = st.one_of(*EVENTS.values())
-
-# --- strategies for the calls that a wire makes to the assembler ------------------------------
 
 Verb = tuple[str, tuple[Any, ...]]
 """The name of an ``Assembler`` method, and the arguments of a call."""

@@ -1,6 +1,4 @@
-"""Credentials other than a fixed key: key functions, expiring tokens, signatures, ``auth:``
-settings.
-"""
+"""Credentials other than a fixed key: functions, tokens, signatures, ``auth:`` settings."""
 
 from __future__ import annotations
 
@@ -25,18 +23,11 @@ from dragoman.registry import auth as auth_module
 from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpRequest
 
-from .server import Connection, serve
+from .gateway.upstream import write_reply
+from .server import Connection, completion, replying, serve
 from .waiting import settle
 
-SAID = {
-    "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-    ]
-}
-
-
-async def answer(connection: Connection) -> None:
-    connection.reply(200, json.dumps(SAID).encode())
+answer = replying(200, completion("Hi"))
 
 
 async def test_key_function_is_called_for_every_request() -> None:
@@ -53,10 +44,8 @@ async def test_key_function_is_called_for_every_request() -> None:
             # The test server has no list of models, so the readiness check fails.
             with contextlib.suppress(ProviderError):
                 await model.ready()
-    assert [seen.headers["authorization"] for seen in server.requests[:2]] == [
-        "Bearer one",
-        "Bearer two",
-    ]
+    expected = ["Bearer one", "Bearer two"]
+    assert [seen.headers["authorization"] for seen in server.requests[:2]] == expected
     assert server.requests[-1].headers["authorization"] == "Bearer three"
 
 
@@ -99,10 +88,8 @@ async def test_rejected_token_is_discarded_and_hidden_in_errors() -> None:
             assert "canary" not in repr(caught.value) + str(caught.value) + repr(
                 caught.value.provider_message
             )
-    assert [seen.headers["authorization"] for seen in server.requests] == [
-        "Bearer canary-one",
-        "Bearer canary-two",
-    ]
+    expected = ["Bearer canary-one", "Bearer canary-two"]
+    assert [seen.headers["authorization"] for seen in server.requests] == expected
 
 
 async def test_failing_key_function_raises_an_authentication_error() -> None:
@@ -140,24 +127,17 @@ async def test_old_token_is_used_until_it_expires_if_renewal_fails() -> None:
         await auth.headers(request, codec)
 
 
-# --- AWS request signatures --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("token", [None, "session/token+with=signs"])
 @pytest.mark.parametrize(
     ("url", "body"),
     [
-        (
-            "https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-3%3A0/converse",
-            b'{"a": 1}',
-        ),
+        ("https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-3%3A0/converse",
+         b'{"a": 1}'),
         ("https://bedrock-runtime.eu-west-1.amazonaws.com:8443/", b""),
         ("https://x.amazonaws.com/a%20b/c?z=1&a=%2F2&a=1&empty=", b"\xff"),
     ],
-)
-def test_request_signatures_equal_those_of_botocore(
-    url: str, body: bytes, token: str | None
-) -> None:
+)  # fmt: skip
+def test_signatures_equal_those_of_botocore(url: str, body: bytes, token: str | None) -> None:
     now = datetime.datetime(2026, 11, 15, 12, 30, 45, tzinfo=datetime.UTC)
     headers = {"content-type": "application/json"}
     ours = sign_v4(
@@ -188,9 +168,6 @@ async def test_requests_are_signed_when_they_are_sent() -> None:
     sent = server.requests[0].headers
     assert sent["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
     assert "canary" not in repr(sent) + repr(AccessKeys("a", "canary"))
-
-
-# --- API keys and tokens in models.yaml --------------------------------------------------------
 
 
 @pytest.fixture
@@ -229,9 +206,7 @@ async def test_failing_key_command_is_reported(file: Path) -> None:
     assert "canary" not in str(caught.value)
 
 
-async def test_entra_and_google_tokens_are_sent(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cloud_tokens_are_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def token(scope: str) -> Token:
@@ -279,23 +254,12 @@ async def test_entra_and_google_tokens_are_sent(
 
 
 async def any_shape(connection: Connection) -> None:
-    path = connection.seen.path
-    said: Any = SAID
-    if "google" in path:
-        said = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
-    elif "anthropic" in path:
-        said = {
-            "type": "message",
-            "content": [{"type": "text", "text": "Hi"}],
-            "stop_reason": "end_turn",
-            "usage": {},
-        }
-    connection.reply(200, json.dumps(said).encode())
+    wire = {"google": "gemini", "anthropic": "anthropic"}
+    named = [wire[name] for name in wire if name in connection.seen.path]
+    connection.reply(200, write_reply([*named, "openai"][0], "Hi"))
 
 
-async def test_aws_keys_from_the_environment_sign_requests(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_aws_environment_keys_sign(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     async with serve(answer) as server:
@@ -366,9 +330,7 @@ class _Witness(FixtureTransport):
             yield reply
 
 
-async def test_bedrock_reads_region_and_keys_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_bedrock_reads_region_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BEARER_TOKEN_BEDROCK", "ACCESS_KEY_ID", "PROFILE", "REGION", "DEFAULT_REGION"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     name = "bedrock:us.amazon.nova-lite-v1:0"

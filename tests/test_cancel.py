@@ -1,6 +1,4 @@
-"""Cancel a stream after each of its events, over a real socket: it ends without an error and leaks
-nothing.
-"""
+"""Cancel a stream after each event, over a socket: it ends without an error or a leak."""
 
 import asyncio
 import os
@@ -81,9 +79,7 @@ async def test_stream_can_be_cancelled_after_every_event(
 
 
 async def _cancel_at(model: d.Provider, request: d.Request, at: int) -> list[Any]:
-    """Cancel a stream after ``at`` events and read the rest of it. With 0, cancel from another
-    task while waiting for the first event.
-    """
+    """Cancel after ``at`` events and read the rest; with 0, while waiting for the first event."""
     asked = msgspec.structs.replace(request, request_id=f"r{at}")
     stream = d.EventStream(model.open(asked), asked)
     events: list[Any] = []
@@ -120,9 +116,6 @@ def _check(events: list[Any], at: int) -> None:
     assert all(state.issuer is not None and not state.replayable for state in states)
 
 
-# --- fields of a cancelled reply ---------------------------------------------------------------
-
-
 def lines(*frames: dict[str, Any]) -> bytes:
     return b"".join([b"data: " + msgspec.json.encode(frame) + b"\n\n" for frame in frames])
 
@@ -141,10 +134,8 @@ SIGNED = [
     parts({"text": "unheard"}),
 ]
 FORTH: list[d.Message] = [
-    d.User("Where?"),
-    d.Assistant([d.Thinking("hm"), d.Text("Well.")]),
-    d.User("Go on."),
-]
+    d.User("Where?"), d.Assistant([d.Thinking("hm"), d.Text("Well.")]), d.User("Go on."),
+]  # fmt: skip
 
 
 async def hear_until(model: d.Provider, text: str) -> d.Response:
@@ -164,11 +155,9 @@ async def hear_until(model: d.Provider, text: str) -> d.Response:
 
 def signed() -> d.Provider:
     return d.connect(
-        "m-1",
-        wire="gemini",
-        base_url="http://x.test",
+        "m-1", wire="gemini", base_url="http://x.test",
         transport=FixtureTransport((200, {}, SIGNED)),
-    )
+    )  # fmt: skip
 
 
 async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None:
@@ -181,23 +170,16 @@ async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None
         d.Opaque({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}, never),
         d.Text("so"),
     )
-    assert (response.finish_reason, response.usage.input_tokens, response.model) == (
-        "cancelled",
-        7,
-        "m-1",
-    )
+    expected = ("cancelled", 7, "m-1")
+    assert (response.finish_reason, response.usage.input_tokens, response.model) == expected
     assert [warning.code for warning in response.warnings] == ["thinking_dropped"]
     assert "THOUGHT" in str(response.raw)
 
 
 @pytest.mark.parametrize("wire", CODECS)
 @pytest.mark.parametrize("around", [lambda model: model, d.Retry, d.Observe])
-async def test_provider_state_of_a_cancelled_reply_is_not_sent(
-    wire: str, around: Callable[..., Any]
-) -> None:
-    """The opaque state of a cancelled reply is sent neither to its issuer nor to another wire,
-    even through a wrapping provider.
-    """
+async def test_cancelled_provider_state_is_not_sent(wire: str, around: Callable[..., Any]) -> None:
+    """The state is sent neither to its issuer nor to another wire, even through a wrapper."""
     response = await hear_until(around(signed()), "so")
     target = d.connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
@@ -215,9 +197,7 @@ async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     "block", [d.RedactedThinking("SECRET"), d.Opaque({"type": "SECRET"}), d.Thinking("SECRET")]
 )
 @pytest.mark.parametrize("wire", CODECS)
-def test_native_blocks_of_an_interrupted_reply_are_dropped_with_a_warning(
-    wire: str, block: Any
-) -> None:
+def test_native_blocks_of_an_interrupted_reply_cause_a_warning(wire: str, block: Any) -> None:
     target = d.connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
     opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.capabilities import UNKNOWN, Capabilities, Fact, Refusal, Source
+from tests.rows import read_table
 
 NAMES = [
     "supports_images", "supports_documents", "supports_thinking", "supports_tools",
@@ -19,12 +20,9 @@ NAMES = [
     "max_context_tokens", "max_output_tokens", "accepted_image_media_types",
 ]  # fmt: skip
 RETRIEVAL = [
-    "supports_embeddings",
-    "supports_reranking",
-    "supports_dimensions",
-    "max_dimensions",
+    "supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions",
     "max_batch_size",
-]
+]  # fmt: skip
 FLAGS = NAMES[:10]
 WEAKEST_FIRST: list[Source] = ["unknown", "catalogue", "observed", "probed", "declared"]
 
@@ -128,14 +126,9 @@ def test_error_names_an_invalid_capability_or_value(given: dict[str, Any], messa
     assert message in str(caught.value)
 
 
-# --- merging capabilities from two sources -----------------------------------------------------
-
-
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
 @pytest.mark.parametrize("theirs", WEAKEST_FIRST)
-def test_merging_prefers_the_stronger_source_and_then_the_later_value(
-    mine: Source, theirs: Source
-) -> None:
+def test_merging_prefers_the_stronger_source_then_the_later(mine: Source, theirs: Source) -> None:
     merged = Capabilities.of({"supports_tools": True}, mine).merged(
         Capabilities.of({"supports_tools": False}, theirs)
     )
@@ -157,9 +150,6 @@ def test_merging_with_unknown_capabilities_changes_nothing(made: Capabilities) -
     assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made
 
 
-# --- reading capabilities from a file ----------------------------------------------------------
-
-
 def test_capabilities_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:
     fact = {"value": True, "source": "probed", "at": "2026-11-15", "by": "check"}
     (tmp_path / "facts.json").write_text(
@@ -169,17 +159,7 @@ def test_capabilities_are_read_from_a_file_with_their_source(tmp_path: Path) -> 
     assert read == Capabilities(supports_tools=Fact(True, "probed", "2026-11-15", "check"))
 
 
-WRONG_FILES = [
-    ("", "is not JSON"),
-    ("[]", "no mapping named capabilities"),
-    ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
-    ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
-    ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
-    (
-        '{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}',
-        "supports_tools",
-    ),
-]
+WRONG_FILES = read_table("invalid_capability_file_is_reported")
 
 
 @pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)

@@ -129,9 +129,7 @@ REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
 
 
 @pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
-def test_citations_of_a_reply_are_read(
-    wire: str, body: Any, citations: tuple[d.Citation, ...]
-) -> None:
+def test_reply_citations_are_read(wire: str, body: Any, citations: tuple[d.Citation, ...]) -> None:
     reply = reply_of(wire, body)
     assert reply.citations == citations
     assert reply.message.citations == citations
@@ -176,9 +174,6 @@ def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) 
     ] == ["continuity_dropped"]
 
 
-# --- citations sent to clients of the gateway --------------------------------------------------
-
-
 def serve(upstream: str, body: Any, client: str, *, stream: bool = False) -> bytes:
     """Decode the reply of a server; return it as the gateway writes it for a client."""
     request = d.Request([d.User("x")], stream=stream)
@@ -216,9 +211,7 @@ def test_responses_api_clients_receive_citations_from_other_wires() -> None:
 
 
 def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
-    """A Claude model cites sources in each text, and the first text ends before its sources are
-    known.
-    """
+    """A Claude model cites in each text, and the first text ends before its sources come."""
     search = {"type": "web_search_result_location", "url": URL, "cited_text": "c"}
     texts = [
         {"type": "text", "text": word, "citations": [{**search, "title": word}]}
@@ -230,10 +223,8 @@ def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
     frames = frames_of(serve("anthropic", body, "responses", stream=True))
     added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
     first, second = source("One.", 4), source("Two.", 4)
-    assert [(frame["output_index"], frame["annotation"]) for frame in added] == [
-        (0, first),
-        (2, second),
-    ]
+    expected = [(0, first), (2, second)]
+    assert [(frame["output_index"], frame["annotation"]) for frame in added] == expected
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
     output = frames[-1]["response"]["output"]
     found = [item["content"][0]["annotations"] for item in output if item["type"] == "message"]
@@ -243,9 +234,7 @@ def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
 
 
 def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
-    """The sources arrive while the last text block is still open, so its final events contain
-    them.
-    """
+    """The sources arrive while the last text block is open, so its end contains them."""
     part = {"type": "output_text", "text": "Yes", "annotations": [source("A", 3)]}
     item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
     body = {"id": "r", "status": "completed", "output": [item]}
@@ -254,33 +243,16 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [source("A", 3)])
 
 
-# --- one-line summaries of opaque blocks -------------------------------------------------------
-
-
 @pytest.mark.parametrize(("data", "summary"), read_table("opaque_block_has_a_one_line_summary"))
 def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert d.Opaque(data, d.Continuity(issuer=d.Issuer("x"))).summary == summary
 
 
-# --- fields that are only in the raw reply -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wire", "extras", "codes"),
-    [
-        ("openai", {"n": 1}, []),
-        ("openai", {"n": 3}, ["choices_dropped"]),
-        ("openai", {"logprobs": False}, []),
-        ("openai", {"logprobs": True}, ["logprobs_in_raw"]),
-        ("gemini", {"candidateCount": 1}, []),
-        ("gemini", {"candidateCount": 2}, ["choices_dropped"]),
-        ("cohere", {"n": 2}, ["choices_dropped"]),
-        ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
-    ],
+    read_table("fields_in_the_raw_reply"),
 )
-def test_further_choices_and_logprobs_are_in_the_raw_reply(
-    wire: str, extras: dict[str, Any], codes: list[str]
-) -> None:
+def test_fields_stay_in_the_raw_reply(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
     encoded = codec.encode(d.Request([d.User("x")], config=d.RuntimeConfig(extras=extras)))
     assert [warning.code for warning in encoded.warnings] == codes
@@ -301,9 +273,6 @@ def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     # If the caller requests several choices, the encoder already warns that only one is read.
     asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]
     assert reply_of(wire, TWO[wire], config=d.RuntimeConfig(extras=asked)).warnings == ()
-
-
-# --- reference parts between the parts of a text -----------------------------------------------
 
 
 def reference(*ids: Any) -> dict[str, Any]:
@@ -334,21 +303,16 @@ def test_reference_parts_cite_the_text_before_them() -> None:
 def test_reference_parts_belong_to_the_text_block_before_them() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     said = [
-        {"type": "text", "text": "One"},
-        reference(0),
-        thought,
-        {"type": "text", "text": "Three"},
+        {"type": "text", "text": "One"}, reference(0), thought, {"type": "text", "text": "Three"},
         reference(1),
-    ]
+    ]  # fmt: skip
     first, _, second = reply_of("openai", chat(content=said)).message.content
     assert first.citations == (d.Citation(start=0, end=3, source="0"),)
     assert second.citations == (d.Citation(start=0, end=5, source="1"),)
     quoted = {**reference(0), "text": "20 degrees"}
     reply = reply_of("openai", chat(content=[{"type": "text", "text": "It is "}, quoted]))
-    assert (reply.text, reply.citations) == (
-        "It is 20 degrees",
-        (d.Citation(start=0, end=16, source="0"),),
-    )
+    expected = ("It is 20 degrees", (d.Citation(start=0, end=16, source="0"),))
+    assert (reply.text, reply.citations) == expected
 
 
 def test_reference_parts_without_text_are_reported() -> None:
@@ -372,8 +336,6 @@ def test_unknown_content_parts_become_opaque_blocks() -> None:
     assert (said.text, kept.data, reply.warnings) == ("a", part, ())
 
 
-# --- server tools: what a server ran or found --------------------------------------------------
-
 RAN = {"index": 0, "type": "search", "arguments": '{"query": "Rhine"}', "output": "1233 km"}
 
 
@@ -393,10 +355,8 @@ def test_calls_of_server_tools_become_opaque_blocks() -> None:
         assert reply.message.content[1].summary == "search: 1233 km"
         codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
         encoded = codec.encode(d.Request([d.User("x"), reply.message, d.User("y")]))
-        assert ([note.code for note in encoded.notes], encoded.warnings) == (
-            ["opaque_dropped"] * 2,
-            (),
-        )
+        expected = (["opaque_dropped"] * 2, ())
+        assert ([note.code for note in encoded.notes], encoded.warnings) == expected
 
 
 def test_images_and_related_questions_of_a_search_are_kept() -> None:

@@ -37,10 +37,8 @@ def test_ask_command_prints_text_events_and_raw_replies(url: str) -> None:
         assert (result.exit_code, result.stdout) == (0, "Hello\n")
     assert run("ask", "m", "-", "--base-url", url, given="from a pipe").stdout == "Hello\n"
     lines = run("ask", "m", "Hi", "--base-url", url, "--json").stdout.splitlines()
-    assert [json.loads(line)["type"] for line in lines][::6] == [
-        "message.start",
-        "message.complete",
-    ]
+    expected = ["message.start", "message.complete"]
+    assert [json.loads(line)["type"] for line in lines][::6] == expected
     raw = json.loads(run("ask", "m", "Hi", "--base-url", url, "--no-stream", "--raw").stdout)
     assert raw["choices"][0]["message"]["content"] == "Hello"
     assert len(json.loads(run("ask", "m", "Hi", "--base-url", url, "--raw").stdout)["chunks"]) == 7
@@ -128,30 +126,23 @@ def test_invalid_structured_output_is_reported(tmp_path: Path) -> None:
 
 def test_ready_command_reports_a_ready_model(url: str) -> None:
     assert run("ready", "m", "--base-url", url).stdout == "m is ready\n"
-    assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {
-        "ready": True,
-        "model": "m",
-    }
+    expected = {"ready": True, "model": "m"}
+    assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == expected
     missing = run("ready", "other", "--base-url", url, "--json")
     assert missing.exit_code == 11
     assert json.loads(missing.stdout)["category"] == "provider_invalid_model"
     assert run("ready", "other", "--base-url", url).exit_code == 11
 
 
-def test_ready_command_reports_a_model_without_a_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ready_command_needs_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").touch()
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     result = run("ready", "groq:m", "--json")
     assert (result.exit_code, result.stderr) == (10, "")
     told = json.loads(result.stdout)
-    assert (told["ready"], told["category"], told["status"]) == (
-        False,
-        "provider_authentication",
-        None,
-    )
+    expected = (False, "provider_authentication", None)
+    assert (told["ready"], told["category"], told["status"]) == expected
     assert "GROQ_API_KEY" in told["message"]
     plain = run("ready", "groq:m")
     assert (plain.exit_code, plain.stdout) == (10, "")
@@ -235,10 +226,7 @@ def test_file_that_is_not_json_is_reported(words: list[str], tmp_path: Path) -> 
 
 def test_package_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "dragoman", "--version"],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
+        [sys.executable, "-m", "dragoman", "--version"], capture_output=True, text=True,
+        env=os.environ, check=False,
+    )  # fmt: skip
     assert f"version {version('dragoman')}" in done.stdout

@@ -64,9 +64,7 @@ async def record(log: Any) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
-async def test_scripted_disagreement_is_found_exactly(
-    dragoman_sim: Sim, wire: str, tmp_path: Path
-) -> None:
+async def test_disagreement_is_found_exactly(dragoman_sim: Sim, wire: str, tmp_path: Path) -> None:
     differing = {"c": "x", "d": "", "refuse": ""}
     sim = dragoman_sim(ScriptRule(lambda request: answer(request, differing, count=2)))
     with MemoryLog() as log:
@@ -153,9 +151,7 @@ def test_comparison_keeps_its_budget_and_continues(
     assert "another input" in third.output
 
 
-async def test_comparison_uses_the_batch_api_of_a_provider(
-    dragoman_sim: Sim, tmp_path: Path
-) -> None:
+async def test_comparison_uses_a_providers_batch_api(dragoman_sim: Sim, tmp_path: Path) -> None:
     sim = dragoman_sim(ScriptRule(lambda request: answer(request, {"c": "x"})))
     with MemoryLog() as log:
         await record(log)

@@ -1,6 +1,4 @@
-"""Display of results in notebooks: HTML and Markdown escape every text, load nothing and contain
-no keys.
-"""
+"""Results in notebooks: HTML and Markdown escape every text and contain no keys."""
 
 import html.parser
 

@@ -1,6 +1,4 @@
-"""The error classes, their three sets of codes, and the secrets and prompts that error texts never
-contain.
-"""
+"""The error classes, their codes, and the secrets that error texts never contain."""
 
 import json
 import pickle
@@ -52,9 +50,6 @@ KEYS = [
 ]  # fmt: skip
 
 
-# --- class hierarchy of errors -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
 def test_error_classes_match_the_table_of_categories(
     kind: type[d.ProviderError],
@@ -65,12 +60,8 @@ def test_error_classes_match_the_table_of_categories(
     transient: bool,
 ) -> None:
     assert kind.__bases__ == (parent,)
-    assert (kind.category, kind.error_class, kind.kind, kind.transient) == (
-        category,
-        error_class,
-        word,
-        transient,
-    )
+    expected = (category, error_class, word, transient)
+    assert (kind.category, kind.error_class, kind.kind, kind.transient) == expected
 
 
 def test_table_of_error_classes_is_complete() -> None:
@@ -83,9 +74,7 @@ def test_table_of_error_classes_is_complete() -> None:
 
 
 def drawn_tree() -> list[tuple[str, str]]:
-    """Return the error classes in the tree that the docstring of ``dragoman.errors`` shows, each
-    with its parent.
-    """
+    """Return each error class in the docstring of ``dragoman.errors``, with its parent."""
     assert errors.__doc__ is not None
     pairs: list[tuple[str, str]] = []
     above: list[str] = []
@@ -101,8 +90,6 @@ def drawn_tree() -> list[tuple[str, str]]:
 def test_documented_class_tree_matches_the_inheritance() -> None:
     assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
 
-
-# --- attributes of errors ----------------------------------------------------------------------
 
 FACTS = {
     "status": 418, "provider": "teapot", "model": "earl-grey", "request_id": "req_1",
@@ -140,20 +127,15 @@ def test_timeout_error_names_the_total_timeout_by_default() -> None:
 
 def test_structured_output_error_keeps_its_attributes_when_pickled() -> None:
     fields = {
-        "response_schema": {"type": "object"},
-        "output_content": "not json",
-        "error_message": "it is not JSON",
-        "finish_reason": "length",
-        "usage": d.Usage(1, 2),
-    }
+        "response_schema": {"type": "object"}, "output_content": "not json",
+        "error_message": "it is not JSON", "finish_reason": "length", "usage": d.Usage(1, 2),
+    }  # fmt: skip
     error = pickle.loads(pickle.dumps(d.StructuredOutputError("no", provider="p", **fields)))
     assert {name: getattr(error, name) for name in fields} == fields
     assert error.provider == "p"
     bare = d.StructuredOutputError()
     assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
 
-
-# --- the text of an error ----------------------------------------------------------------------
 
 WORDS = [
     (d.ProviderError(), "provider_unavailable"),
@@ -209,18 +191,12 @@ def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
     assert quote.endswith(ending)
 
 
-# --- secrets in error texts --------------------------------------------------------------------
-
-
 SHAPES = [
-    *KEYS,
-    "Bearer abcdefgh",
-    "Bearer   abcdefgh12345",
-    "basic dXNlcjpwYXNz",
+    *KEYS, "Bearer abcdefgh", "Bearer   abcdefgh12345", "basic dXNlcjpwYXNz",
     "dg-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MA",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", SHAPES)
@@ -256,23 +232,14 @@ def test_secret_that_is_a_prefix_of_another_is_hidden() -> None:
 def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
     secret = "topsecret"
     error = d.ProviderError(
-        f"1 {secret}",
-        provider_code=f"2 {secret}",
-        provider_message=f"3 {secret}",
-        headers={"x-request-id": f"4 {secret}"},
-        param=f"5 {secret}",
-        body=f"6 {secret}",
-    )
+        f"1 {secret}", provider_code=f"2 {secret}", provider_message=f"3 {secret}",
+        headers={"x-request-id": f"4 {secret}"}, param=f"5 {secret}", body=f"6 {secret}",
+    )  # fmt: skip
     error.hide([secret, ""])
-    assert (error.message, error.args, error.provider_code) == (
-        "1 [hidden]",
-        ("1 [hidden]",),
-        "2 [hidden]",
-    )
-    assert (error.provider_message, error.headers) == (
-        "3 [hidden]",
-        {"x-request-id": "4 [hidden]"},
-    )
+    expected = ("1 [hidden]", ("1 [hidden]",), "2 [hidden]")
+    assert (error.message, error.args, error.provider_code) == expected
+    expected = ("3 [hidden]", {"x-request-id": "4 [hidden]"})
+    assert (error.provider_message, error.headers) == expected
     assert (error.param, error.body) == ("5 [hidden]", "6 [hidden]")
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
@@ -282,8 +249,6 @@ def test_hiding_secrets_works_on_an_error_without_text() -> None:
     error.hide(["x"], ["a prompt"])
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
 
-
-# --- bodies of error responses -----------------------------------------------------------------
 
 BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     (None, None, None),
@@ -301,14 +266,10 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
-def test_error_body_is_parsed_if_it_is_json(
-    body: str | bytes | None, parsed: Any, inner: Any
-) -> None:
+def test_error_body_of_json_is_parsed(body: str | bytes | None, parsed: Any, inner: Any) -> None:
     error = d.ProviderError("no", body=body)
     assert (error.body, error.inner_error) == (parsed, inner)
 
-
-# --- prompts echoed in error texts -------------------------------------------------------------
 
 LONG = "The quick brown fox jumps over the lazy dog by the river."
 ECHOES = [
@@ -347,8 +308,6 @@ def test_any_long_part_of_an_echoed_prompt_is_detected(prompt: str, data: st.Dat
     assert not error.quotable
 
 
-# --- headers kept on an error ------------------------------------------------------------------
-
 HEADERS = {
     "Authorization": "Bearer abcdefghijkl", "Set-Cookie": "session=1", "X-Api-Key": "abc",
     "Openai-Organization": "me", "CF-Ray": "ray", "Content-Type": "text/html", "Date": "today",
@@ -379,8 +338,6 @@ def test_headers_that_are_not_listed_are_dropped(headers: dict[str, str]) -> Non
     assert keep_headers(headers).keys() == wanted
 
 
-# --- redaction of quoted server text -----------------------------------------------------------
-
 LONG = "-eyJaaaaaaaaaa" * 2_000
 
 
@@ -402,16 +359,9 @@ def test_truncated_text_without_a_secret_is_unchanged() -> None:
 
 
 HUGE: list[Any] = [
-    LONG,
-    [LONG] * 50,
-    {LONG: LONG},
-    10**5000,
-    -(10**5000),
-    1e308,
-    None,
-    b"x" * 5000,
+    LONG, [LONG] * 50, {LONG: LONG}, 10**5000, -(10**5000), 1e308, None, b"x" * 5000,
     json.loads("[" * 900 + "]" * 900),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", HUGE, ids=lambda value: type(value).__name__)

@@ -83,9 +83,7 @@ async def test_chat_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert history[1] == dragoman.Assistant("Hello there.")
 
 
-async def test_chat_example_stops_on_an_interrupt_signal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_chat_example_stops_on_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     history: list[dragoman.Message] = [dragoman.User("Hi")]
     model = ScriptedProvider(Answer("one two three four", pace=0.3))
     asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)

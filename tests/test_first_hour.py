@@ -15,6 +15,7 @@ from dragoman.cli import main
 from dragoman.cli.schemas import read_schema
 from dragoman.cli.templates import complete_template
 from dragoman.tools import tool
+from tests.rows import read_table
 
 from .listed import Listed
 from .server import Connection, answering, serve
@@ -80,9 +81,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("call", "hint"), MISTAKES.values(), ids=MISTAKES)
-async def test_mistake_is_answered_with_what_to_write(
-    call: Callable[[Any], Any], hint: str
-) -> None:
+async def test_mistake_gets_the_right_form(call: Callable[[Any], Any], hint: str) -> None:
     with pytest.raises((TypeError, d.ProviderError)) as caught:
         await call(Listed("Hi"))
     assert hint in str(caught.value)
@@ -139,9 +138,6 @@ async def test_call_that_never_left_the_machine_is_not_charged() -> None:
     assert end.usage == stream.reply.usage == d.Usage()
 
 
-# --- the command line --------------------------------------------------------------------------
-
-
 def run(*words: str, **variables: str) -> Result:
     return CliRunner().invoke(main, words, env=variables)
 
@@ -169,15 +165,7 @@ def test_log_shows_zero_dollars_for_a_call_that_never_left_the_machine(tmp_path:
     assert row.split()[3:6] == ["nowhere.invalid:m", "$0", "failed"]
 
 
-COMMANDS: dict[str, tuple[list[str], int, str]] = {
-    "a misspelt command": (["aks", "Hi"], 2, "No such command 'aks'. Did you mean 'ask'?"),
-    "an unlike command": (["xyzzy"], 2, "No such command 'xyzzy'.\n"),
-    "the model twice": (["ask", "-m", "m", "m", "Hi"], 2, "named twice: by MODEL and by -m"),
-    "the model twice in a chat": (["chat", "-m", "m", "m"], 2, "named twice: by MODEL and by -m"),
-    "nothing to continue": (["ask", "-c", "Hi"], 20, "no log exists here"),
-    "a search for models": (["models", "search", "gemini-2.5-pro"], 0, "google:gemini-2.5-pro"),
-    "the path of models.yaml": (["config", "path"], 0, "models.yaml"),
-}
+COMMANDS = dict(read_table("commands_of_a_newcomer"))
 
 
 @pytest.mark.parametrize(("words", "code", "text"), COMMANDS.values(), ids=COMMANDS)
@@ -237,11 +225,9 @@ def test_fields_are_a_schema_of_the_answer(text: str, fields: dict[str, Any]) ->
         for name, kind in fields.items()
     }
     assert read_schema(text) == {
-        "type": "object",
-        "properties": made,
-        "required": list(fields),
+        "type": "object", "properties": made, "required": list(fields),
         "additionalProperties": False,
-    }
+    }  # fmt: skip
 
 
 def test_fields_of_the_answer_are_sent_as_its_schema(tmp_path: Path) -> None:
@@ -253,13 +239,7 @@ def test_fields_of_the_answer_are_sent_as_its_schema(tmp_path: Path) -> None:
     assert body["response_format"]["json_schema"]["schema"] == read_schema("name")
 
 
-WRONG_FIELDS = {
-    "an unknown type": ("age number", "'age number' is not a field. Write NAME, NAME TYPE"),
-    "an open bracket": ("tags [str", "'tags [str' is not a field"),
-    "an empty field": ("name,,age", "'' is not a field"),
-    "a field twice": ("name, name int", "the field 'name' is there twice"),
-    "a missing file": ("schemas/river", "the file schemas/river does not exist"),
-}
+WRONG_FIELDS = dict(read_table("schema_mistakes"))
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_FIELDS.values(), ids=WRONG_FIELDS)
@@ -292,10 +272,8 @@ def test_template_is_filled_and_sent(templates: Path) -> None:
         bodies = [request.json for request in server.requests]
     assert (first.exit_code, second.exit_code) == (0, 18), first.stderr
     assert [body["model"] for body in bodies] == ["tiny", "m"]
-    assert [[each["content"] for each in body["messages"]] for body in bodies] == [
-        ["Translate into French. Style: {plain}.", "Good morning"],
-        ["Be brief.", "Hi"],
-    ]
+    expected = [["Translate into French. Style: {plain}.", "Good morning"], ["Be brief.", "Hi"]]
+    assert [[each["content"] for each in body["messages"]] for body in bodies] == expected
 
 
 def test_each_line_of_a_chat_is_written_into_a_template(templates: Path) -> None:
@@ -330,12 +308,9 @@ def test_templates_are_listed_and_shown(templates: Path) -> None:
     listed = run("templates", "list").output
     assert "translate  language, style  tiny   {input}" in listed
     record = {
-        "model": "tiny",
-        "system": "Translate into {language}. Style: {style}.",
-        "prompt": "{input}",
-        "schema": "text",
-        "defaults": {"language": "French"},
-    }
+        "model": "tiny", "system": "Translate into {language}. Style: {style}.",
+        "prompt": "{input}", "schema": "text", "defaults": {"language": "French"},
+    }  # fmt: skip
     assert json.loads(run("templates", "list", "--json").output) == {"translate": record}
     assert json.loads(run("templates", "show", "translate", "--json").output) == record
     assert "language: French" in run("templates", "show", "translate").output
@@ -354,19 +329,7 @@ def test_template_is_edited_in_an_editor(templates: Path) -> None:
     assert not (templates / "other.yaml").exists()
 
 
-WRONG_TEMPLATES: dict[str, tuple[str, str]] = {
-    "a missing template": ("ask -t translat Hi", "no template 'translat' in "),
-    "its right name": ("ask -t translat Hi", "did you mean translate?"),
-    "a missing value": ("ask -t translate Hi", "needs a value; add: -p style VALUE"),
-    "an unknown variable": ("ask -t translate -p styl x Hi", "did you mean style?"),
-    "a missing text": ("ask -t translate -p style x", "needs a text; give PROMPT, or pipe one"),
-    "a value without a template": ("ask -p style x Hi", "name it with -t"),
-    "a schema in a chat": ("chat -t translate -p style x", "has a schema, which a chat cannot"),
-    "a name with a path": ("templates show ../models", "'../models' is not a name"),
-    "a second save": ("templates save translate x", "exists; use --replace"),
-    "a save of nothing": ("templates save empty", "give PROMPT or --system"),
-    "misplaced braces": ("templates save broken {", "write {{ and }} for braces"),
-}
+WRONG_TEMPLATES = dict(read_table("template_mistakes"))
 
 
 @pytest.mark.parametrize(("words", "text"), WRONG_TEMPLATES.values(), ids=WRONG_TEMPLATES)

@@ -21,9 +21,7 @@ from .waiting import block_until, settle
 
 
 class Slow(ScriptedProvider):
-    """Answers every prompt, and counts the calls in flight. ``waits`` maps a prompt to the seconds
-    that its answer takes.
-    """
+    """Answers every prompt after the seconds in ``waits``, and counts the calls in flight."""
 
     def __init__(self, waits: dict[str, float] | None = None, answer: Any = "Hello.") -> None:
         super().__init__(answer)
@@ -75,12 +73,8 @@ async def test_failed_call_does_not_stop_the_others(ordered: bool) -> None:
         async for item in gather(Slow(), ["a", "fail", "b", []], concurrency=2, ordered=ordered)
     ]
     by_place = {item.index: item for item in items}
-    assert [type(by_place[at].error) for at in range(4)] == [
-        type(None),
-        RateLimitError,
-        type(None),
-        InvalidRequestError,
-    ]
+    expected = [type(None), RateLimitError, type(None), InvalidRequestError]
+    assert [type(by_place[at].error) for at in range(4)] == expected
     assert by_place[1].response is None
     assert by_place[2].response is not None
 

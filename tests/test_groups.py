@@ -3,18 +3,12 @@
 # ruff: noqa: SLF001 - an HTTP provider does not show its deadlines
 
 import asyncio
-import datetime
-import ipaddress
-import json
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 import dragoman as d
 from dragoman.cli import main
@@ -23,23 +17,11 @@ from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, read_file
 from tests.rows import read_table
 
-from .server import Connection, serve
+from .server import Connection, completion, replying, serve
+from .transport.certificates import Authority, server_context
 from .waiting import settle, until
 
-SAID = {
-    "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-    ],
-    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
-}
-
-
-async def answer(connection: Connection) -> None:
-    connection.reply(200, json.dumps(SAID).encode())
-
-
-async def fail(connection: Connection) -> None:
-    connection.reply(503, b"{}")
+answer, fail = replying(200, completion("Hi")), replying(503, b"{}")
 
 
 @pytest.fixture
@@ -110,11 +92,9 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
         model = registry.open("pair")
         assert d.describe(model).splitlines() == [
             "Fallback(name='both', strategy='weighted', weights=[3.0, 1.0])",
-            "  1. Retry(max_retries=1)",
-            "     RateLimit(requests_per_minute=60)",
-            "     HttpProvider a:m",
-            "  2. HttpProvider b:m",
-        ]
+            "  1. Retry(max_retries=1)", "     RateLimit(requests_per_minute=60)",
+            "     HttpProvider a:m", "  2. HttpProvider b:m",
+        ]  # fmt: skip
         assert isinstance(model, d.Fallback)
         assert model.availability.thresholds.failures == 3
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
@@ -129,9 +109,7 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
             d.connect("both", api_key="k")
 
 
-async def test_candidate_without_a_key_is_skipped(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keyless_candidate_is_skipped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     async with serve(answer) as good:
         more = "  none: {candidates: [groq:x]}\n"
@@ -145,15 +123,11 @@ async def test_candidate_without_a_key_is_skipped(
                 registry.open("bot")
 
 
-async def test_api_keys_of_an_adapter_are_rotated(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_of_an_adapter_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = {"Bearer one": 429, "Bearer two": 401, "Bearer three": 200}
 
     async def by_key(connection: Connection) -> None:
-        connection.reply(
-            statuses[connection.seen.headers["authorization"]], json.dumps(SAID).encode()
-        )
+        connection.reply(statuses[connection.seen.headers["authorization"]], completion("Hi"))
 
     for name, key in (("K1", "one"), ("K2", "two"), ("K4", "three")):
         monkeypatch.setenv(name, key)
@@ -183,7 +157,7 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
         most = max(most, running)
         await settle()
         running -= 1
-        connection.reply(200, json.dumps(SAID).encode())
+        connection.reply(200, completion("Hi"))
 
     async with serve(slow) as server:
         file.write_text(
@@ -198,46 +172,19 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
     assert most == 2  # both models share one concurrency limit
 
 
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a self-signed certificate for 127.0.0.1 and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-    )
-    builder = builder.serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
-    builder = builder.add_extension(address, critical=False)
-    builder = builder.add_extension(
-        x509.BasicConstraints(ca=True, path_length=None), critical=True
-    )
-    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    cert_path, key_path = folder / f"{name}.pem", folder / f"{name}-key.pem"
-    cert_path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
-    key_path.write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
-    return cert_path, key_path
-
-
 async def test_adapter_uses_its_tls_certificates(file: Path) -> None:
-    server, server_key = make_certificate(file.parent, "server")
-    client, _ = make_certificate(file.parent, "client")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server, server_key)
-    context.load_verify_locations(client)
+    authority = Authority(file.parent, "authority")
+    context = server_context(authority.issue("127.0.0.1"))
+    context.load_verify_locations(authority.path)
     context.verify_mode = ssl.CERT_REQUIRED
+    cert, key = authority.issue("client")
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-        body = json.dumps(SAID).encode()
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            + body
-        )
+        body = completion("Hi")
+        about = b"connection: close\r\ncontent-length: %d" % len(body)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + about + b"\r\n\r\n" + body)
         await writer.drain()
         writer.close()
 
@@ -245,9 +192,8 @@ async def test_adapter_uses_its_tls_certificates(file: Path) -> None:
         url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
         kind = f"{{type: openai-compatible, max_retries: 0, base_url: '{url}', "
         file.write_text(
-            f"adapters:\n  mutual: {kind}ca: server.pem, client_cert: {{cert: client.pem, key: "
-            f"client-key.pem}}}}\n  anonymous: {kind}ca: server.pem}}\n  untrusting: {kind}proxy:"
-            " none}\n"
+            f"adapters:\n  mutual: {kind}ca: authority.pem, client_cert: {{cert: {cert}, key: "
+            f"{key}}}}}\n  anonymous: {kind}ca: authority.pem}}\n  untrusting: {kind}proxy: none}}\n"
         )
         async with d.Registry.load() as registry:
             assert (await registry.open("mutual:m").complete("Hi")).text == "Hi"
@@ -267,12 +213,7 @@ async def test_adapter_uses_its_proxy(file: Path) -> None:
     assert proxy.requests[0].path == "http://far.invalid/v1/chat/completions"
 
 
-# --- the lifetime of providers from a registry -------------------------------------------------
-
-
-async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_pool(
-    file: Path,
-) -> None:
+async def test_one_name_opens_one_provider_and_each_adapter_has_one_pool(file: Path) -> None:
     async with serve(answer) as server:
         two(file, server.url, server.url)
         async with d.Registry.load() as registry:
@@ -293,7 +234,7 @@ async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
     async def wait(connection: Connection) -> None:
         if connection.seen.json["model"] == "slow":
             await gate.wait()
-        connection.reply(200, json.dumps(SAID).encode())
+        connection.reply(200, completion("Hi"))
 
     async with serve(wait) as server:
         two(file, server.url, server.url)
@@ -334,51 +275,14 @@ async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> No
             assert (await registry.open("both").complete("Hi")).text == "Hi"
 
 
-# --- mistakes in the configuration file --------------------------------------------------------
-
 MISTAKES = read_table("group_mistakes")
-ADAPTERS = [
-    (
-        "rate_limit: {max_concurency: 5}",
-        "max_concurency: unknown key; did you mean max_concurrency?",
-    ),
-    ("rate_limit: {}", "a.rate_limit: needs one of"),
-    ("rate_limit: {max_concurrency: 0}", "a.rate_limit.max_concurrency: must be a positive"),
-    ("timeouts: {totl: 5}", "a.timeouts.totl: unknown key; did you mean total?"),
-    ("timeouts: {total: -5}", "a.timeouts.total: must be a positive number of seconds"),
-    ("timeouts: fast", "a.timeouts: must be a mapping, not a string"),
-    ("timeouts: 5, timeout_seconds: 4", "a.timeout_seconds: is the total of timeouts"),
-    ("api_key_env: []", "a.api_key_env: must be the name of a variable"),
-    ("api_key_env: [1]", "a.api_key_env: must be a list of strings"),
-    ("proxy: 'socks5://x:1'", "a.proxy: the proxy is a socks5 URL"),
-    ("ca: missing.pem", "a.ca: the file"),
-    ("ca: models.yaml", "a.ca: cannot be used"),
-    ("client_cert: models.yaml", "a.client_cert: cannot be used"),
-    ("client_cert: {key: models.yaml}", "a.client_cert: needs cert"),
-    ("client_cert: {crt: x}", "a.client_cert.crt: unknown key"),
-    ("auth: {type: oauth}", "a.auth.type: must be one of entra, google, aws, command"),
-    ("auth: {region: x}", "a.auth: needs type, one of"),
-    ("auth: {type: aws, regin: x}", "a.auth.regin: unknown key; did you mean region?"),
-    ("auth: {type: command}", "a.auth.command: needs the words of a command"),
-    ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
-    ("colour: red", "a.colour: unknown key"),
-    ("max_retries: no", "a.max_retries: must be an integer, not a string"),
-    ("max_retries: 1e3", "a.max_retries: must be an integer, not a number"),
-    ("max_retries: true", "a.max_retries: must be an integer, not true or false"),
-    ("max_retries: -1", "a.max_retries: must be between 0 and 100"),
-    ("timeout_seconds: 0", "a.timeout_seconds: must be positive"),
-    ("api_key: 2026-01-01, base_url: 5", "a.base_url: must be a string"),
-    ("base_url: 'http://[bad'", "a.base_url: base_url must be an http or https URL; its host"),
-    ("extra_headers: {x: 1}", "a.extra_headers.x: must be a string"),
-]
+ADAPTERS = read_table("adapter_mistakes")
 
 
 @pytest.mark.parametrize(
     ("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES]
 )
-def test_mistake_in_a_group_is_reported_with_its_line_number(
-    file: Path, text: str, line: int, problem: str
-) -> None:
+def test_mistake_in_a_group_has_its_line(file: Path, text: str, line: int, problem: str) -> None:
     file.write_text(
         "adapters: {a: {type: openai-compatible, base_url: "
         f"'http://127.0.0.1:1/v1'}}}}\n{text}\n"
@@ -391,9 +295,7 @@ def test_mistake_in_a_group_is_reported_with_its_line_number(
 
 
 @pytest.mark.parametrize(("text", "problem"), ADAPTERS, ids=[text for text, _ in ADAPTERS])
-def test_mistake_in_an_adapter_is_reported_with_its_line_number(
-    file: Path, text: str, problem: str
-) -> None:
+def test_mistake_in_an_adapter_has_its_line(file: Path, text: str, problem: str) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
     found = [str(error) for error in read_file(file).problems]
     assert found[0].startswith(f"{file}:3: adapters.")

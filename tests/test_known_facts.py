@@ -1,6 +1,4 @@
-"""Known capabilities of a model change its requests, and capabilities that replies reveal are
-stored.
-"""
+"""Known capabilities change requests, and capabilities that replies reveal are stored."""
 
 import json
 from pathlib import Path
@@ -13,6 +11,7 @@ from dragoman.messages import Text, Tool, User
 from dragoman.registry import Registry
 from dragoman.registry.observed import ObservedFacts, observed_path
 from dragoman.validate import build_request
+from tests.rows import read_table
 
 from .server import Connection, replying, serve
 
@@ -43,15 +42,7 @@ def said(*calls: str, cached: int = 0) -> bytes:
 
 @pytest.mark.parametrize(
     ("wire", "found"),
-    [
-        ("openai", {"parallel_tool_calls": False}),
-        ("responses", {"parallel_tool_calls": False}),
-        ("anthropic", {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
-        ("gemini", {}),
-        ("ollama", {}),
-        ("cohere", {}),
-        ("bedrock", {}),
-    ],
+    read_table("parallel_tool_calls"),
 )
 def test_model_without_parallel_tool_calls_is_limited_to_one_call(
     wire: str, found: dict[str, Any]
@@ -111,11 +102,9 @@ async def test_tool_calls_that_a_server_cannot_stream_are_buffered() -> None:
 @pytest.mark.parametrize("marked", [True, False])
 async def test_cache_marks_for_a_model_without_prompt_caching_are_reported(marked: bool) -> None:
     reply = {
-        "type": "message",
-        "content": [{"type": "text", "text": "Hi"}],
-        "stop_reason": "end_turn",
+        "type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn",
         "usage": {},
-    }
+    }  # fmt: skip
 
     async with serve(replying(200, json.dumps(reply).encode())) as server:
         for known in ({"supports_prompt_caching": False}, {}):
@@ -132,9 +121,6 @@ async def test_cache_marks_for_a_model_without_prompt_caching_are_reported(marke
     without, with_marks = [seen.body for seen in server.requests]
     assert b"cache_control" not in without
     assert b"cache_control" in with_marks
-
-
-# --- capabilities observed in calls ------------------------------------------------------------
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from dragoman.cli import main
 from dragoman.prices import Cost
 from dragoman.registry import ListError, load_vendor, read_list
 from dragoman.registry.lists import ListedModel
+from tests.rows import read_table
 
 from .server import Connection
 from .test_sync import Background
@@ -47,32 +48,21 @@ def test_model_list_as_a_mapping_of_vendors_or_as_an_array_is_read() -> None:
     newer = found["anthropic"]["claude-sample-9"]
     assert newer.tiers == {200_000: {"input": "8", "output": "30"}}
     assert [newer.facts[fact] for fact in ("tools", "streaming_tools", "parallel_tools")] == [
-        True,
-        True,
-        False,
-    ]
+        True, True, False,
+    ]  # fmt: skip
     older = found["anthropic"]["claude-sample-1"]
-    assert (older.facts["context"], "output" in older.facts, older.prices, older.tiers) == (
-        100_000,
-        False,
-        {},
-        {},
-    )
+    expected = (100_000, False, {}, {})
+    assert (older.facts["context"], "output" in older.facts, older.prices, older.tiers) == expected
     kind, found = read_list((LISTS / "as_list.json").read_bytes())
-    assert (kind, list(found["openrouter"])) == (
-        "as_list",
-        ["sample/new-model", "sample/free:free", "sample/auto", "sample/bare"],
-    )
+    expected = ("as_list", ["sample/new-model", "sample/free:free", "sample/auto", "sample/bare"])
+    assert (kind, list(found["openrouter"])) == expected
     # The price of a router depends on the model that it chooses, so it is unknown. A model without
     # a list of features has unknown features, not none.
     assert found["openrouter"]["sample/auto"].prices == {}
     assert found["openrouter"]["sample/bare"].facts == {"context": 8192}
     model = found["openrouter"]["sample/new-model"]
-    assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == (
-        True,
-        False,
-        "0.8",
-    )
+    expected = (True, False, "0.8")
+    assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == expected
 
 
 def vary(**changes: Any) -> bytes:
@@ -129,10 +119,8 @@ def test_user_can_update_the_catalogue_from_a_list(kept: Path) -> None:
     assert registry.find("openrouter:sample/free:free").priced_as.find_problem() is None
     priced = registry.find("google:gemini-9-pro").priced_as
     bills = [priced.cost(Usage(tokens, 0)) for tokens in (100_000, 300_000)]
-    assert [bill.total for bill in bills if isinstance(bill, Cost)] == [
-        Decimal("0.125"),
-        Decimal("0.75"),
-    ]
+    expected = [Decimal("0.125"), Decimal("0.75")]
+    assert [bill.total for bill in bills if isinstance(bill, Cost)] == expected
     known = registry.find("openai:gpt-5").capabilities
     assert known.known("max_context_tokens") == 272_000
     assert (
@@ -216,11 +204,9 @@ def test_new_models_are_added_to_the_catalogue_with_their_source(
     gone = tmp_path / "list.json"
     old = {"models": {"gpt-old": {"status": "deprecated"}, "gpt-8": {"status": "beta"}}}
     dated = {
-        "openai/gpt-gone": {"deprecation_date": "2026-01-01"},
-        "gpt-9": {},
-        "spec": 5,
+        "openai/gpt-gone": {"deprecation_date": "2026-01-01"}, "gpt-9": {}, "spec": 5,
         "openai": old,
-    }
+    }  # fmt: skip
     gone.write_text(json.dumps(dated))
     build["add_new"](
         listed, "a list", "2026-11-16", build["withdrawn_models"]([gone], "2026-11-16")
@@ -228,10 +214,8 @@ def test_new_models_are_added_to_the_catalogue_with_their_source(
     written = (tmp_path / "openai.yaml").read_text()
     assert 'as_of: 2026-05-21\nlisted: {source: "a list", as_of: 2026-11-16}\nmodels:\n' in written
     assert [line.split('"')[1] for line in written.splitlines() if line.startswith('  "')] == [
-        "gpt-5",
-        "gpt-8",
-        "gpt-9",
-    ]
+        "gpt-5", "gpt-8", "gpt-9",
+    ]  # fmt: skip
     assert '"gpt-9": {context: 9, tools: true' in written
     assert written.endswith("  # a note\n")
 
@@ -267,25 +251,11 @@ def test_every_capability_of_a_well_known_model_has_a_source_and_a_date(name: st
 
 @pytest.mark.parametrize(
     ("name", "fact", "value"),
-    [
-        # Cohere's vision model cannot call tools.
-        ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),
-        ("cohere:command-a-plus-05-2026", "accepted_image_media_types",
-         ("image/png", "image/jpeg", "image/webp", "image/gif")),
-        ("cohere:command-r-plus", "supports_structured_output", True),
-        ("cohere:command-a-translate-08-2025", "supports_structured_output", None),
-        ("bedrock:us.meta.llama4-scout-17b-instruct-v1:0", "supports_streaming_tool_calls", False),
-        ("bedrock:openai.gpt-oss-120b-1:0", "supports_streaming_tool_calls", True),
-        ("bedrock:amazon.titan-text-express-v1", "supports_system_prompt", False),
-        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "supports_structured_output",
-         True),
-        ("bedrock:us.anthropic.claude-3-haiku-20240307-v1:0", "supports_prompt_caching", False),
-        ("openai:o1-pro", "supports_streaming", False),
-        ("openrouter:openai/gpt-5", "supports_system_prompt", True),
-    ],
-)  # fmt: skip
+    read_table("documented_capabilities"),
+)
 def test_capabilities_match_the_vendors_documentation(name: str, fact: str, value: Any) -> None:
-    assert Registry().find(name).capabilities.known(fact) == value
+    known = Registry().find(name).capabilities.known(fact)
+    assert known == (tuple(value) if isinstance(value, list) else value)
 
 
 def test_model_that_answers_with_speech_is_not_listed_as_a_chat_model() -> None:

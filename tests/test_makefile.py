@@ -1,6 +1,4 @@
-"""``make chat`` passes its prompt verbatim, and never executes any part of it. Tests of recordings
-run only if there are recordings.
-"""
+"""``make chat`` passes its prompt verbatim, and never executes any part of it."""
 
 import json
 import os
@@ -10,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rows import read_table
 
 from .waiting import PATIENCE
 
@@ -52,31 +52,16 @@ def make(
     """Run make; return the arguments of each program that it started, and its output."""
     environment = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
     done = subprocess.run(
-        ["make", *words],
-        cwd=clone,
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+        ["make", *words], cwd=clone, env={**environment, **variables}, capture_output=True,
+        text=True, timeout=PATIENCE,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     calls = clone / "calls.jsonl"
     lines = calls.read_text().splitlines() if calls.exists() else []
     return [json.loads(line) for line in lines], done
 
 
-HOSTILE = [
-    "Say hello",
-    'Say "hello" and `touch harm`',
-    "It's $(touch harm) and $$(touch harm)",
-    "$(shell touch harm)",
-    "${shell touch harm} costs $5 and $PATH",
-    "'; touch harm; '",
-    '"; touch harm; "',
-    "a\nb && touch harm",
-    "-x --system harm",
-    "100 % of C:\\n #comment",
-]
+HOSTILE = read_table("make_chat_passes_the_prompt_verbatim")
 
 
 @pytest.mark.parametrize("prompt", HOSTILE)
@@ -129,9 +114,7 @@ def test_recordings_are_tested_only_if_there_are_some(clone: Path) -> None:
         (["test-hard", "ONLY=pinned"], ["-m", "scripts.run_hard", "pinned"]),
     ],
 )
-def test_targets_start_the_script_that_runs_the_tests(
-    clone: Path, words: list[str], call: list[str]
-) -> None:
+def test_targets_start_the_test_scripts(clone: Path, words: list[str], call: list[str]) -> None:
     (clone / "scripts").mkdir()
     (clone / "scripts" / "install_system.sh").touch()
     calls, _ = make(clone, *words)

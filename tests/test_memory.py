@@ -76,9 +76,7 @@ async def flush(model: d.Provider) -> None:
 @pytest.mark.parametrize(
     ("stack", "is_stream"), [("alone", False), *[(name, True) for name in STACKS]]
 )
-async def test_failed_call_is_freed_without_the_collector(
-    way: str, stack: str, is_stream: bool
-) -> None:
+async def test_failed_call_is_freed_at_once(way: str, stack: str, is_stream: bool) -> None:
     async with serve(answer) as server:
         url = f"{server.url}/{way.replace(' ', '%20')}/v1"
         async with STACKS[stack](d.connect("m", base_url=url, retries=0)) as model:

@@ -1,6 +1,4 @@
-"""Messages, blocks, tools and settings: plain values that round-trip through JSON, and ids that
-sort by time.
-"""
+"""Messages, blocks, tools and settings: plain values that round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -80,26 +78,32 @@ def test_values_are_immutable(kind: type[msgspec.Struct]) -> None:
 
 
 PNG = d.Image(b"\x89PNG\r\n\x1a\n")
-CALL = d.ToolCall("1", "f", {})
-PARTS = [
+CALL = d.ToolCall("1", "search", {"q": "x"})
+FORMS = [
     (d.User("a", PNG), (d.Text("a"), PNG)),
     (d.User(PNG), (PNG,)),
     (d.User(["a", PNG], cache=True), (d.Text("a"), PNG)),
     (d.User(content=["a"]), (d.Text("a"),)),
     (d.User("a", ["b", PNG], ""), (d.Text("a"), d.Text("b"), PNG)),
-    (d.Assistant("a", CALL), (d.Text("a"), CALL)),
-    (d.Assistant("", tool_calls=[CALL]), (CALL,)),
-    (d.Assistant(content="a", tool_calls=(CALL,)), (d.Text("a"), CALL)),
+    (d.Assistant(), ()),
+    (d.Assistant(""), ()),
     (d.Assistant(None, tool_calls=None), ()),
+    (d.Assistant(()), ()),
+    (d.Assistant("a", CALL), (d.Text("a"), CALL)),
+    (d.Assistant(content="a", tool_calls=(CALL,)), (d.Text("a"), CALL)),
+    (d.Assistant([d.Thinking("hm"), CALL, d.Text("hi")]), (d.Thinking("hm"), CALL, d.Text("hi"))),
+    (d.Assistant(tool_calls=[CALL]), (CALL,)),
+    (d.Assistant((d.Text("a"), CALL), tool_calls=(CALL,)), (d.Text("a"), CALL, CALL)),
     (d.ToolResult("1", "a", PNG, is_error=True), (d.Text("a"), PNG)),
     (d.ToolResult("1", "a", PNG, True), (d.Text("a"), PNG)),  # type: ignore[arg-type]
     (d.ToolResult(tool_call_id="1", content=PNG), (PNG,)),
 ]
 
 
-@pytest.mark.parametrize(("message", "content"), PARTS)
-def test_messages_take_any_number_of_parts(message: Any, content: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("message", "content"), FORMS)
+def test_assistant_message_accepts_every_form_of_content(message: Any, content: Any) -> None:
     assert message.content == content
+    assert type(message.content) is tuple
     assert msgspec.json.decode(msgspec.json.encode(message), type=type(message)) == message
     assert pickle.loads(pickle.dumps(message)) == copy.deepcopy(message) == message
 
@@ -149,29 +153,6 @@ def test_messages_are_encoded_as_documented_json(value: Any, written: bytes) -> 
 
 # --- content and properties of messages --------------------------------------------------------
 
-CALL = d.ToolCall("1", "search", {"q": "x"})
-FORMS = [
-    (d.Assistant(), ()),
-    (d.Assistant(""), ()),
-    (d.Assistant(None), ()),
-    (d.Assistant(()), ()),
-    (d.Assistant("hi"), (d.Text("hi"),)),
-    (d.Assistant(content="hi"), (d.Text("hi"),)),
-    (d.Assistant([d.Thinking("hm"), CALL, d.Text("hi")]), (d.Thinking("hm"), CALL, d.Text("hi"))),
-    (d.Assistant("hi", tool_calls=[CALL]), (d.Text("hi"), CALL)),
-    (d.Assistant(tool_calls=[CALL]), (CALL,)),
-    (d.Assistant(None, tool_calls=None), ()),
-    (d.Assistant((d.Text("a"), CALL), tool_calls=(CALL,)), (d.Text("a"), CALL, CALL)),
-]
-
-
-@pytest.mark.parametrize(("message", "content"), FORMS)
-def test_assistant_message_accepts_every_form_of_content(
-    message: d.Assistant, content: tuple[AssistantBlock, ...]
-) -> None:
-    assert message.content == content
-    assert type(message.content) is tuple
-
 
 def test_text_and_thinking_of_a_message_are_joined_without_separator() -> None:
     message = d.Assistant([d.Thinking("a"), d.Text("b"), CALL, d.Thinking("c"), d.Text("d"), CALL])
@@ -181,11 +162,8 @@ def test_text_and_thinking_of_a_message_are_joined_without_separator() -> None:
 def test_omitted_json_fields_have_defaults() -> None:
     assert d.ToolResult("i", "r").is_error is False
     assert (d.Tool("t").description, d.Document(d.Url("u")).media_type) == ("", "application/pdf")
-    assert (d.Continuity().replayable, d.Request([]).stream, d.Request([]).tool_choice) == (
-        True,
-        False,
-        None,
-    )
+    expected = (True, False, None)
+    assert (d.Continuity().replayable, d.Request([]).stream, d.Request([]).tool_choice) == expected
 
 
 @pytest.mark.parametrize("kind", [d.User, lambda content: d.ToolResult("i", content)])
@@ -304,11 +282,8 @@ def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:
     tool = d.Tool.from_function(function)
-    assert (tool.name, tool.description, list(tool.parameters["properties"])) == (
-        name,
-        description,
-        parameters,
-    )
+    expected = (name, description, parameters)
+    assert (tool.name, tool.description, list(tool.parameters["properties"])) == expected
     if "city" in parameters:
         assert tool.parameters["properties"]["city"] == {"type": "string", "description": "a city"}
         assert tool.parameters["required"] == ["city"]
@@ -382,12 +357,9 @@ PROPERTIES = {
 @pytest.mark.parametrize("model", [Place, PlaceData])
 def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
     schema = {
-        "title": model.__name__,
-        "description": "A place: its city and its zip code.",
-        "type": "object",
-        "properties": PROPERTIES,
-        "required": ["city"],
-    }
+        "title": model.__name__, "description": "A place: its city and its zip code.",
+        "type": "object", "properties": PROPERTIES, "required": ["city"],
+    }  # fmt: skip
     assert d.Tool.from_model(model) == d.Tool(
         model.__name__, "A place: its city and its zip code.", schema
     )
@@ -395,11 +367,9 @@ def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
 
 def test_tool_is_made_from_a_typed_dict() -> None:
     schema = {
-        "title": "PlaceDict",
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
+        "title": "PlaceDict", "type": "object", "properties": {"city": {"type": "string"}},
         "required": ["city"],
-    }
+    }  # fmt: skip
     assert d.Tool.from_model(PlaceDict, name="place", description="Where.") == d.Tool(
         "place", "Where.", schema
     )
@@ -421,9 +391,7 @@ class Leg(BaseModel):
 
 
 def namesake(**fields: Any) -> Any:
-    """Create another model named Leg; the type of its field ``to`` is another model named
-    PlaceModel.
-    """
+    """Create another model Leg, whose field ``to`` is another model PlaceModel."""
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 
@@ -451,11 +419,8 @@ def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
     go.__annotations__ |= {"place": PlaceModel, "leg": Annotated[Leg, "the first"]}
     schema = d.Tool.from_function(go).parameters
     assert schema["required"] == []
-    assert schema["properties"]["leg"] == {
-        "$ref": "#/$defs/Leg",
-        "description": "the first",
-        "default": None,
-    }
+    expected = {"$ref": "#/$defs/Leg", "description": "the first", "default": None}
+    assert schema["properties"]["leg"] == expected
 
 
 def test_pydantic_models_with_the_same_name_keep_their_definitions() -> None:

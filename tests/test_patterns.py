@@ -25,9 +25,7 @@ def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
 
 
 def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
-    """The search for regular expressions cannot find those that are compiled at run time, so the
-    functions that compile them are listed here.
-    """
+    """The search cannot find what is compiled at run time, so these functions are listed."""
     assert find_made() == {
         "config.py:_loader",  # regexes for YAML scalars; the search reads them from the loader
         "permission.py:_compile_text",  # a pattern that the operator writes after "re:"

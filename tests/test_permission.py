@@ -78,9 +78,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("rule", "proposal", "expected"), MATCHES)
-def test_permission_rule_matches_the_right_tool_calls(
-    rule: Rule, proposal: Proposal, expected: bool
-) -> None:
+def test_rule_matches_the_right_calls(rule: Rule, proposal: Proposal, expected: bool) -> None:
     assert rule.matches(proposal) is expected
 
 
@@ -111,19 +109,15 @@ rules = st.builds(
     Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.none(), paths
 )
 proposals = st.builds(
-    Proposal,
-    st.sampled_from(["bash", "edit", "look"]),
-    st.just({}),
+    Proposal, st.sampled_from(["bash", "edit", "look"]), st.just({}),
     st.sampled_from(["none", "read", "write", "execute", "network"]),
     st.lists(st.sampled_from(["src/a", ".git/x", "b"]), max_size=2).map(tuple),
-)
+)  # fmt: skip
 STRICTNESS = ("allow", "ask", "deny")
 
 
 @given(st.lists(rules, max_size=4), rules, proposals)
-def test_only_allow_rules_can_relax_a_policy(
-    before: list[Rule], more: Rule, proposal: Proposal
-) -> None:
+def test_only_allow_rules_can_relax(before: list[Rule], more: Rule, proposal: Proposal) -> None:
     old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
     if more.action != "allow":
         assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None
@@ -140,14 +134,9 @@ def test_path_rules_that_never_match_are_found() -> None:
         Rule("deny", side_effect=["execute"], path="x/**"),
     ]
     used = [
-        Rule("deny", path="secrets/**"),
-        Rule("deny", "edit_*", path="x"),
-        Rule("deny", "fetch"),
-    ]
+        Rule("deny", path="secrets/**"), Rule("deny", "edit_*", path="x"), Rule("deny", "fetch"),
+    ]  # fmt: skip
     assert Policy([*idle, *used]).find_idle([*tools, fetch]) == idle  # type: ignore[list-item]
-
-
-# --- invalid rules and policies ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,10 +146,8 @@ def test_path_rules_that_never_match_are_found() -> None:
         ({"action": "allow", "side_effect": ["reed"]}, "side_effect: must be of none, read"),
         ({"action": "allow", "tool": "re:("}, "tool: 're:\\(' is not a regular expression"),
         ({"action": "allow", "arguments": {"x": 3}}, "arguments.x: must be text"),
-        (
-            {"action": "allow", "arguments": {"x": "re:["}},
-            "arguments.x: .* is not a regular expression",
-        ),
+        ({"action": "allow", "arguments": {"x": "re:["}},
+         "arguments.x: .* is not a regular expression"),
         ({"action": "deny", "path": "/etc"}, "path: must be a pattern below the workspace"),
         ({"action": "deny", "path": "a/../b"}, "path: must be a pattern below the workspace"),
         ({"action": "deny", "path": ""}, "path: is empty"),
@@ -171,10 +158,8 @@ def test_path_rules_that_never_match_are_found() -> None:
         ({"action": "allow", "arguments": {}}, "arguments: is empty"),
         ({"action": "allow", "arguments": {"command": ""}}, "arguments.command: is empty"),
     ],
-)
-def test_invalid_permission_rule_is_rejected_with_its_field(
-    facts: dict[str, Any], complaint: str
-) -> None:
+)  # fmt: skip
+def test_invalid_rule_is_rejected_with_its_field(facts: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Rule(**facts)
 
@@ -215,19 +200,12 @@ def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
     assert Policy.load(as_json).rules == (Rule("allow", "look"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"), read_table("invalid_rule_file_is_rejected_with_the_line_number")
-)
-def test_invalid_rule_file_is_rejected_with_the_line_number(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+@pytest.mark.parametrize(("text", "complaint"), read_table("invalid_rule_files"))
+def test_invalid_rule_file_is_rejected(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         Policy.load(path)
-
-
-# --- approvals of tool calls -------------------------------------------------------------------
 
 
 async def decide(gate: Gate, proposal: Proposal) -> Decision:
@@ -272,9 +250,7 @@ ANSWERS: list[tuple[Any, bool, str]] = [
 
 
 @pytest.mark.parametrize(("approve", "allowed", "by"), ANSWERS)
-async def test_only_an_explicit_approval_allows_a_tool_call(
-    approve: Any, allowed: bool, by: str
-) -> None:
+async def test_only_an_explicit_approval_allows(approve: Any, allowed: bool, by: str) -> None:
     decision = await decide(Gate(Policy(), approve), bash("ls"))
     assert (decision.allowed, decision.by) == (allowed, by)
 

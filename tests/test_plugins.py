@@ -65,11 +65,9 @@ def test_example_plugin_is_installed_and_used(
         monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
         monkeypatch.setenv("PYTHONPATH", f"{installed}:{ROOT / 'src'}")
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, server.base_url],
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+            [sys.executable, "-c", PROGRAM, server.base_url], capture_output=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
         assert done.stderr == b""
         assert json.loads(done.stdout) == ["Hi", 8000, "local:parrot", "example", "count_words"]
         assert [seen.headers["x-plugin"] for seen in server.requests] == ["dragoman-example"] * 2
@@ -81,20 +79,13 @@ def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
 
 
-def test_plugin_tools_of_every_form_are_loaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_plugin_tools_of_each_form_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "leaving.py").write_text("raise SystemExit(0)")
     offer(
-        monkeypatch,
-        one="json:dumps",
-        many="tests.test_plugins:MANY",
-        wrong="json:__name__",
-        gone="nowhere:x",
-        exits="leaving:x",
-        path="json:../x",
-    )
+        monkeypatch, one="json:dumps", many="tests.test_plugins:MANY", wrong="json:__name__",
+        gone="nowhere:x", exits="leaving:x", path="json:../x",
+    )  # fmt: skip
     assert [each.name for each in plugin_tools(["many"])] == ["shout"]
     for name, problem in (
         ("wrong", "offers str"),
@@ -148,9 +139,7 @@ def test_wire_plugin_that_ends_when_it_is_imported_is_reported(
         Registry.load(file)
 
 
-def test_user_can_interrupt_the_import_of_a_plugin(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_plugin_import_can_be_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow.py").write_text("raise KeyboardInterrupt")
     monkeypatch.setitem(_codecs._places, "slow", "slow:Codec")  # noqa: SLF001 - undone after

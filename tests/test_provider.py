@@ -1,6 +1,4 @@
-"""The provider on a real socket: streamed and complete calls, cancellation, leaks, structured
-output, secrets.
-"""
+"""The provider on a real socket: calls, cancellation, leaks, structured output, secrets."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ import pytest
 import dragoman as d
 from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
+from tests.rows import read_table
 
 from .listed import Listed
 from .server import Connection, answering, chunk, completion, replying, serve, stream_of
@@ -58,19 +57,14 @@ async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
     d.check_events(events)
     streamed = stream.response
     assert whole.text == "Hello"
-    assert (streamed.message, streamed.finish_reason, streamed.usage) == (
-        whole.message,
-        whole.finish_reason,
-        whole.usage,
-    )
+    expected = (whole.message, whole.finish_reason, whole.usage)
+    assert (streamed.message, streamed.finish_reason, streamed.usage) == expected
     assert whole.latency_ms is not None
     assert whole.latency_ms > 0
     assert whole.raw["choices"][0]["message"]["content"] == "Hello"
     assert len(streamed.raw["chunks"]) == 7
-    assert server.requests[0].json == {
-        "model": "m",
-        "messages": [{"role": "user", "content": "Hi"}],
-    }
+    expected = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert server.requests[0].json == expected
     assert server.requests[1].json["stream_options"] == {"include_usage": True}
 
 
@@ -121,11 +115,9 @@ async def test_arguments_of_a_call_are_not_mutated() -> None:
         {"role": "user", "content": [{"type": "text", "text": "T"}]},
     ]
     tools = [
-        {
-            "type": "function",
-            "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
-        }
-    ]
+        {"type": "function",
+         "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}},
+    ]  # fmt: skip
     config = {"temperature": 0.5, "stop_sequences": ["x"], "extras": {"stop": ["y"]}}
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = (messages, tools, config, schema, {"type": "tool", "name": "f"})
@@ -175,10 +167,8 @@ async def test_structured_output_can_be_of_a_recursive_type() -> None:
     response = await model.complete("Hi", response_schema=Delta)
     assert response.parsed == Delta(arms=[Delta()])
     sent = json.loads(transport.requests[0].body)["response_format"]["json_schema"]["schema"]
-    assert (sent["type"], sent["properties"]["arms"]["items"]) == (
-        "object",
-        {"$ref": "#/$defs/Delta"},
-    )
+    expected = ("object", {"$ref": "#/$defs/Delta"})
+    assert (sent["type"], sent["properties"]["arms"]["items"]) == expected
 
 
 async def test_structured_value_that_matches_the_schema_but_not_the_type_raises() -> None:
@@ -216,11 +206,8 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
         stream = model.stream("Hi")
         _ = [event async for event in stream]
         assert stream.response.text == text
-    assert [b"stream_options" in request.body for request in transport.requests] == [
-        True,
-        False,
-        False,
-    ]
+    expected = [True, False, False]
+    assert [b"stream_options" in request.body for request in transport.requests] == expected
 
 
 # --- requests that are rejected before they are sent -------------------------------------------
@@ -360,12 +347,8 @@ async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> No
 
 @pytest.mark.parametrize("first", ["call", "task"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_cancelled_task_propagates_even_if_the_call_is_cancelled(
-    stream: bool, first: str
-) -> None:
-    """If both the call and its task are cancelled, the task raises ``CancelledError``, so that a
-    timeout around the task takes effect.
-    """
+async def test_cancelled_task_propagates_with_its_call(stream: bool, first: str) -> None:
+    """The task raises ``CancelledError``, so that a timeout around it takes effect."""
     async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         if stream:
             task = asyncio.ensure_future(_drain(model.stream("Hi", [CITY], request_id="r")))
@@ -535,11 +518,9 @@ async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
 )
 async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
     arguments = {
-        "password": "hunter2hunter2",
-        "more": [{"words": ["in a list of words"]}],
-        "n": 5,
+        "password": "hunter2hunter2", "more": [{"words": ["in a list of words"]}], "n": 5,
         "unit": "metric",
-    }
+    }  # fmt: skip
     call = d.Assistant(
         [d.Thinking("my thought of it")], tool_calls=[d.ToolCall("c1", "f", arguments)]
     )
@@ -630,16 +611,7 @@ async def test_event_stream_without_an_end_raises_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        ({"base_url": "ftp://x"}, "http"),
-        ({"base_url": "http://user:pw@x"}, "credentials"),
-        ({"base_url": "http://x", "wire": "morse"}, "unknown wire"),
-        ({"base_url": "http://x", "quirks": {"nonsense": 1}}, "quirks"),
-        ({"base_url": "http://x", "capabilities": {"flies": True}}, "unknown name"),
-        ({"base_url": "http://x", "timeouts": {"lunch": 1}}, "unknown name"),
-        ({"base_url": "http://x", "timeouts": -1}, "positive"),
-        ({"base_url": "http://x", "on_loss": "shrug"}, "on_loss"),
-    ],
+    read_table("invalid_connect_settings"),
 )
 def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):

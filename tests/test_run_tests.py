@@ -85,9 +85,7 @@ def test_silent_tests_print_their_stacks(
     assert f'File "{file}", line 5 in test_silent' in capsys.readouterr().out
 
 
-def test_step_that_exits_with_an_error_fails_and_its_output_is_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_step_that_fails_is_shown_with_its_output(capsys: pytest.CaptureFixture[str]) -> None:
     parts = [
         Part("good", sys.executable, "-c", ""),
         Part("bad", sys.executable, "-c", "print('the reason'); raise SystemExit(3)"),
@@ -117,11 +115,9 @@ def test_interrupt_stops_all_processes(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     runner = subprocess.Popen(
-        [sys.executable, "-c", RUNNER, CHILD, str(fifo)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", RUNNER, CHILD, str(fifo)], cwd=ROOT, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )
+    )  # fmt: skip
     with fifo.open("rb", 0) as pipe:
         began = b""
         while len(began) < 2:

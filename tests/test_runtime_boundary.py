@@ -77,9 +77,6 @@ async def collect(model: d.Provider, messages: Any, **settings: Any) -> list[Mod
     return [event async for event in d.to_model_events(model.stream(messages, TOOLS, **settings))]
 
 
-# --- the six rules of the runtime boundary -----------------------------------------------------
-
-
 async def test_normalizes_provider_tool_calls_into_intents() -> None:
     model, _ = provider(WHOLE_CALL)
     events = await collect(model, "fix the tests")
@@ -123,20 +120,14 @@ async def test_does_not_execute_tools() -> None:
 
 async def test_assembles_streamed_deltas_before_proposing_intent() -> None:
     model, _ = provider(
-        stream_of(
-            chunk(call_delta("call_1", "bash", '{"command": ')),
-            chunk(call_delta(None, None, '"npm test"}')),
-            chunk({}, "tool_calls"),
-        )
-    )
+        stream_of(chunk(call_delta("call_1", "bash", '{"command": ')),
+            chunk(call_delta(None, None, '"npm test"}')), chunk({}, "tool_calls")),
+    )  # fmt: skip
     events = await collect(model, "fix the tests")
     assert [event.type for event in events] == [
-        "model.started",
-        "tool_intent.delta",
-        "tool_intent.delta",
-        "tool_intent.proposed",
+        "model.started", "tool_intent.delta", "tool_intent.delta", "tool_intent.proposed",
         "model.finished",
-    ]
+    ]  # fmt: skip
 
 
 async def test_maps_provider_errors_without_creating_tool_observations() -> None:
@@ -178,21 +169,14 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
     [request] = transport.requests
     sent = json.loads(request.body)
     assert sent["messages"][-1] == {
-        "role": "tool",
-        "tool_call_id": "call_1",
-        "content": "npm test failed with exit code 1",
-    }
+        "role": "tool", "tool_call_id": "call_1", "content": "npm test failed with exit code 1",
+    }  # fmt: skip
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["bash", "ping"]
     assert executions == []
 
 
-# --- consequences of the six rules -------------------------------------------------------------
-
-
 def shape(events: list[ModelEvent]) -> list[Any]:
-    """Return the type and the text of each event. Ids are omitted, because they differ in each
-    run.
-    """
+    """Return the type and the text of each event; ids differ in each run."""
     return [
         (event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None))
         for event in events

@@ -55,9 +55,7 @@ async def test_running_reply_is_awaited_at_the_end() -> None:
     writer.close()
 
 
-async def test_server_of_the_caller_keeps_its_access_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_server_of_a_caller_keeps_its_log(caplog: pytest.LogCaptureFixture) -> None:
     access = logging.getLogger("uvicorn.access")
     before = (access.propagate, list(access.handlers))
     with caplog.at_level(logging.DEBUG):

@@ -41,35 +41,18 @@ def travel(
 def test_constraints_of_pydantic_fields_are_kept_in_the_schema() -> None:
     schema = Tool.from_function(travel).parameters
     properties = schema["properties"]
-    assert properties["days"] == {
-        "type": "integer",
-        "minimum": 0,
-        "maximum": 30,
-        "description": "for how long",
-    }
-    assert properties["code"] == {
-        "type": "string",
-        "pattern": "^[A-Z]{2}$",
-        "description": "a country",
-    }
+    expected = {"type": "integer", "minimum": 0, "maximum": 30, "description": "for how long"}
+    assert properties["days"] == expected
+    expected = {"type": "string", "pattern": "^[A-Z]{2}$", "description": "a country"}
+    assert properties["code"] == expected
     assert properties["stops"]["items"] == {"type": "integer", "exclusiveMinimum": 0}
-    assert (properties["places"]["maxItems"], properties["places"]["items"]) == (
-        3,
-        {"$ref": "#/$defs/Place"},
-    )
-    assert properties["speed"] == {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "description": "km/h",
-        "default": 50.0,
-    }
+    expected = (3, {"$ref": "#/$defs/Place"})
+    assert (properties["places"]["maxItems"], properties["places"]["items"]) == expected
+    expected = {"type": "number", "exclusiveMinimum": 0, "description": "km/h", "default": 50.0}
+    assert properties["speed"] == expected
     assert properties["name"] == {"type": "string", "minLength": 1}
-    assert properties["plain"] == {
-        "type": "integer",
-        "minimum": 1,
-        "description": "plain",
-        "default": 1,
-    }
+    expected = {"type": "integer", "minimum": 1, "description": "plain", "default": 1}
+    assert properties["plain"] == expected
     assert schema["required"] == ["days", "code", "stops", "places", "name"]
     assert schema["$defs"]["Place"]["properties"].keys() == {"city"}
     assert set(field_defaults(travel)) == {"speed", "tags", "name"}
@@ -88,9 +71,7 @@ async def test_tool_function_with_pydantic_fields_gets_instances_and_defaults() 
     ).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
 
 
-def test_pydantic_fields_are_ignored_if_pydantic_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pydantic_fields_are_ignored_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
     def go(days: Annotated[int, Field(ge=0)]) -> None: ...
 
     go.__annotations__["days"] = Annotated[int, Field(ge=0)]
@@ -156,7 +137,7 @@ def test_three_docstring_styles_are_parsed(style: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "names", "description", "found"),
-    read_table("docstrings_are_split_into_description_and_parameters"),
+    read_table("docstrings"),
 )
 def test_docstrings_are_split_into_description_and_parameters(
     text: str, names: list[str], description: str, found: dict[str, str]
@@ -177,10 +158,8 @@ def test_docstrings_describe_parameters_unless_annotations_do() -> None:
         """
 
     go.__annotations__ = {
-        "city": str,
-        "days": Annotated[int, "length of the stay"],
-        "place": Place | None,
-    }
+        "city": str, "days": Annotated[int, "length of the stay"], "place": Place | None,
+    }  # fmt: skip
     tool = Tool.from_function(go)
     properties: dict[str, Any] = tool.parameters["properties"]
     assert tool.description == "Travel to a city."

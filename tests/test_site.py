@@ -1,6 +1,4 @@
-"""The documentation site: every page is in it, and in the exhaustive run it is built, looked at and
-searched in a browser.
-"""
+"""The documentation site: it has every page; the exhaustive run builds and searches it."""
 
 import functools
 import http.server
@@ -55,13 +53,9 @@ def build(folder: Path) -> Path:
         settings.replace('paths = ["src"]', f'paths = ["{ROOT / "src"}"]')
     )
     done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, capture_output=True,
+        text=True, check=False, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "site"
 
@@ -105,9 +99,6 @@ def test_docstrings_on_reference_pages_have_no_tables_of_restructured_text(modul
         # only what is written in this package: values have the docstrings of their class
         text = each.__doc__ if callable(each) or each is loaded else None
         assert "====" not in (text or ""), f"{each}: {text}"
-
-
-# --- the documentation site in a browser -------------------------------------------------------
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -194,9 +185,7 @@ FOCUSED = """() => { let at = document.activeElement;
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("query", "page"), SEARCHES.items())
-def test_search_box_lists_the_right_page_first(
-    address: str, browser: Any, query: str, page: str
-) -> None:
+def test_search_lists_the_right_page(address: str, browser: Any, query: str, page: str) -> None:
     opened = browser.new_page(viewport={"width": 1400, "height": 900})
     opened.set_default_timeout(1000 * PATIENCE)
     try:

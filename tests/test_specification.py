@@ -54,8 +54,6 @@ def frames(*chunks: dict[str, Any]) -> bytes:
     return b"".join([b"data: %s\n\n" % json.dumps(each).encode() for each in chunks]) + DONE
 
 
-# --- valid requests ----------------------------------------------------------------------------
-
 HI = d.User("hi")
 
 
@@ -68,9 +66,6 @@ async def test_empty_text_with_a_signature_may_be_sent_back() -> None:
     assert (await model.complete([HI, signed, HI])).text == "ok"
     sent = json.loads(transport.requests[0].body)["contents"][1]["parts"]
     assert sent == [{"text": "", "thoughtSignature": "c2ln"}]
-
-
-# --- tool call ids -----------------------------------------------------------------------------
 
 
 async def test_tool_call_ids_of_any_length_are_sent_back_unchanged() -> None:
@@ -87,9 +82,6 @@ async def test_tool_call_ids_of_any_length_are_sent_back_unchanged() -> None:
 def test_tool_call_id_limits_depend_on_the_vendor() -> None:
     for vendor in ("openai", "azure"):
         assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
-
-
-# --- choices of a reply ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,9 +103,7 @@ async def test_choice_with_index_0_is_read(choices: list[Any]) -> None:
     ("extras", "indices", "text"),
     [({}, [1, 1], "ab"), ({"n": 2}, [1, 0], "b"), ({}, [None, None], "ab")],
 )
-async def test_choices_of_a_stream_are_selected_by_index(
-    extras: Any, indices: list[Any], text: str
-) -> None:
+async def test_stream_choices_have_an_index(extras: Any, indices: list[Any], text: str) -> None:
     chunks = [
         {"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": "stop"}]}
         for index, piece in zip(indices, "ab", strict=True)
@@ -123,9 +113,6 @@ async def test_choices_of_a_stream_are_selected_by_index(
     async for _ in stream:
         pass
     assert stream.response.text == text
-
-
-# --- invalid tool calls -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,8 +136,6 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
     assert reply.raw == body
 
 
-# --- tool arguments that are null --------------------------------------------------------------
-
 NULLS: dict[str, Any] = dict(read_table("nulls"))
 
 
@@ -160,9 +145,6 @@ async def test_null_tool_arguments_mean_no_arguments(wire: str) -> None:
     reply = await model.complete("hi", [d.Tool("f", "", EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
-
-
-# --- bodies and classes of errors --------------------------------------------------------------
 
 
 async def refusal(status: int, body: Any, **settings: Any) -> d.ProviderError:
@@ -256,8 +238,6 @@ async def test_payment_required_is_a_billing_error(wire: str, message: str) -> N
     assert found == ("provider_authentication", "auth", "quota", False)
 
 
-# --- readiness of vendors and models -----------------------------------------------------------
-
 LISTED = {"data": [{"id": "m"}]}
 
 
@@ -295,9 +275,6 @@ async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
     await model.ready()
 
 
-# --- hints -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wire", ["ollama", "bedrock", "gemini", "anthropic"])
 @pytest.mark.parametrize("hint", [True, False])
 async def test_hint_that_a_wire_lacks_is_not_an_error_if_losses_are(wire: str, hint: bool) -> None:
@@ -313,9 +290,6 @@ async def test_hint_that_a_wire_lacks_is_not_an_error_if_losses_are(wire: str, h
     with pytest.raises(expected):
         await model.complete([d.User([image]), *([] if hint else thinking)], max_tokens=5)
     assert len(transport.requests) == (1 if hint else 0)
-
-
-# --- readiness ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", ["openai", "responses"])

@@ -19,9 +19,7 @@ def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
 
 
 def cuts(body: bytes) -> Iterable[list[bytes]]:
-    """Yield several ways to split a body: not at all, in two parts at the first offsets, byte by
-    byte, and with empty reads between the bytes.
-    """
+    """Yield a body whole, in two parts, byte by byte, and with empty reads between."""
     yield [body]
     yield from ([body[:at], body[at:]] for at in range(1, min(len(body), 200)))
     yield [body[at : at + 1] for at in range(len(body))]
@@ -65,13 +63,8 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
     assert decoder.end() == []
 
 
-# --- comparison with the specification ---------------------------------------------------------
-
-
 def reference(body: str) -> list[Frame]:
-    """Parse a complete text by the algorithm of the specification, with a blank line added at the
-    end.
-    """
+    """Parse a text by the algorithm of the specification, with a blank line at the end."""
     frames: list[Frame] = []
     offset = 0
     if body.startswith("\ufeff"):
@@ -86,12 +79,9 @@ def reference(body: str) -> list[Frame]:
         if line == "":
             if data != "":
                 frame = Frame(
-                    data[:-1].encode(),
-                    event.encode() or b"message",
-                    first,
-                    last_id.encode(),
+                    data[:-1].encode(), event.encode() or b"message", first, last_id.encode(),
                     retry,
-                )
+                )  # fmt: skip
                 frames.append(frame)
             data, event = "", ""
         elif line[0] != ":":
@@ -131,8 +121,6 @@ def test_decoder_matches_the_specification(body: str, data: st.DataObject) -> No
     assert decode([encoded[at : at + 1] for at in range(len(encoded))]) == reference(body)
 
 
-# --- size limits of events ---------------------------------------------------------------------
-
 BOUNDED = {
     "a data line": (b"data: " + b"x" * 14 + b"\n\n", 20),
     "a comment": (b":" + b"x" * 19 + b"\n\n", 20),
@@ -171,17 +159,12 @@ def test_frames_are_immutable() -> None:
 
 
 def test_long_line_in_small_reads_takes_linear_time() -> None:
-    """A line of one megabyte arrives in reads of 64 bytes; joining at each read would copy 8
-    GB.
-    """
+    """A megabyte arrives in reads of 64 bytes; joining at each read would copy 8 GB."""
     body = b"data: " + b"x" * 1_000_000 + b"\n\n"
     with cpu.spending() as spent:
         [frame] = decode([body[at : at + 64] for at in range(0, len(body), 64)])
     assert spent.units < 2 * cpu.QUARTER_SECOND
     assert frame == Frame(b"x" * 1_000_000)
-
-
-# --- splitting JSON lines ----------------------------------------------------------------------
 
 
 def decode_lines(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:

@@ -20,9 +20,6 @@ SBOM = runpy.run_path(str(ROOT / "scripts/sbom.py"))
 LOCKS = [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))]
 
 
-# --- lock files of the dependencies ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("override", "day"),
     [("", "2026-11-08"), ("2026-11-14", "2026-11-14"), ("2027-01-01", "2027-01-01")],
@@ -33,11 +30,9 @@ def test_lock_script_uses_releases_at_least_a_week_old_by_default(override: str,
 
 def test_lock_script_rejects_an_invalid_date() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/lock.py"],
-        env={"LOCK_BEFORE": "now; rm"},
-        capture_output=True,
-        text=True,
-    )
+        [sys.executable, ROOT / "scripts/lock.py"], env={"LOCK_BEFORE": "now; rm"},
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert "LOCK_BEFORE must be a day" in done.stderr
 
@@ -45,11 +40,9 @@ def test_lock_script_rejects_an_invalid_date() -> None:
 def test_every_lock_file_is_made_with_hashes_and_the_release_date_limit() -> None:
     commands = LOCK["commands"]("2026-11-08")
     assert [command[-1] for command in commands] == [
-        "requirements/dev.lock",
-        "requirements/chat.lock",
-        "requirements/image.lock",
+        "requirements/dev.lock", "requirements/chat.lock", "requirements/image.lock",
         "requirements/installer.lock",
-    ]
+    ]  # fmt: skip
     assert {path.name for path in ROOT.glob("requirements/*.lock")} == {
         Path(each[-1]).name for each in commands
     }
@@ -72,9 +65,6 @@ def test_every_locked_package_is_pinned_and_hashed() -> None:
             assert re.match(r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==\S+", entry), entry[:100]
             assert "--hash=sha256:" in entry, entry[:100]
             assert "://" not in entry, "an index or a URL is named"
-
-
-# --- software bill of materials ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +135,7 @@ def test_bill_of_materials_is_deterministic(bill: Any, tmp_path: Path) -> None:
         ("Summary: no licence", []),
     ],
 )  # fmt: skip
-def test_licences_are_read_from_package_metadata(
-    fields: str, licenses: list[Any], tmp_path: Path
-) -> None:
+def test_licences_are_read_from_files(fields: str, licenses: list[Any], tmp_path: Path) -> None:
     folder = tmp_path / "x-1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: x\nVersion: 1\n{fields}\n")

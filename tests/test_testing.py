@@ -35,9 +35,7 @@ def create(host: str, port: int) -> None:
 
 @pytest.mark.parametrize(("host", "port"), FAR)
 @pytest.mark.parametrize("reach", [try_connect, send_datagram])
-def test_error_names_the_forbidden_remote_address(
-    host: str, port: int, reach: Callable[[str, int], None]
-) -> None:
+def test_error_names_the_address(host: str, port: int, reach: Callable[[str, int], None]) -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=f"{host}:{port}"):
         reach(host, port)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import read_table
 from tests.server import Connection, serve
 from tests.waiting import settle, virtual_time
 
@@ -90,8 +91,6 @@ async def test_settle_returns_when_every_task_waits() -> None:
     assert len(steps) == 100
     task.cancel()
 
-
-# --- the list of waits --------------------------------------------------------------------------
 
 TESTS = Path(__file__).parent
 TABLE = TESTS / "waits.txt"
@@ -238,31 +237,7 @@ def test_tests_wait_only_as_the_table_says() -> None:
 
 @pytest.mark.parametrize(
     ("source", "count"),
-    [
-        ("import asyncio\nasync def f():\n  async with asyncio.timeout(5): pass", 1),
-        ("import asyncio\nasync def f(): await asyncio.wait_for(g(), 5)", 1),
-        ("from asyncio import wait_for as w\nasync def f(): await w(g(), 5)", 1),
-        ("import asyncio\nasync def f(): await asyncio.sleep(0.1)", 1),
-        ("import asyncio\nasync def f(): await asyncio.sleep(0)", 0),
-        ("import asyncio\nasync def f(x): await asyncio.sleep(x)", 1),
-        ("import time as t\nt.sleep(1); t.monotonic()", 2),
-        ("from time import monotonic\nf(clock=monotonic)", 1),
-        ("Timeouts(total=0.5, idle=3); t.Timeouts(1); Invoice(total=5)", 2),
-        ("import threading\nthreading.Timer(0.1, f)", 1),
-        ("Timeouts(total=None, idle=PATIENCE)", 0),
-        ("connect(timeouts={'idle': 3}); connect(timeouts=0.5)", 2),
-        ("run(timeout=2 * 60); run(start_timeout=3)", 2),
-        ("run(timeout=True)", 0),
-        ("thread.join(); thread.join(5); event.wait(-1); ', '.join(x)", 2),
-        ("import asyncio\nasync def f():\n with virtual_time(): await asyncio.sleep(9)", 0),
-        ("@usefixtures('virtual_time')\nasync def f(): run(timeout=9)", 0),
-        ("pytestmark = usefixtures('virtual_time')\nasync def f(): run(timeout=9)", 0),
-        (
-            "import asyncio\nasync def f():\n with virtual_time(): pass\n"
-            "async def g(): await asyncio.sleep(9)",
-            1,
-        ),
-    ],
+    read_table("waits_in_source"),
 )
 def test_waits_are_found_in_source(source: str, count: int) -> None:
     assert len(find_waits(source)) == count

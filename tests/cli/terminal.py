@@ -64,9 +64,7 @@ class Terminal:
         os.write(self._own, keys.encode())
 
     def see(self, text: str, seconds: float = PATIENCE) -> str:
-        """Wait until a text appears in the unread output; return the unread output up to the end
-        of the text.
-        """
+        """Wait for a text in the unread output; return the output up to its end."""
         end = time.monotonic() + seconds
         while (found := self._text().find(text, self._at)) < 0:
             left = end - time.monotonic()

@@ -189,9 +189,7 @@ ANSWERS: dict[str, tuple[list[str], dict[str, Any] | None, str, int]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_permission_questions_have_the_answers_of_the_terminal(
-    name: str, folder: Path
-) -> None:
+async def test_permission_questions_have_the_terminals_answers(name: str, folder: Path) -> None:
     answers, form, after, asked = ANSWERS[name]
     again = propose(call("edit_file", path="a.txt", old="two", new="three"))
     editor, log = Editor(*answers, form=form), MemoryLog()
@@ -408,9 +406,7 @@ async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Pa
         assert "Hi." in str(provider.requests[-1].messages)
 
 
-async def test_mcp_servers_of_the_editor_need_an_extra(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_mcp_servers_need_an_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = schema.McpServerStdio(name="tracker", command=sys.executable, args=[], env=[])
     monkeypatch.setitem(sys.modules, "mcp", None)
     async with serving(Editor(), Listed()) as connection:

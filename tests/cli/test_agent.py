@@ -1,6 +1,4 @@
-"""``dragoman agent`` against a real server, with real files, with piped input and at a
-terminal.
-"""
+"""``dragoman agent`` against a real server, with piped input and at a terminal."""
 
 import json
 import os
@@ -28,9 +26,7 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 class Scripted:
-    """A server that answers each request with the next scripted answer: a text, and tool calls as
-    (tool, arguments).
-    """
+    """A server that answers with the next text, and tool calls as (tool, arguments)."""
 
     def __init__(self, *answers: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
         self._answers = list(answers)
@@ -177,9 +173,7 @@ def test_permission_rules_are_read_from_the_command_line(server: Server, workspa
     assert (workspace / "a.txt").read_text() == "two\n"
 
 
-def test_permission_rules_that_never_match_are_refused_at_the_start(
-    server: Server, workspace: Path
-) -> None:
+def test_permission_rules_that_never_match_are_refused(server: Server, workspace: Path) -> None:
     rules = ("bash", "edit_file:x/**")
     given = [word for rule in rules for word in ("--deny", rule)]
     assert run(server, workspace, *given).exit_code == 0
@@ -189,9 +183,7 @@ def test_permission_rules_that_never_match_are_refused_at_the_start(
     assert "allowed" not in result.stdout
 
 
-def test_tools_with_invalid_names_are_reported_at_the_start(
-    server: Server, workspace: Path
-) -> None:
+def test_tools_with_invalid_names_are_reported(server: Server, workspace: Path) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
     program = Path(__file__).parent.parent / "attacks" / "evil_mcp.py"
     result = run(server, workspace, "--mcp", f"{sys.executable} {program} names")
@@ -231,9 +223,7 @@ def test_changed_tools_of_an_mcp_server_are_omitted_until_accepted(workspace: Pa
          "name the origin it is for; there are 2"),
     ],
 )  # fmt: skip
-def test_invalid_header_options_are_rejected(
-    workspace: Path, options: list[str], complaint: str
-) -> None:
+def test_invalid_headers_are_rejected(workspace: Path, options: list[str], complaint: str) -> None:
     with Background(Scripted(("So.", []))) as server:
         result = run(
             server, workspace, "--mcp", "https://a.example/mcp", *options, MCP_KEY="k-secret-value"
@@ -243,9 +233,7 @@ def test_invalid_header_options_are_rejected(
     assert "k-secret-value" not in result.output
 
 
-def test_headers_for_an_mcp_server_are_sent_to_its_origin_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mcp_headers_are_sent_to_their_origin_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", "key-a")
     monkeypatch.setenv("B", "key-b")
     urls = ["https://a.example/mcp", "https://b.example:8443/x?y"]
@@ -259,11 +247,16 @@ def test_headers_for_an_mcp_server_are_sent_to_its_origin_only(
     }
 
 
-@pytest.mark.parametrize("allowing", [["--allow", "write"], ["--yes"]], ids=" ".join)
-@pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
-def test_git_folder_cannot_be_written_even_if_writing_is_allowed(
-    workspace: Path, path: str, allowing: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("path", "allowing"),
+    [
+        (".git", ["--allow", "write"]),
+        ("sub/.git", ["--yes"]),
+        (".GIT/config", ["--yes"]),
+        ("sub/.Git/hooks/pre-commit", ["--allow", "write"]),
+    ],
+)
+def test_git_folder_cannot_be_written(workspace: Path, path: str, allowing: list[str]) -> None:
     edit = ("edit_file", {"path": path, "old": "", "new": "x"})
     result = run_script(workspace, ("", [edit]), ("So.", []), more=allowing)
     assert "denied  edit_file, by rule: version control is not written" in result.stdout, (
@@ -284,29 +277,22 @@ def test_approval_answers_are_read_from_standard_input(server: Server, workspace
     result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
     assert result.exit_code == 0
     granted = payloads(workspace, "permission.granted")
-    assert [(grant.tool_name, grant.by, grant.scope) for grant in granted] == [
-        ("read_file", "user", "session"),
-        ("bash", "user", "once"),
-    ]
+    expected = [("read_file", "user", "session"), ("bash", "user", "once")]
+    assert [(grant.tool_name, grant.by, grant.scope) for grant in granted] == expected
     assert "   denied  edit_file, by user: looks wrong to me" in result.stdout
     # The whole diff is shown before the question.
     assert "           - one\n           + two" in result.stdout
     assert "allow? [y]es" in result.stderr
 
 
-def test_approval_answer_may_change_the_input_or_allow_a_path_or_prefix(
-    server: Server, workspace: Path
-) -> None:
+def test_approval_may_change_the_input_or_allow_a_path(server: Server, workspace: Path) -> None:
     answers = 'p\ne {"path": "a.txt", "old": "one", "new": "three"}\nc cat\n'
     result = run(server, workspace, "--ask", given=answers)
     assert result.exit_code == 0, result.output
     assert (workspace / "a.txt").read_text() == "three\n"
     granted = payloads(workspace, "permission.granted")
-    assert [(grant.scope, grant.prefix) for grant in granted] == [
-        ("path", None),
-        ("once", None),
-        ("prefix", "cat"),
-    ]
+    expected = [("path", None), ("once", None), ("prefix", "cat")]
+    assert [(grant.scope, grant.prefix) for grant in granted] == expected
     assert granted[1].input == {"path": "a.txt", "old": "one", "new": "three"}
     assert "always this [p]ath" in result.stderr
     assert "always [c]ommands with 'cat'" in result.stderr
@@ -316,9 +302,7 @@ def test_approval_answer_may_change_the_input_or_allow_a_path_or_prefix(
 @pytest.mark.parametrize(
     "answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"]
 )
-def test_approval_answer_in_free_text_is_a_denial_with_a_reason(
-    server: Server, workspace: Path, answer: str
-) -> None:
+def test_answer_in_free_text_denies(server: Server, workspace: Path, answer: str) -> None:
     run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
     denied = payloads(workspace, "permission.denied")
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
@@ -454,9 +438,7 @@ def test_approval_is_requested_at_the_terminal(server: Server, workspace: Path) 
     assert "\x1b[32m           +two" in terminal.raw  # the diff is coloured in the result
 
 
-def test_interrupt_during_an_approval_question_is_recorded(
-    server: Server, workspace: Path
-) -> None:
+def test_interrupt_during_a_question_is_recorded(server: Server, workspace: Path) -> None:
     with Terminal(*words(server, workspace), columns=120) as terminal:
         terminal.see("or why not: ")
         os.kill(terminal.process.pid, signal.SIGINT)
@@ -599,9 +581,7 @@ def test_default_model_is_read_from_the_settings(settings: Path, workspace: Path
 
 
 def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
-    """The task reads a file in forty turns with a context window of 16,000 tokens, which suffices
-    because the agent omits old tool results by default.
-    """
+    """Forty results fit, because the agent omits old tool results by default."""
     (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
     reads = [("", [("read_file", {"path": "long.txt"})])] * 40
     config = workspace.parent / "models.yaml"

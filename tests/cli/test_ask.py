@@ -97,9 +97,7 @@ def test_ask_command_uses_the_default_model(
 
 
 @pytest.mark.parametrize("word", ["uno", "openai:gpt-5", "gpt-5", "local"])
-def test_model_without_a_prompt_is_a_usage_error(
-    word: str, tmp_path: Path, server: Background
-) -> None:
+def test_model_without_prompt_is_an_error(word: str, tmp_path: Path, server: Background) -> None:
     result = run(
         word, given="", DRAGOMAN_CONFIG=configure(tmp_path, server), DRAGOMAN_MODEL="mine:one"
     )
@@ -130,9 +128,7 @@ def test_settings_given_as_options_are_sent(server: Background) -> None:
         (["-a", sys.executable], "is not an image, a PDF or UTF-8 text"),
     ],
 )
-def test_invalid_settings_are_usage_errors(
-    words: list[str], complaint: str, server: Background
-) -> None:
+def test_invalid_settings_are_errors(words: list[str], complaint: str, server: Background) -> None:
     result = run("m", "Hi", "--base-url", server.base_url, *words)
     assert result.exit_code == 2
     assert complaint in result.stderr

@@ -71,9 +71,7 @@ async def hang(connection: Connection, text: str = "First half") -> None:
 
 
 def leave(terminal: Terminal) -> None:
-    """Press Ctrl-D until the program ends. Between two prompts the terminal consumes the key, so
-    pressing it once may not be enough.
-    """
+    """Press Ctrl-D until the program ends; between two prompts the key is lost."""
 
     def has_ended() -> bool:
         with contextlib.suppress(OSError):
@@ -91,9 +89,6 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
         terminal.see(">")
         yield terminal
         leave(terminal)
-
-
-# --- dragoman chat at a terminal ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,13 +223,8 @@ def test_markdown_is_rendered_while_streaming_and_chat_survives_interrupts() -> 
         terminal.type("\x03")  # Ctrl-C at the prompt does not end the program
         terminal.see(">")
         leave(terminal)
-    assert heard(server)[-1] == [
-        "one",
-        "## A title\n\nSome **bold** words.\n",
-        "slowly",
-        "First half",
-        "three",
-    ]
+    expected = ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
+    assert heard(server)[-1] == expected
 
 
 def test_model_swap_at_a_terminal_shows_losses_and_asks_for_confirmation(tmp_path: Path) -> None:
@@ -281,9 +271,6 @@ def test_output_has_no_colour_if_the_environment_disables_it(variables: dict[str
         assert colours == []
 
 
-# --- dragoman chat without a terminal ----------------------------------------------------------
-
-
 def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     saved = save_talk(tmp_path, {"type": "thinking", "text": "hm"})
     with Background(answering("A")) as one, Background(answering("B")) as two:
@@ -314,16 +301,8 @@ def test_impossible_model_swap_changes_nothing() -> None:
 def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     with Background(answering("Hello")) as server:
-        first = talk_to(
-            server,
-            "--system",
-            "S",
-            given=f"one\n/save {file}\n/save {file}\n",
-        )
-        second = talk_to(
-            server,
-            given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n",
-        )
+        first = talk_to(server, "--system", "S", given=f"one\n/save {file}\n/save {file}\n")
+        second = talk_to(server, given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n")
         third = talk_to(server, given=f"/save {file}\n")
     assert "3 messages in" in first.stderr
     assert "3 messages from" in second.stderr
@@ -358,10 +337,7 @@ def test_images_are_sent_with_the_next_message(tmp_path: Path) -> None:
         f"/image {tmp_path / name}" for name in ("dot.png", "notes.txt", "paper.pdf", "none.png")
     ]
     with Background(answering("Hello")) as server:
-        talk = talk_to(
-            server,
-            given="\n".join([*lines, "what is it?", "and?", "/image", ""]),
-        )
+        talk = talk_to(server, given="\n".join([*lines, "what is it?", "and?", "/image", ""]))
     kinds = [part["type"] for part in heard(server)[0][0]]
     assert kinds == ["text", "image_url", "file"]
     assert heard(server)[1][-1] == "and?"
@@ -381,21 +357,15 @@ def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
     assert 'proposed, not executed: look({\n  "at": "sea",\n  "n": 1\n})' in talk.stdout
     assert talk.stdout.endswith("Seen\n")
     assert server.requests[0].json["tools"][0]["function"]["name"] == "look"
-    assert server.requests[1].json["messages"][-1] == {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": "a boat",
-    }
+    expected = {"role": "tool", "tool_call_id": "c1", "content": "a boat"}
+    assert server.requests[1].json["messages"][-1] == expected
     assert "no tool call waits for a result" in talk.stderr
 
 
 def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
     with Background(propose) as server:
-        talk_to(
-            server,
-            given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n",
-        )
+        talk_to(server, given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n")
     roles = [message["role"] for message in server.requests[1].json["messages"]]
     assert roles == ["user", "assistant", "tool", "user"]
     assert "Not executed" in server.requests[1].json["messages"][2]["content"]
@@ -405,12 +375,9 @@ def test_invalid_chat_commands_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "odd.json").write_text('[{"role": "wizard", "content": "x"}]')
     lines = [
-        "/fly",
-        "/save",
-        f"/load {tmp_path / 'bad.json'}",
-        f"/load {tmp_path / 'odd.json'}",
+        "/fly", "/save", f"/load {tmp_path / 'bad.json'}", f"/load {tmp_path / 'odd.json'}",
         "/load /nowhere",
-    ]
+    ]  # fmt: skip
     lines += [f"/tools {tmp_path / 'bad.json'}", f"/save {tmp_path / 'no/where.json'}", "/help"]
     with Background(answering("Hello")) as server:
         talk = talk_to(server, given="\n".join(lines))
@@ -434,9 +401,7 @@ def test_chat_events_are_printed_as_json() -> None:
     assert (types[0], types[-1]) == ("message.start", "message.complete")
 
 
-@pytest.mark.parametrize(
-    ("text", "finished"), read_table("end_of_the_finished_markdown_blocks_is_found")
-)
+@pytest.mark.parametrize(("text", "finished"), read_table("finished_markdown"))
 def test_end_of_the_finished_markdown_blocks_is_found(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished
 

@@ -30,11 +30,8 @@ def test_valid_configuration_file_passes_the_check(tmp_path: Path) -> None:
     assert "3 adapters, 1 models, 2 aliases" in result.stdout
     data = json.loads(run("check", "--json", DRAGOMAN_CONFIG=str(file), K="k").stdout)
     assert (data["ok"], data["errors"], data["models"]) == (True, [], ["a:m"])
-    assert [each["status"] for each in data["adapters"]] == [
-        "configured",
-        "not_configured",
-        "configured",
-    ]
+    expected = ["configured", "not_configured", "configured"]
+    assert [each["status"] for each in data["adapters"]] == expected
 
 
 def test_every_configuration_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
@@ -112,9 +109,7 @@ def test_missing_default_configuration_file_is_not_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", [["config", "check"], ["ask", "openai:gpt-5", "Hi"], ["models"]])
-def test_missing_configuration_file_is_an_error_if_it_was_named(
-    words: list[str], tmp_path: Path
-) -> None:
+def test_missing_file_is_an_error_if_it_was_named(words: list[str], tmp_path: Path) -> None:
     nowhere = str(tmp_path / "models.yaml")
     result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": nowhere})
     assert result.exit_code == 2
@@ -128,10 +123,8 @@ def test_path_of_the_configuration_file_is_printed(exists: bool, tmp_path: Path)
         file.write_text("")
     result = run("path", DRAGOMAN_CONFIG=str(file))
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
-    assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {
-        "path": str(file),
-        "exists": exists,
-    }
+    expected = {"path": str(file), "exists": exists}
+    assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == expected
 
 
 def test_explain_command_prints_the_provider_layers_of_a_model(tmp_path: Path) -> None:

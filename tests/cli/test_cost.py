@@ -46,19 +46,7 @@ def test_cost_command_prices_token_counts() -> None:
     assert f"total: 0.0013 (prices {VERSION})" in shown
 
 
-SHAPES = {
-    "usage": {"input_tokens": 1000, "output_tokens": 10},
-    "reply": {"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai",
-              "model": "gpt-5"},
-    "list": [{"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai",
-              "model": "gpt-5"}],
-    "openai body": {"usage": {"prompt_tokens": 1000, "completion_tokens": 10}, "model": "gpt-5"},
-    "record": {"type": "llm.call_completed", "timestamp": "2026-11-01T00:00:00.000000Z",
-               "payload": {"provider": "openai", "model": "gpt-5", "input_tokens": 1000,
-                           "output_tokens": 10}},
-    "observed": {"type": "llm.call_completed", "provider": "openai", "model": "gpt-5",
-                 "at": 1793500000.5, "input_tokens": 1000, "output_tokens": 10},
-}  # fmt: skip
+SHAPES = dict(read_table("reply_shapes"))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -72,11 +60,9 @@ def test_cost_command_reads_every_reply_format(shape: str, tmp_path: Path) -> No
 
 def test_cached_tokens_are_billed_once_on_every_wire() -> None:
     ours = {
-        "input_tokens": 1000,
-        "cached_input_tokens": 900,
-        "cache_creation_input_tokens": 50,
+        "input_tokens": 1000, "cached_input_tokens": 900, "cache_creation_input_tokens": 50,
         "output_tokens": 1,
-    }
+    }  # fmt: skip
     theirs = {
         "input_tokens": 50, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50,
         "output_tokens": 1,
@@ -153,12 +139,8 @@ def test_price_table_and_date_given_as_options_are_used(tmp_path: Path) -> None:
     assert (wrong.exit_code, "p.yaml:1: rows[0]: input" in wrong.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "given", "said"), read_table("invalid_input_is_reported_in_one_line")
-)
-def test_invalid_input_is_reported_in_one_line(
-    words: list[str], given: str | None, said: str
-) -> None:
+@pytest.mark.parametrize(("words", "given", "said"), read_table("invalid_cost_input"))
+def test_invalid_input_is_reported(words: list[str], given: str | None, said: str) -> None:
     result = run(*words, given=given)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

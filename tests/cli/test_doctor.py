@@ -37,12 +37,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     install(folder, "web_tools", "web_tools/a.py", "tools.pth", needs="Requires-Dist: Parts>=1\n")
     install(folder, "parts", "parts.py")
     install(
-        folder,
-        "wanted",
-        "wanted.py",
-        needs="Requires-Dist: web.tools[x]; extra == 'y'\n",
+        folder, "wanted", "wanted.py", needs="Requires-Dist: web.tools[x]; extra == 'y'\n",
         asked=True,
-    )
+    )  # fmt: skip
     install(folder, "editable")
     (folder / "editable-1.dist-info/direct_url.json").write_text(
         '{"dir_info": {"editable": true}}'

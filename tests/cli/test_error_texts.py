@@ -1,6 +1,4 @@
-"""Command-line errors show the server's address and advice, and name options instead of
-parameters.
-"""
+"""Errors show the server's address and advice, and name options, not parameters."""
 
 import json
 from pathlib import Path
@@ -23,10 +21,8 @@ def run(*words: str, **variables: str) -> Result:
     ("error", "shown"),
     [
         (d.InvalidRequestError("config.max_tokens: required"), "--max-tokens: required"),
-        (
-            d.InvalidRequestError("config.top_p must be a finite number"),
-            "-o top_p must be a finite number",
-        ),
+        (d.InvalidRequestError("config.top_p must be a finite number"),
+         "-o top_p must be a finite number"),
         (d.TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
         (d.StreamInterruptedError("cut"), "cut. Try again for a complete one."),
         (d.MalformedToolCallError("bad"), "bad. No intent was made of it."),
@@ -35,7 +31,7 @@ def run(*words: str, **variables: str) -> Result:
         (d.NetworkError("gone", advice="Is it running?"), "gone. Is it running?"),
         (d.NetworkError("gone", advice=""), "gone"),
     ],
-)
+)  # fmt: skip
 def test_errors_use_the_names_of_command_line_options(error: d.ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
@@ -68,7 +64,7 @@ def test_error_names_a_server_by_its_address() -> None:
 
 @pytest.mark.parametrize(
     ("given", "address"),
-    read_table("server_address_is_read_from_the_servers_environment_variable"),
+    read_table("server_addresses"),
 )
 def test_server_address_is_read_from_the_servers_environment_variable(
     given: str, address: str, monkeypatch: pytest.MonkeyPatch

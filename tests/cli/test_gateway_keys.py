@@ -1,6 +1,4 @@
-"""``dragoman keys gateway``: client keys in a database; each key is shown once, and every change
-is audited.
-"""
+"""``dragoman keys gateway``: each key is shown once, and every change is audited."""
 
 import json
 from pathlib import Path

@@ -111,10 +111,8 @@ def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
     assert made["groups"]["claude"]["aliases"] == ["quick"]
     registry = Registry.load(tmp_path / "models.yaml")
     candidates = registry.groups()["claude"].candidates
-    assert [each.model for each in candidates] == [
-        "anthropic:claude-sonnet-4-6",
-        "bedrock:amazon.nova-lite-v1:0",
-    ]
+    expected = ["anthropic:claude-sonnet-4-6", "bedrock:amazon.nova-lite-v1:0"]
+    assert [each.model for each in candidates] == expected
     assert registry.aliases()["sonar"] == "perplexity:sonar"
 
 
@@ -127,7 +125,7 @@ def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
         ("litellm_settings: {default_fallbacks: [c]}", "fallback", None),
     ],
 )  # fmt: skip
-def test_a_group_balances_or_falls_back(
+def test_groups_are_converted(
     more: str, strategy: str, models: list[str] | None, tmp_path: Path
 ) -> None:
     listed = "".join([

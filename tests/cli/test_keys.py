@@ -1,6 +1,4 @@
-"""Stored API keys: where they are stored, which vendor receives them, and that no output shows
-them.
-"""
+"""Stored API keys: where they are, which vendor receives them; no output shows them."""
 
 import json
 from collections.abc import Callable
@@ -21,9 +19,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["keyring", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set up one of the two key stores: the system keyring with a test backend, or the key file
-    that is used without a keyring.
-    """
+    """Set up a key store: the keyring with a test backend, or the file without a keyring."""
     backend = (
         "tests.file_keyring.FileKeyring"
         if request.param == "keyring"
@@ -51,15 +47,11 @@ def run(place: str) -> Run:
 
 def test_api_keys_are_stored_listed_and_removed(run: Run, place: str, tmp_path: Path) -> None:
     outputs = [
-        run("keys", "set", "groq", given=f"{KEY}\n"),
-        run("keys", "list"),
-        run("keys", "list", "--json"),
-        run("keys", "list", GROQ_API_KEY="other-canary-key"),
-        run("models", "groq:llama-3.3-70b-versatile"),
-        run("models", "--json", "groq:*"),
-        run("config", "check"),
-        run("keys", "rm", "groq"),
-    ]
+        run("keys", "set", "groq", given=f"{KEY}\n"), run("keys", "list"),
+        run("keys", "list", "--json"), run("keys", "list", GROQ_API_KEY="other-canary-key"),
+        run("models", "groq:llama-3.3-70b-versatile"), run("models", "--json", "groq:*"),
+        run("config", "check"), run("keys", "rm", "groq"),
+    ]  # fmt: skip
     assert all(each.exit_code == 0 for each in outputs), outputs
     said, listed, as_json, over, model, *_ = [each.stdout for each in outputs]
     assert "GROQ_API_KEY is stored in" in said
@@ -98,9 +90,7 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
         (["ollama"], KEY, "needs no key"),
     ],
 )
-def test_invalid_api_keys_are_not_stored(
-    run: Run, words: list[str], given: str, complaint: str
-) -> None:
+def test_invalid_keys_are_not_kept(run: Run, words: list[str], given: str, complaint: str) -> None:
     result = run("keys", "set", *words, given=given)
     assert result.exit_code == 2
     assert complaint in result.stderr

@@ -68,11 +68,9 @@ def test_local_models_are_listed_and_removed(hub: HubServer) -> None:
     listed = run("list").stdout.splitlines()
     assert listed[0].split()[:4] == ["name", "pulled", "MB", "tools"]
     assert [line.split()[:4] for line in listed[1:]] == [
-        ["smollm2", "no", "98", "no"],
-        ["minilm", "no", "91", "no"],
-        ["qwen", "no", "1,117", "yes"],
-        ["small", "yes", "0", "?"],
-    ]
+        ["smollm2", "no", "98", "no"], ["minilm", "no", "91", "no"],
+        ["qwen", "no", "1,117", "yes"], ["small", "yes", "0", "?"],
+    ]  # fmt: skip
     facts = json.loads(run("list", "--json").stdout)
     assert [each["name"] for each in facts] == ["smollm2", "minilm", "qwen", "small"]
     assert json.loads(run("rm", "small", "--json").stdout) == {"removed": True}
@@ -84,9 +82,6 @@ def test_download_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: 
         terminal.see("fetching small.gguf")
         terminal.see("small.gguf\r\n")  # the path is on a separate line after the progress bar
         assert terminal.wait() == 0
-
-
-# --- dragoman local serve, the command ---------------------------------------------------------
 
 
 def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, str]]:
@@ -108,9 +103,7 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, st
 
 
 @pytest.mark.parametrize("key", ["", "a-key-of-mine-0123"])
-def test_serve_command_answers_other_programs_until_it_is_interrupted(
-    tmp_path: Path, key: str
-) -> None:
+def test_serve_command_answers_until_it_is_interrupted(tmp_path: Path, key: str) -> None:
     model = write_model(tmp_path / "tiny.gguf")
     words = ["local", "serve", str(model), "--port", "0", "--context", "512", "--json"]
     words += ["--api-key-env", "MY_KEY"] if key else []
@@ -133,9 +126,7 @@ def test_serve_command_requires_its_api_key() -> None:
     assert "NOT_SET_ANYWHERE: the variable is not set" in done.stderr
 
 
-def test_unknown_model_is_reported_in_two_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_model_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "log.db"))
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     done = CliRunner().invoke(main, ["agent", "Do it", "--model", "local:quen"])
@@ -149,15 +140,8 @@ def test_unknown_model_is_reported_in_two_lines(
     ]
 
 
-# --- the first use of the embedded model -------------------------------------------------------
-
-
-def test_first_use_of_a_local_model_shows_the_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command that opens the embedded model downloads it with a progress display, and fails
-    if the model index is unreachable.
-    """
+def test_first_use_shows_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command downloads the model first, and fails if the index is unreachable."""
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")

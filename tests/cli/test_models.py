@@ -32,13 +32,9 @@ def run(tmp_path: Path) -> Any:
 
     def invoke(*words: str, **variables: str) -> Result:
         environment = {
-            "DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"),
-            "DRAGOMAN_CACHE": str(tmp_path),
-            "OLLAMA_HOST": "127.0.0.1:1",
-            "MY_KEY": "k",
-            "GROQ_API_KEY": "",
-            **variables,
-        }
+            "DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "DRAGOMAN_CACHE": str(tmp_path),
+            "OLLAMA_HOST": "127.0.0.1:1", "MY_KEY": "k", "GROQ_API_KEY": "", **variables,
+        }  # fmt: skip
         return CliRunner().invoke(main, ["models", *words], env=environment)
 
     return invoke

@@ -1,6 +1,4 @@
-"""``ask`` and ``chat`` write to the event log: sessions can be found and continued, and logging
-never blocks a reply.
-"""
+"""``ask`` and ``chat`` write to the log, which never blocks a reply."""
 
 import asyncio
 import contextlib
@@ -16,16 +14,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dragoman import log as logs
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.log import (
-    CallCompleted,
-    CallFailed,
-    LogRecord,
-    MessageRecorded,
-    SessionStarted,
-    SqliteLog,
-)
+from dragoman.log import LogRecord, SqliteLog
 from dragoman.messages import Assistant, System, User
 
 from ..server import Connection, answering
@@ -65,17 +57,16 @@ def types(records: list[LogRecord]) -> list[str]:
 
 def messages(records: list[LogRecord]) -> list[Any]:
     return [
-        record.payload.message for record in records if isinstance(record.payload, MessageRecorded)
+        record.payload.message
+        for record in records
+        if isinstance(record.payload, logs.MessageRecorded)
     ]
 
 
 CALL = [
-    "turn.started",
-    "message.recorded",
-    "llm.call_started",
-    "message.recorded",
+    "turn.started", "message.recorded", "llm.call_started", "message.recorded",
     "llm.call_completed",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
@@ -88,10 +79,10 @@ def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
     assert messages(records) == [System("Be brief"), User("Capital?"), Assistant("Paris")]
     started = records[0].payload
-    assert isinstance(started, SessionStarted)
+    assert isinstance(started, logs.SessionStarted)
     assert (started.kind, started.goal, started.model) == ("ask", "Capital?", "m")
     ended = records[-2].payload
-    assert isinstance(ended, CallCompleted)
+    assert isinstance(ended, logs.CallCompleted)
     assert (ended.input_tokens, ended.output_tokens) == (3, 2)
     assert KEY.encode() not in place.read_bytes()
     for command in ("log show", "replay", "log verify", "log cost", "log export"):
@@ -149,7 +140,7 @@ def test_unanswered_question_is_recorded_and_not_sent_again(place: Path) -> None
         run("chat", "-c", given="three\n")
     assert heard(server)[-1] == ["one", "Hello", "three"]
     records = only(place)
-    assert [record.type for record in records if isinstance(record.payload, CallFailed)] == [
+    assert [record.type for record in records if isinstance(record.payload, logs.CallFailed)] == [
         "llm.call_failed"
     ]
     assert User("two") in messages(records)
@@ -169,10 +160,7 @@ def test_continue_option_reports_a_missing_chat_or_an_unknown_id(place: Path) ->
 
 def test_model_swap_is_recorded_and_continuing_uses_the_new_model(place: Path) -> None:
     with Background(answering("A")) as one, Background(answering("B")) as two:
-        talk_to(
-            one,
-            given=f"one\n/model other {two.base_url}\ntwo\n",
-        )
+        talk_to(one, given=f"one\n/model other {two.base_url}\ntwo\n")
         run("chat", "-c", given="three\n")
         assert len(two.requests) == 2
     assert "model.swapped" in types(only(place))
@@ -187,9 +175,6 @@ def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path
     assert (found.count("tool_intent.proposed"), found.count("tool_intent.closed")) == (1, 1)
     assert "tool.started" not in found
     assert "!" not in run("replay", "last").stdout
-
-
-# --- recording of interrupted and failed calls -------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -219,7 +204,7 @@ def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> N
     records = only(place)
     assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
     failed = records[-2].payload
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, logs.CallFailed)
     assert process.returncode == (EXIT_CODES["cancelled"] if command == "ask" else 0)
     assert failed.error_class == "cancelled"
     assert messages(records)[-1] == Assistant("First half")
@@ -252,7 +237,9 @@ def test_failed_ask_command_is_recorded(place: Path) -> None:
     found = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:9/v1", "--retries", "1")
     assert found.exit_code == EXIT_CODES["provider_unavailable"]
     records = only(place)
-    failures = [record.payload for record in records if isinstance(record.payload, CallFailed)]
+    failures = [
+        record.payload for record in records if isinstance(record.payload, logs.CallFailed)
+    ]
     assert [failure.attempt for failure in failures] == [0, 1]
     assert types(records)[-1] == "session.finished"
     assert records[-1].data["outcome"] == "failed"
@@ -285,15 +272,8 @@ def test_chat_records_are_written_later_if_the_log_was_locked(place: Path) -> No
         other.close()
         _, said = process.communicate(timeout=PATIENCE)
     assert b"not complete" not in said
-    assert messages(only(place)) == [
-        User("one"),
-        Assistant("Hello"),
-        User("two"),
-        Assistant("Hello"),
-    ]
-
-
-# --- turning the recording on and off ----------------------------------------------------------
+    expected = [User("one"), Assistant("Hello"), User("two"), Assistant("Hello")]
+    assert messages(only(place)) == expected
 
 
 def test_recording_can_be_turned_off(place: Path) -> None:
@@ -302,10 +282,8 @@ def test_recording_can_be_turned_off(place: Path) -> None:
         run("ask", "m", "one", *where, "--no-log")
         run("chat", "m", "--no-log", *where, given="one\n")
         assert run("log", "off").exit_code == 0
-        assert json.loads(run("log", "status", "--json").stdout) == {
-            "logging": False,
-            "place": str(place),
-        }
+        expected = {"logging": False, "place": str(place)}
+        assert json.loads(run("log", "status", "--json").stdout) == expected
         run("ask", "m", "two", *where)
         assert not place.exists()
         run("log", "on")

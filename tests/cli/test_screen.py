@@ -99,11 +99,9 @@ def test_answers_of_every_kind_are_printed(
 def test_losses_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     def answer(request: Any) -> Any:
         out = Assembler(
-            request_id=request.request_id,
-            model="m",
-            provider="p",
+            request_id=request.request_id, model="m", provider="p",
             warnings=(LossWarning("code", "messages[0]", "gone"),),
-        )
+        )  # fmt: skip
         out.start()
         out.text("x")
         out.finish("stop")

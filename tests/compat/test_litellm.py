@@ -87,9 +87,6 @@ def ask(text: str = "Hello!", model: str = "openai/gpt-4o", **given: Any) -> Any
     return litellm.completion(model, [{"role": "user", "content": text}], **given)
 
 
-# --- examples of completion, streaming, async, function calling and embedding --------------------
-
-
 @pytest.mark.parametrize(
     "model", ["gpt-4o", "openai/gpt-4o", "anthropic/claude-sonnet-4-20250514"]
 )
@@ -137,9 +134,7 @@ def test_asynchronous_calls_work_in_several_event_loops(server: SimServer) -> No
 
 @pytest.mark.parametrize("model", ["gpt-4o", "anthropic/claude-sonnet-4-20250514"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools_are_called_and_their_results_sent_back(
-    model: str, stream: bool, server: SimServer
-) -> None:
+def test_tools_are_called_and_answered(model: str, stream: bool, server: SimServer) -> None:
     messages: list[Any] = [{"role": "user", "content": "CALL"}]
     given: dict[str, Any] = {"model": model, "tools": TOOLS, "tool_choice": "auto"}
     reply = litellm.completion(messages=messages, stream=stream, **given)
@@ -152,10 +147,8 @@ def test_tools_are_called_and_their_results_sent_back(
     second = litellm.completion(messages=messages, **given)
     assert second.choices[0].message.content == "Hi there."
     results = [each.content for each in server.requests[-1].messages[-2:]]
-    assert [text if isinstance(text, str) else text[0].text for text in results] == [
-        "rain in Paris",
-        "rain in Rome",
-    ]
+    expected = ["rain in Paris", "rain in Rome"]
+    assert [text if isinstance(text, str) else text[0].text for text in results] == expected
 
 
 def test_a_reply_can_follow_a_pydantic_class(server: SimServer) -> None:
@@ -176,9 +169,6 @@ def test_texts_are_embedded(server: SimServer) -> None:
     assert made._hidden_params["response_cost"] > 0
     alone = asyncio.run(litellm.aembedding("openai/text-embedding-3-small", "two"))
     assert alone.data[0].embedding == vector
-
-
-# --- examples of mock_response, cost, exceptions, fallbacks and parameters -----------------------
 
 
 def test_mock_responses_need_no_server() -> None:
@@ -232,19 +222,13 @@ def test_errors_are_litellms(word: str, stream: bool, server: SimServer) -> None
         (OverloadedError("busy"), "ServiceUnavailableError", "APIStatusError"),
         (NetworkError("gone"), "APIConnectionError", "APIConnectionError"),
         (ContextOverflowError("long"), "ContextWindowExceededError", "BadRequestError"),
-        (
-            InvalidRequestError("rude", provider_code="content_policy_violation"),
-            "ContentPolicyViolationError",
-            "BadRequestError",
-        ),
-        (
-            StructuredOutputError("wrong"),
-            "JSONSchemaValidationError",
-            "APIResponseValidationError",
-        ),
+        (InvalidRequestError("rude", provider_code="content_policy_violation"),
+         "ContentPolicyViolationError", "BadRequestError"),
+        (StructuredOutputError("wrong"), "JSONSchemaValidationError",
+         "APIResponseValidationError"),
         (ValueError("odd"), "BadRequestError", None),
     ],
-)
+)  # fmt: skip
 def test_errors_are_also_those_of_the_openai_package_if_it_is_imported(
     ours: Exception, name: str, other: str | None
 ) -> None:
@@ -261,9 +245,7 @@ def test_errors_are_also_those_of_the_openai_package_if_it_is_imported(
 
 
 def vendor_errors() -> Any:
-    """Return a module with some of the exceptions of the openai package, which takes long to
-    import. Their constructors need more arguments than LiteLLM's.
-    """
+    """Return a module with exceptions like those of openai, which takes long to import."""
 
     class OpenAIError(Exception):
         def __init__(self, message: str, *, request: object) -> None:

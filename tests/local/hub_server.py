@@ -21,9 +21,7 @@ class Asked:
 
 @dataclass
 class HubServer:
-    """Configure the behaviour of the hub and the storage server, and store the requests they
-    receive.
-    """
+    """Configure the hub and the storage server, and store the requests they receive."""
 
     content: bytes
     url: str = ""

@@ -10,24 +10,17 @@ import numpy as np
 from dragoman.local.bert import write_gguf
 
 CONFIG = {
-    "vocab_size": 8,
-    "hidden_size": 8,
-    "max_position_embeddings": 4,
-    "num_hidden_layers": 1,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "layer_norm_eps": 1e-12,
+    "vocab_size": 8, "hidden_size": 8, "max_position_embeddings": 4, "num_hidden_layers": 1,
+    "intermediate_size": 16, "num_attention_heads": 2, "layer_norm_eps": 1e-12,
     "type_vocab_size": 2,
-}
+}  # fmt: skip
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river", "##s"]
 SHAPES = {
-    "embeddings.position_ids": (1, 4),
-    "embeddings.word_embeddings.weight": (8, 8),
+    "embeddings.position_ids": (1, 4), "embeddings.word_embeddings.weight": (8, 8),
     "encoder.layer.0.attention.self.query.weight": (8, 8),
     "encoder.layer.0.intermediate.dense.bias": (16,),
-    "encoder.layer.0.intermediate.dense.weight": (16, 8),
-    "pooler.dense.weight": (8, 8),
-}
+    "encoder.layer.0.intermediate.dense.weight": (16, 8), "pooler.dense.weight": (8, 8),
+}  # fmt: skip
 NAMES = {
     "token_embd.weight": "embeddings.word_embeddings.weight",
     "blk.0.attn_q.weight": "encoder.layer.0.attention.self.query.weight",

@@ -1,6 +1,4 @@
-"""Test downloads from a model hub over real sockets: they are resumed and verified, and tokens are
-sent to the hub only.
-"""
+"""Downloads from a hub are resumed and verified, and tokens are sent to the hub only."""
 
 import fcntl
 import hashlib
@@ -61,9 +59,7 @@ def test_access_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     assert not [each for each in hub.asked if TOKEN in each.path]
 
 
-def test_no_authorization_header_is_sent_without_a_token(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_no_authorization_header(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     pull_model(SPEC)
     assert not [each for each in hub.asked if "authorization" in each.headers]
@@ -79,11 +75,8 @@ def test_model_that_is_already_downloaded_is_not_downloaded_again(hub: HubServer
 def test_broken_download_is_resumed(hub: HubServer) -> None:
     hub.cuts = [100_000, 50_000]
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
-    assert [each.headers.get("range") for each in hub.gets()] == [
-        None,
-        "bytes=100000-",
-        "bytes=150000-",
-    ]
+    expected = [None, "bytes=100000-", "bytes=150000-"]
+    assert [each.headers.get("range") for each in hub.gets()] == expected
 
 
 def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
@@ -122,9 +115,7 @@ def test_faulty_download_is_rejected(
 
 
 @pytest.mark.parametrize("size", [None, -1])
-def test_partial_download_longer_than_the_file_is_discarded(
-    hub: HubServer, tmp_path: Path, size: int | None
-) -> None:
+def test_too_long_part_is_discarded(hub: HubServer, tmp_path: Path, size: int | None) -> None:
     hub.size = size
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
@@ -149,9 +140,7 @@ def test_file_without_a_published_digest_needs_the_digest_option(hub: HubServer)
     assert pull_model(SPEC, sha256=DIGEST.upper()).sha256 == DIGEST
 
 
-def test_digest_that_differs_from_the_published_one_is_rejected_before_download(
-    hub: HubServer,
-) -> None:
+def test_digest_that_differs_is_rejected_before_download(hub: HubServer) -> None:
     with pytest.raises(WeightsError, match=DIGEST):
         pull_model(SPEC, sha256="1" * 64)
     assert hub.gets() == []
@@ -166,9 +155,7 @@ def test_digest_that_differs_from_the_published_one_is_rejected_before_download(
         ("/again", "redirects"),
     ],
 )
-def test_redirects_to_schemes_other_than_http_are_rejected(
-    hub: HubServer, location: str, complaint: str
-) -> None:
+def test_redirects_to_other_schemes_fail(hub: HubServer, location: str, complaint: str) -> None:
     hub.digest, hub.location = None, location
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC, sha256=DIGEST)
@@ -185,9 +172,7 @@ def test_redirect_from_https_to_http_is_rejected() -> None:
     ("status", "complaint"),
     [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")],
 )
-def test_error_gives_advice_if_the_hub_rejects_a_download(
-    hub: HubServer, status: int, complaint: str
-) -> None:
+def test_rejection_by_the_hub_has_advice(hub: HubServer, status: int, complaint: str) -> None:
     hub.status = status
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC)
@@ -248,9 +233,7 @@ def test_download_under_the_name_of_another_model_is_rejected(hub: HubServer) ->
     assert pull_model("hf:other/repo/Some-Model.Q4.gguf", name="mine").name == "mine"
 
 
-def test_download_is_rejected_while_another_process_downloads_the_file(
-    hub: HubServer, tmp_path: Path
-) -> None:
+def test_second_process_does_not_download_the_file(hub: HubServer, tmp_path: Path) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     with part(tmp_path).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

