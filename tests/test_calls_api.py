@@ -150,7 +150,6 @@ async def test_structured_output_can_be_of_any_type(kind: Any, reply: str, value
         assert [event async for event in stream]
     assert stream.response.parsed == value
     schema = model.sent[0].response_schema
-    assert schema is not None
     assert schema["type"] == "object"
 
 
@@ -318,7 +317,6 @@ async def test_price_depends_on_the_address_and_not_on_the_provider_name() -> No
         reply, sale=Sale(lambda: provider.find_sold("openai", "gpt-5"))
     )
     bill = dragoman.cost(reply)
-    assert isinstance(bill, dragoman.Unpriced)
     assert "127.0.0.1" in bill.reason
 
 

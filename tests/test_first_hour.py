@@ -134,7 +134,6 @@ async def test_call_that_never_left_the_machine_is_not_charged() -> None:
         with pytest.raises(d.NetworkError):
             await anext(aiter(stream))
         [*_, end] = stream.reply.cancel()
-    assert isinstance(end, d.MessageComplete)
     assert end.usage == stream.reply.usage == d.Usage()
 
 

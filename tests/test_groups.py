@@ -95,7 +95,6 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
             "  1. Retry(max_retries=1)", "     RateLimit(requests_per_minute=60)",
             "     HttpProvider a:m", "  2. HttpProvider b:m",
         ]  # fmt: skip
-        assert isinstance(model, d.Fallback)
         assert model.availability.thresholds.failures == 3
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
         assert [end._timeouts.total for end in ends] == [5, 7]

@@ -199,7 +199,6 @@ def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> Non
     before = cost(usage, "openai:o3", date(2025, 6, 9))
     after = cost(usage, "openai:o3", date(2025, 6, 10))
     assert isinstance(before, Cost)
-    assert isinstance(after, Cost)
     assert (before.total, after.total) == (D(10), D(2))
     assert before.row.valid_until == after.row.valid_from == date(2025, 6, 10)
 
@@ -231,7 +230,6 @@ def test_cost_equals_the_providers_bill(model: str) -> None:
 def test_local_model_is_free(provider: str) -> None:
     for usage in (Usage(10, 20), Usage()):
         bill = cost(usage, f"{provider}:some/model:with-colons.gguf")
-        assert isinstance(bill, Cost)
         assert bill.row.free
         assert bill.total == 0
         assert bill.parts == dict.fromkeys(PARTS, D(0))
@@ -463,7 +461,6 @@ def test_row_marked_as_unpriced_takes_precedence_over_a_broader_row() -> None:
 def test_price_of_a_reseller_falls_back_to_the_makers_price_with_a_note() -> None:
     resold = table(row(provider="maker", input="1", output="1"), fallback={"reseller": ("maker",)})
     bill = cost(Usage(1, 1), "reseller:m", JUNE, table=resold)
-    assert isinstance(bill, Cost)
     assert bill.notes == ("reseller has no row for this model; the price is that of maker",)
     assert not cost(Usage(1, 1), "stranger:m", JUNE, table=resold)
 
@@ -564,7 +561,6 @@ def test_overriding_row_wins_and_changes_the_version(tmp_path: Path, bundled: Pr
     mine = bundled.with_overrides(PriceTable.load(file).rows)
     usage = Usage(1_000_000, 0, 0)
     new = cost(usage, "openai:gpt-5", JUNE, table=mine)
-    assert isinstance(new, Cost)
     assert new.total == 7
     assert new.pricing_version == mine.version != bundled.version
     assert mine.version.startswith(bundled.version + "+")
@@ -675,7 +671,6 @@ def test_cost_that_a_provider_states_counts_if_no_price_is_known(
     assert (stated.total, stated.pricing_version) == (D("0.0123"), "stated")
     assert cost(Usage(10, 5), "openrouter:x/y").total is None
     counted = cost(usage, PricedAs("anthropic:claude-sonnet-4-6"))
-    assert isinstance(counted, Cost)
     assert counted.total == D("0.000105")
     assert counted.notes[-1] == "the provider states a cost of $0.0123"
     for sold, warned in (("stated-alone:m", 0), ("anthropic:claude-sonnet-4-6", 1)):

@@ -147,7 +147,6 @@ def test_keys_are_hashed_or_named_and_files_are_private_and_kept(tmp_path: Path)
         assert "sk-1234" not in text + result.output
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     key = KeyRing.load(tmp_path / "keys.yaml").find("sk-1234")
-    assert key is not None
     assert (key.id, key.on_loss) == ("master", "drop")
     (tmp_path / "models.yaml").unlink()
     refused = run(tmp_path)

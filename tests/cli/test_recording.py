@@ -79,10 +79,8 @@ def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
     assert messages(records) == [System("Be brief"), User("Capital?"), Assistant("Paris")]
     started = records[0].payload
-    assert isinstance(started, logs.SessionStarted)
     assert (started.kind, started.goal, started.model) == ("ask", "Capital?", "m")
     ended = records[-2].payload
-    assert isinstance(ended, logs.CallCompleted)
     assert (ended.input_tokens, ended.output_tokens) == (3, 2)
     assert KEY.encode() not in place.read_bytes()
     for command in ("log show", "replay", "log verify", "log cost", "log export"):
