@@ -57,6 +57,16 @@ def test_five_failures_in_a_row_within_two_minutes_open_the_circuit(
     assert machine.events == ([told] if unavailable else [])
 
 
+def test_success_resets_the_failure_count_of_a_circuit() -> None:
+    machine = Machine()
+    machine.fails(4)
+    machine.admit().succeed()
+    machine.fails(4)
+    assert machine.availability.is_available("p", "m")
+    machine.fails(1)
+    assert not machine.availability.is_available("p", "m")
+
+
 @pytest.mark.parametrize(("gap", "wide"), [(60.0, True), (60.1, False)])
 def test_three_failed_models_within_two_minutes_make_the_provider_unavailable(
     gap: float, wide: bool
@@ -71,6 +81,17 @@ def test_three_failed_models_within_two_minutes_make_the_provider_unavailable(
             "p", "provider_wide", "multi_model_failures", ("a", "b", "c")
         )
     assert len(machine.events) == 3 + wide
+
+
+def test_recovered_provider_stays_available_after_one_failure() -> None:
+    machine = Machine()
+    held = machine.admit("d")
+    for model in "abc":
+        machine.fails(5, 0.0, model)
+    held.succeed()
+    assert machine.availability.is_available("p", "d")
+    machine.fail("d")
+    assert machine.availability.is_available("p", "d")
 
 
 def test_authentication_error_makes_the_provider_unavailable_at_once() -> None:
