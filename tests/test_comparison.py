@@ -99,7 +99,8 @@ async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_p
     other = ScriptedProvider(
         ScriptRule(lambda request: answer(request, {"c": "x"}, count=2)), model="n"
     )
-    path, config, tools = SERVER_CODECS[wire].base_path, {"max_tokens": 99}, [look]
+    path, tools = SERVER_CODECS[wire].base_path, [look]
+    config: Any = {"max_tokens": 99}
     with MemoryLog() as log:
         async with (
             serving(create_app({"m": model}, log=log, log_content=True)) as url,
@@ -109,7 +110,7 @@ async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_p
                 await client.complete(word, tools, config=config, tool_choice="required")
             await client.complete("e", response_schema=SCHEMA, config=config)
             await client.complete("refuse", config=config)
-        starts = [each.payload for each in log.find("llm.call_started")]
+        starts: list[Any] = [each.payload for each in log.find("llm.call_started")]
         found = await d.compare(log, other, tmp_path)
     assert (found.cases, found.skipped) == (5, {})
     [target] = found.targets

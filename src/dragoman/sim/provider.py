@@ -330,7 +330,7 @@ def _raise(error: ProviderError) -> Answer:
 
 
 def explain(error: Exception) -> ProviderError:
-    """Return the error that a server sends if a call failed, also if a function raised it."""
+    """Return the error that a server sends for a call that failed, even in a script's function."""
     if isinstance(error, ProviderError):
         return error
     log.error("a function of the script failed", exc_info=error)
