@@ -141,13 +141,13 @@ ROWS: dict[str, Callable[[Ask], Any]] = {
     **{f"HTTP {status}": _refused("E", status) for status in ERRORS},
     **{f"plain {status}": _refused("P", status) for status in ERRORS},
 }
-_ONE = "a fixture has one answer, whatever the request limits or demands"
+_ONE = "a fixture has one answer, whatever is requested"
 EXPECTED = {
     "responses, cut at the limit": "aimock sends `incomplete` without `incomplete_details`",
     "ollama, cut at the limit": "aimock ignores `finishReason` on this API",
     "ollama, thinking": "aimock sends `reasoning_content`, which is not a field of this API",
     "cohere, thinking": "aimock sends the thinking as text",
-    "check ready.": "aimock lists models of its own, and not those of requests",
+    "check ready.": "aimock lists models of its own",
     "check usage.": "aimock reports no tokens of a prompt on this API",
     "check errors.": "aimock answers every model, every key and an empty list of messages",
     "check limits.max_tokens": _ONE,
@@ -208,7 +208,7 @@ async def collect() -> dict[tuple[str, str], str]:
             for found in report.outcomes:
                 if found.status in ("pass", "fail"):
                     failed = f"{wire}, check {found.name}: {found.detail}"
-                    cells[f"check {found.name}", wire] = "" if found.status == "pass" else failed
+                    cells[f"check:{found.name}", wire] = "" if found.status == "pass" else failed
     return cells
 
 
@@ -220,7 +220,7 @@ def run() -> Board:
         TITLE,
         "Dragoman's client against [aimock](https://aimock.copilotkit.dev), a simulator of the vendors' APIs, with a\n"
         "complete and with a streamed reply. The server is theirs; the fixtures and the checks are ours. Plain errors have\n"
-        "no type. Rows with `check` are what `dragoman check` finds of a mock, without what it reports as unsupported.",
+        "no type. Rows with `check:` are what `dragoman check` finds of a mock, without what it reports as unsupported.",
         expected=EXPECTED,
     )
     board.cells = asyncio.run(collect())

@@ -129,17 +129,16 @@ def run() -> Board:
         "bfcl_gateway",
         TITLE,
         "The cases above that expect calls, from a client of each wire over HTTP through the gateway to a simulated model of\n"
-        "each wire, which makes the expected calls. The tools that arrive there and the calls that come back must be equal\n"
-        "to those of the case, or a loss is reported.",
+        "each wire. The tools that arrive there and the calls that come back must be equal, or a loss is reported.",
         versions={PACKAGE: PYTHON_PACKAGES[PACKAGE]},
     )
     counts, wrong = asyncio.run(send_all(cases))
     board.cells = {("all cases", wire): wrong[wire] for wire in WIRES}
-    lines = ["| client | bodies: equal, reported, changed | streams: equal, reported, changed |"]
+    lines = ["| client | bodies: equal/reported/changed | streams: equal/reported/changed |"]
     lines.append("|---|---|---|")
     for wire in WIRES:
         found = [
-            ", ".join([f"{counts[wire, streamed, each]:,}" for each in OUTCOMES])
+            "/".join([f"{counts[wire, streamed, each]:,}" for each in OUTCOMES])
             for streamed in (False, True)
         ]
         lines.append(f"| {wire} | {' | '.join(found)} |")
