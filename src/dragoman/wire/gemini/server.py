@@ -8,7 +8,8 @@ from urllib.parse import parse_qs
 
 from ... import events as ev
 from ... import messages as m
-from ...errors import ProviderError
+from ...errors import MalformedToolCallError, ProviderError
+from ..finish import WRITTEN
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import is_from, seal
@@ -29,6 +30,10 @@ class _Encoder(ReplyEncoder):
         )
 
     def finish_word(self, complete: ev.MessageComplete) -> str:
+        # This wire has no term for calls, whether they can be read or not.
+        is_unsound = isinstance(self.unsound, MalformedToolCallError)
+        if is_unsound and complete.finish_raw not in WRITTEN[self.wire]:
+            return "STOP"
         called = complete.finish_reason == "tool_calls"
         return "STOP" if called else super().finish_word(complete)
 
