@@ -359,7 +359,6 @@ def tell_rich(log: SqliteLog, session: str = "rich") -> None:
 def check_accessible(page: Page) -> None:
     """Check the page with all rules of axe, and again in dark mode with only its contrast rule."""
     package = importlib.util.find_spec("axe_playwright_python")
-    assert package is not None
     assert package.origin is not None
     page.evaluate(Path(package.origin).with_name("axe.min.js").read_text("utf-8"))
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
@@ -605,7 +604,7 @@ def test_session_is_exported_as_one_file(
     tell(log, "fix")
     tell(
         log, "bad",
-        [*poison(),
+        [*poison()[:4],
          logs.MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))],
     )  # fmt: skip
     page = open_page(watched, url, "fix")
