@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman import BatchReport
-from dragoman.batches import StrictError
+from dragoman.batches import OutputError, StrictError
 from dragoman.errors import InvalidRequestError, RateLimitError
 from dragoman.retrieval import Embeddings, EmbedRequest
 from dragoman.sim import SimServer, SimulatedEmbedder, serve
@@ -195,6 +195,15 @@ async def test_token_budget_covers_all_runs_of_an_embedding_batch(out: Path) -> 
     report = await run(rows, out, again, budget="tokens=12")
     assert (report.rows, report.resumed, report.tokens, report.stopped) == (6, 4, 12, "budget")
     assert len(again.requests) == 2
+
+
+async def test_finished_rows_are_not_sent_again(out: Path) -> None:
+    await run(texts(6), out, SimulatedEmbedder(), budget="rows=4")
+    again = SimulatedEmbedder()
+    report = await run(texts(6), out, again)
+    assert (report.rows, report.resumed, len(again.requests)) == (6, 4, 2)
+    with pytest.raises(OutputError, match="another model or other settings"):
+        await run(texts(6), out, SimulatedEmbedder(), dimensions=3)
 
 
 # --- how a batch is recognised as an embedding batch ---------------------------------------------

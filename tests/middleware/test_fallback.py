@@ -167,6 +167,15 @@ async def test_candidate_with_unknown_capabilities_is_not_skipped() -> None:
     assert (len(a.requests), told) == (1, [])
 
 
+async def test_skip_reason_is_raised_when_all_candidates_are_skipped() -> None:
+    a = Listed(name="a", capabilities={"supports_tools": False})
+    b = Listed(name="b", capabilities={"max_context_tokens": 1})
+    with pytest.raises(d.ContextOverflowError) as caught:
+        await d.Fallback([a, b]).complete("a" * 100, [TOOL])
+    assert caught.value.provider == "b"
+    assert "no_tool_support" in caught.value.__notes__[0]
+
+
 async def test_unconfigured_candidate_is_never_called_even_inside_other_layers() -> None:
     missing = NotConfigured("a", "m", "the variable A_KEY is not set")
     told: list[Any] = []
