@@ -388,8 +388,10 @@ async def serve(log: EventLog, seen: list[Any]) -> None:
         models, keys=KeyRing([Key("ann", hash_key("dg-ann"))]), log=log, log_content=True
     )
     headers = {"authorization": "Bearer dg-ann"}
-    messages = [{"role": "user", "content": "Hi."}]
-    asked = {"messages": messages, "max_tokens": 9, "logit_bias": {"5": 1}}
+    asked = {
+        "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 9,
+        "logit_bias": {"5": 1}, "tools": [{"type": "function", "function": {"name": "look"}}],
+    }  # fmt: skip
     for name in ("fast", "wire", "down", "mute"):
         await post(app, "openai", json.dumps({**asked, "model": name}).encode(), headers=headers)
     for path, given in (
