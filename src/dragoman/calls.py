@@ -23,28 +23,11 @@ from .messages import AssistantBlock, Request, RuntimeConfig, Tool, ToolChoice
 from .prices import Cost, Unpriced
 
 __all__ = [
-    "IS_WORKER",
-    "STOP_REASONS",
-    "TURN",
-    "CallCompleted",
-    "CallFailed",
-    "CallRecord",
-    "CallStarted",
-    "Inbound",
-    "Operation",
-    "ProviderRecovered",
-    "ProviderUnavailable",
-    "RoutingChosen",
-    "RoutingSwitched",
-    "Scope",
-    "StopReason",
-    "Trigger",
-    "count_usage",
-    "find_stop_reason",
-    "price_usage",
-    "read_headers",
-    "redact",
-]
+    "IS_WORKER", "STOP_REASONS", "TURN", "CallCompleted", "CallFailed", "CallRecord",
+    "CallStarted", "Inbound", "Operation", "ProviderRecovered", "ProviderUnavailable",
+    "RoutingChosen", "RoutingSwitched", "Scope", "StopReason", "Trigger", "count_usage",
+    "find_stop_reason", "price_usage", "read_headers", "redact",
+]  # fmt: skip
 
 TURN = "dragoman.turn"
 """The key in ``Request.metadata`` for the id of the session turn that a call belongs to."""

@@ -12,15 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "Displayed",
-    "Passage",
-    "Sheet",
-    "Table",
-    "escape_markdown",
-    "shorten",
-    "write_html",
+    "Displayed", "Passage", "Sheet", "Table", "escape_markdown", "shorten", "write_html",
     "write_markdown",
-]
+]  # fmt: skip
 
 
 class Table(NamedTuple):

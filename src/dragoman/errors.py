@@ -39,36 +39,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 __all__ = [
-    "AuthenticationError",
-    "BillingError",
-    "CallCancelledError",
-    "ContextOverflowError",
-    "Deadline",
-    "ErrorClass",
-    "InvalidModelError",
-    "InvalidRequestError",
-    "InvalidResponseError",
-    "MalformedToolCallError",
-    "ModelNotLoadedError",
-    "NetworkError",
-    "OverloadedError",
-    "ProviderError",
-    "QuotaExceededError",
-    "RateLimitError",
-    "StreamInterruptedError",
-    "StructuredOutputError",
-    "TimedOutError",
-    "UnavailableError",
-    "UnsupportedContentError",
-    "UnsupportedFeatureError",
-    "advise_import",
-    "cut",
-    "keep_headers",
-    "quote",
-    "release_frames",
-    "scrub",
-    "without_frames",
-]
+    "AuthenticationError", "BillingError", "CallCancelledError", "ContextOverflowError",
+    "Deadline", "ErrorClass", "InvalidModelError", "InvalidRequestError", "InvalidResponseError",
+    "MalformedToolCallError", "ModelNotLoadedError", "NetworkError", "OverloadedError",
+    "ProviderError", "QuotaExceededError", "RateLimitError", "StreamInterruptedError",
+    "StructuredOutputError", "TimedOutError", "UnavailableError", "UnsupportedContentError",
+    "UnsupportedFeatureError", "advise_import", "cut", "keep_headers", "quote", "release_frames",
+    "scrub", "without_frames",
+]  # fmt: skip
 
 Deadline = Literal["connect", "first_event", "idle", "total"]
 ErrorClass: TypeAlias = Literal[

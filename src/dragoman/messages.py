@@ -23,42 +23,12 @@ from .summaries import summarise_block
 from .ulid import new_ulid
 
 __all__ = [
-    "DETAILS",
-    "EFFORTS",
-    "NO_CONFIG",
-    "Assistant",
-    "AssistantBlock",
-    "Audio",
-    "Citation",
-    "Continuity",
-    "Detail",
-    "Document",
-    "Effort",
-    "ForceTool",
-    "Image",
-    "Inline",
-    "Issuer",
-    "LossWarning",
-    "Message",
-    "Opaque",
-    "PromptCache",
-    "RedactedThinking",
-    "Request",
-    "RuntimeConfig",
-    "ServerTool",
-    "System",
-    "Text",
-    "Thinking",
-    "Tool",
-    "ToolCall",
-    "ToolChoice",
-    "ToolResult",
-    "Url",
-    "User",
-    "UserBlock",
-    "join_system",
-    "new_ulid",
-]
+    "DETAILS", "EFFORTS", "NO_CONFIG", "Assistant", "AssistantBlock", "Audio", "Citation",
+    "Continuity", "Detail", "Document", "Effort", "ForceTool", "Image", "Inline", "Issuer",
+    "LossWarning", "Message", "Opaque", "PromptCache", "RedactedThinking", "Request",
+    "RuntimeConfig", "ServerTool", "System", "Text", "Thinking", "Tool", "ToolCall", "ToolChoice",
+    "ToolResult", "Url", "User", "UserBlock", "join_system", "new_ulid",
+]  # fmt: skip
 
 
 def _freeze(value: Struct, name: str) -> None:

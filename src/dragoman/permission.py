@@ -32,18 +32,9 @@ from .config import ConfigError, Section, read_yaml
 from .log import SideEffect
 
 __all__ = [
-    "Action",
-    "Approver",
-    "Decision",
-    "Gate",
-    "Policy",
-    "Proposal",
-    "Rule",
-    "Scope",
-    "Verdict",
-    "ask",
-    "find_prefix",
-]
+    "Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict",
+    "ask", "find_prefix",
+]  # fmt: skip
 
 log = logging.getLogger("dragoman")
 

@@ -17,14 +17,9 @@ import msgspec
 from msgspec import field
 
 __all__ = [
-    "called_by",
-    "describe_function",
-    "field_defaults",
-    "mentions_pydantic",
-    "pydantic_adapter",
-    "read_docstring",
-    "schema_of",
-]
+    "called_by", "describe_function", "field_defaults", "mentions_pydantic", "pydantic_adapter",
+    "read_docstring", "schema_of",
+]  # fmt: skip
 
 _PYDANTIC = frozenset({"pydantic", "annotated_types"})
 

@@ -39,17 +39,9 @@ from .validate.arguments import (
 from .wire import SwapPlan
 
 __all__ = [
-    "SyncEmbedder",
-    "SyncEventStream",
-    "SyncProvider",
-    "SyncReranker",
-    "close_soon",
-    "connect",
-    "connect_embedder",
-    "connect_reranker",
-    "gather",
-    "run",
-]
+    "SyncEmbedder", "SyncEventStream", "SyncProvider", "SyncReranker", "close_soon", "connect",
+    "connect_embedder", "connect_reranker", "gather", "run",
+]  # fmt: skip
 
 # Seconds after which the main thread runs the handlers of signals that did not wake it.
 _TURN = 0.1

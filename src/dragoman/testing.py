@@ -43,14 +43,9 @@ from .provider import Provider
 from .sim import SimServer, serve
 
 __all__ = [
-    "NetworkForbiddenError",
-    "cassette_path",
-    "dragoman_cassette",
-    "dragoman_no_network",
-    "dragoman_sim",
-    "forbid_network",
-    "pytest_addoption",
-]
+    "NetworkForbiddenError", "cassette_path", "dragoman_cassette", "dragoman_no_network",
+    "dragoman_sim", "forbid_network", "pytest_addoption",
+]  # fmt: skip
 
 _UNSAFE = re.compile(r"[^\w.\-\[\]=,+]+")
 

@@ -25,12 +25,6 @@ from .rows import BadRow
 from .runner import BatchError
 
 __all__ = [
-    "BadRow",
-    "BatchError",
-    "BatchOptions",
-    "BatchProgress",
-    "BatchReport",
-    "OutputError",
-    "StrictError",
-    "batch",
-]
+    "BadRow", "BatchError", "BatchOptions", "BatchProgress", "BatchReport", "OutputError",
+    "StrictError", "batch",
+]  # fmt: skip

@@ -12,13 +12,6 @@ from .page import write_page
 from .report import Amounts, Comparison, Divergence, TargetReport
 
 __all__ = [
-    "Amounts",
-    "Answer",
-    "Case",
-    "Comparison",
-    "Divergence",
-    "TargetReport",
-    "compare",
-    "read_cases",
-    "write_page",
-]
+    "Amounts", "Answer", "Case", "Comparison", "Divergence", "TargetReport", "compare",
+    "read_cases", "write_page",
+]  # fmt: skip

@@ -26,24 +26,10 @@ from .retrieval import RetrievalKit, RetrievalModelCase, retrieval_suite
 from .violation import Violation
 
 __all__ = [
-    "CheckOutcome",
-    "CodecCase",
-    "CodecRule",
-    "Factory",
-    "Kit",
-    "ProviderCase",
-    "Report",
-    "RetrievalKit",
-    "RetrievalModelCase",
-    "Violation",
-    "check_server",
-    "retrieval_suite",
-    "suite",
-    "write_html",
-    "write_junit",
-    "write_markdown",
-    "write_text",
-]
+    "CheckOutcome", "CodecCase", "CodecRule", "Factory", "Kit", "ProviderCase", "Report",
+    "RetrievalKit", "RetrievalModelCase", "Violation", "check_server", "retrieval_suite", "suite",
+    "write_html", "write_junit", "write_markdown", "write_text",
+]  # fmt: skip
 
 
 @overload

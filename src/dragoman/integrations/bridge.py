@@ -31,14 +31,9 @@ from ..wire.errors import build_error, read_failure
 from ..wire.openai.errors import ROWS
 
 __all__ = [
-    "BridgeProvider",
-    "CallPiece",
-    "Finish",
-    "Piece",
-    "from_langchain",
-    "from_pydantic_ai",
+    "BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "from_pydantic_ai",
     "read_error",
-]
+]  # fmt: skip
 
 
 # the settings of a call that LangChain, Pydantic AI and Dragoman name alike

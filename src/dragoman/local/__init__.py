@@ -26,22 +26,10 @@ from .serving import CONTEXT, LocalServing, open_server
 from .store import Found, WeightsError
 
 __all__ = [
-    "CatalogModel",
-    "Found",
-    "LocalEmbedder",
-    "LocalModel",
-    "LocalProvider",
-    "LocalServer",
-    "LocalServerError",
-    "WeightsError",
-    "check_model",
-    "find_model",
-    "is_installed",
-    "list_models",
-    "open_server",
-    "pull_model",
-    "remove_model",
-]
+    "CatalogModel", "Found", "LocalEmbedder", "LocalModel", "LocalProvider", "LocalServer",
+    "LocalServerError", "WeightsError", "check_model", "find_model", "is_installed", "list_models",
+    "open_server", "pull_model", "remove_model",
+]  # fmt: skip
 
 
 class LocalProvider(LocalServing):

@@ -18,18 +18,6 @@ from .sellers import find_seller, find_server, name_host
 from .table import PriceTable
 
 __all__ = [
-    "Cost",
-    "Match",
-    "PriceRow",
-    "PriceTable",
-    "PricedAs",
-    "PricedUse",
-    "Repriced",
-    "Tier",
-    "Unpriced",
-    "cost",
-    "find_seller",
-    "find_server",
-    "name_host",
-    "reprice",
-]
+    "Cost", "Match", "PriceRow", "PriceTable", "PricedAs", "PricedUse", "Repriced", "Tier",
+    "Unpriced", "cost", "find_seller", "find_server", "name_host", "reprice",
+]  # fmt: skip

@@ -12,26 +12,8 @@ from .steps import Evidence, ReplayStep, Totals, count_totals, read_steps, to_st
 from .summary import Headline, describe, describe_action, make_headline, make_printable, shorten
 
 __all__ = [
-    "Change",
-    "Difference",
-    "Evidence",
-    "Headline",
-    "ReplayMismatch",
-    "ReplayProvider",
-    "ReplayStep",
-    "Summary",
-    "Totals",
-    "compare_runs",
-    "count_totals",
-    "describe",
-    "describe_action",
-    "find_differences",
-    "find_excerpt",
-    "make_headline",
-    "make_printable",
-    "read_steps",
-    "recorded_tools",
-    "shorten",
-    "summarize",
-    "to_steps",
-]
+    "Change", "Difference", "Evidence", "Headline", "ReplayMismatch", "ReplayProvider",
+    "ReplayStep", "Summary", "Totals", "compare_runs", "count_totals", "describe",
+    "describe_action", "find_differences", "find_excerpt", "make_headline", "make_printable",
+    "read_steps", "recorded_tools", "shorten", "summarize", "to_steps",
+]  # fmt: skip

@@ -28,27 +28,9 @@ from .vectors import Vectors
 from .wire import EMBED_CODECS, RERANK_CODECS
 
 __all__ = [
-    "EMBED_CODECS",
-    "EMBED_SCHEMES",
-    "RERANK_CODECS",
-    "EmbedRequest",
-    "Embedder",
-    "Embeddings",
-    "HttpEmbedder",
-    "HttpReranker",
-    "Ranked",
-    "Ranking",
-    "RerankRequest",
-    "Reranker",
-    "RetrievalModel",
-    "RetrievalSettings",
-    "Vectors",
-    "add_retries",
-    "bind_embedder",
-    "bind_reranker",
-    "connect_embedder",
-    "connect_reranker",
-    "find_sale",
-    "join_embeddings",
+    "EMBED_CODECS", "EMBED_SCHEMES", "RERANK_CODECS", "EmbedRequest", "Embedder", "Embeddings",
+    "HttpEmbedder", "HttpReranker", "Ranked", "Ranking", "RerankRequest", "Reranker",
+    "RetrievalModel", "RetrievalSettings", "Vectors", "add_retries", "bind_embedder",
+    "bind_reranker", "connect_embedder", "connect_reranker", "find_sale", "join_embeddings",
     "open_embed_scheme",
-]
+]  # fmt: skip

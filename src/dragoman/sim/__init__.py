@@ -9,20 +9,7 @@ from .server import SimServer, serve
 from .yaml import read_script
 
 __all__ = [
-    "Answer",
-    "BatchScript",
-    "Call",
-    "ConfigError",
-    "Fault",
-    "RequestMatch",
-    "Said",
-    "Script",
-    "ScriptRule",
-    "ScriptedProvider",
-    "SimBatches",
-    "SimServer",
-    "SimulatedEmbedder",
-    "SimulatedReranker",
-    "read_script",
-    "serve",
-]
+    "Answer", "BatchScript", "Call", "ConfigError", "Fault", "RequestMatch", "Said", "Script",
+    "ScriptRule", "ScriptedProvider", "SimBatches", "SimServer", "SimulatedEmbedder",
+    "SimulatedReranker", "read_script", "serve",
+]  # fmt: skip

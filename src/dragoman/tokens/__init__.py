@@ -31,15 +31,9 @@ from .media import (
 from .text import count_tokens, read_table
 
 __all__ = [
-    "FAMILIES",
-    "Calibration",
-    "Estimate",
-    "estimate_input_tokens",
-    "estimate_request",
-    "estimate_text",
-    "exact_text",
-    "loaded_tools",
-]
+    "FAMILIES", "Calibration", "Estimate", "estimate_input_tokens", "estimate_request",
+    "estimate_text", "exact_text", "loaded_tools",
+]  # fmt: skip
 
 
 class Estimate(Struct, frozen=True):

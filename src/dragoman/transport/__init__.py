@@ -13,11 +13,6 @@ from .fixture import FixtureTransport
 from .http import HttpTransport
 
 __all__ = [
-    "MAX_ERROR_BODY",
-    "FixtureTransport",
-    "HttpStream",
-    "HttpTransport",
-    "Secret",
-    "Timeouts",
+    "MAX_ERROR_BODY", "FixtureTransport", "HttpStream", "HttpTransport", "Secret", "Timeouts",
     "Transport",
-]
+]  # fmt: skip

@@ -15,20 +15,7 @@ from .schema import compile_schema
 from .structured import to_instance
 
 __all__ = [
-    "Expectation",
-    "Messages",
-    "PartialValue",
-    "ResponseSchema",
-    "Settings",
-    "ToolChoices",
-    "Tools",
-    "build_request",
-    "check_request",
-    "compile_schema",
-    "find_refusal",
-    "parse_config",
-    "parse_messages",
-    "parse_tool_choice",
-    "parse_tools",
-    "to_instance",
-]
+    "Expectation", "Messages", "PartialValue", "ResponseSchema", "Settings", "ToolChoices",
+    "Tools", "build_request", "check_request", "compile_schema", "find_refusal", "parse_config",
+    "parse_messages", "parse_tool_choice", "parse_tools", "to_instance",
+]  # fmt: skip

@@ -35,24 +35,10 @@ from .plan import PlanItem, SwapPlan, make_plan
 from .server import Asked, ReplyEncoder, ServerCodec
 
 __all__ = [
-    "CODECS",
-    "SERVER_CODECS",
-    "Asked",
-    "ByWire",
-    "Codec",
-    "Decoder",
-    "Encoded",
-    "HttpReply",
-    "HttpRequest",
-    "Note",
-    "PlanItem",
-    "ReplyEncoder",
-    "ServerCodec",
-    "SwapPlan",
-    "add_codec",
-    "loading",
-    "make_plan",
-]
+    "CODECS", "SERVER_CODECS", "Asked", "ByWire", "Codec", "Decoder", "Encoded", "HttpReply",
+    "HttpRequest", "Note", "PlanItem", "ReplyEncoder", "ServerCodec", "SwapPlan", "add_codec",
+    "loading", "make_plan",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 

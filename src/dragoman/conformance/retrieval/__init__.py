@@ -5,12 +5,6 @@ from .contract import RetrievalKit, RetrievalModelCase, find_cosine, retrieval_s
 from .live import check_retrieval_server
 
 __all__ = [
-    "CASES",
-    "RetrievalCase",
-    "RetrievalKit",
-    "RetrievalModelCase",
-    "check_retrieval_server",
-    "find_cosine",
-    "find_retrieval_cases",
-    "retrieval_suite",
-]
+    "CASES", "RetrievalCase", "RetrievalKit", "RetrievalModelCase", "check_retrieval_server",
+    "find_cosine", "find_retrieval_cases", "retrieval_suite",
+]  # fmt: skip

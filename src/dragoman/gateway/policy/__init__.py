@@ -56,11 +56,5 @@ def rename_settings(front: ServerCodec, message: str) -> str:
 
 
 __all__ = [
-    "NEVER",
-    "Target",
-    "Translated",
-    "read",
-    "refuse_losses",
-    "rename_settings",
-    "translate",
-]
+    "NEVER", "Target", "Translated", "read", "refuse_losses", "rename_settings", "translate",
+]  # fmt: skip
