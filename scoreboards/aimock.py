@@ -141,7 +141,7 @@ ROWS: dict[str, Callable[[Ask], Any]] = {
     **{f"HTTP {status}": _refused("E", status) for status in ERRORS},
     **{f"plain {status}": _refused("P", status) for status in ERRORS},
 }
-_ONE = "a fixture has one answer, whatever is requested"
+_ONE = "a fixture has one answer to every request"
 EXPECTED = {
     "responses, cut at the limit": "aimock sends `incomplete` without `incomplete_details`",
     "ollama, cut at the limit": "aimock ignores `finishReason` on this API",

@@ -20,7 +20,7 @@ from dragoman.errors import ProviderError
 from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.headers import ALL_WIRES, HEADERS
-from dragoman.wire.rules import Rule
+from dragoman.wire.rules import FieldRule
 
 PACKAGE = Path(dragoman.__file__).parent
 
@@ -281,7 +281,7 @@ From a client → to a model:
 """
 
 
-def _places(rule: Rule) -> str:
+def _places(rule: FieldRule) -> str:
     """Return where each wire has a field for the same purpose."""
     known = {each: CODECS[each].concepts for each in SERVER_CODECS}  # type: ignore[attr-defined]
     return ", ".join(
@@ -335,7 +335,7 @@ def _show_headers() -> list[str]:
     return [*rows[0], _IGNORED_HEAD, *rows[1]]
 
 
-def _show_betas(rule: Rule) -> str:
+def _show_betas(rule: FieldRule) -> str:
     names = " or ".join([f"`{name}`" for name in rule.betas])
     return f"; beta: {names}{' or no beta' if rule.released else ''}" if names else ""
 

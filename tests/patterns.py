@@ -14,7 +14,7 @@ from dragoman.config import _loader
 from dragoman.prices import PriceTable
 from dragoman.reasoning import _read_catalogue
 from dragoman.transport.http import _kept_lines
-from dragoman.wire.errors import Row
+from dragoman.wire.errors import ErrorRow
 
 from .sources import Source, read_package
 
@@ -71,7 +71,7 @@ def _walk(
     if isinstance(value, re.Pattern):
         yield place, value
         return
-    if isinstance(value, Row):
+    if isinstance(value, ErrorRow):
         yield place, value.compiled()
         return
     if id(value) in seen or depth > 6 or isinstance(value, str | bytes | int | float):

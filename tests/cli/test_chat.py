@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from dragoman import Assistant, Response, Text, ToolCall, User, parse_messages
 from dragoman.cli import main
-from dragoman.cli.conversation import Conversation
+from dragoman.cli.conversation import Chat
 from dragoman.cli.screen import find_end
 from dragoman.sync import SyncProvider
 from tests.rows import read_table
@@ -407,7 +407,7 @@ def test_end_of_the_finished_markdown_blocks_is_found(text: str, finished: str) 
 
 
 def test_incomplete_tool_call_is_removed_from_the_conversation() -> None:
-    talk = Conversation(SyncProvider(Listed()), "m", [], lambda *_, **__: SyncProvider(Listed()))
+    talk = Chat(SyncProvider(Listed()), "m", [], lambda *_, **__: SyncProvider(Listed()))
     half = Assistant([Text("I will"), ToolCall("c1", "look", {})])
     talk.ask("Look.")
     talk.answered(Response(half, "cancelled"))

@@ -299,7 +299,7 @@ def test_wrong_names_and_settings_get_a_clear_error(server: SimServer) -> None:
         litellm.completion("groq/llama", HELLO)
     with pytest.raises(litellm.BadRequestError, match="must be"):
         ask(temperature="hot")
-    with pytest.raises(AttributeError, match="callbacks would have no effect"):
+    with pytest.raises(AttributeError, match="callbacks: setting it has no effect"):
         litellm.callbacks = ["langfuse"]
     with pytest.raises(AttributeError, match="has no 'Router'"):
         _ = litellm.Router

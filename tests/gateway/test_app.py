@@ -107,7 +107,7 @@ async def test_oversized_body_is_rejected_before_it_is_read() -> None:
     assert model.requests == []
 
 
-PLAIN = [  # headers of programs that send JSON without saying so, and the status of the reply
+PLAIN = [  # headers of programs that send JSON without a content type, and the status of the reply
     ([], b"200"),
     (["content-type: application/x-www-form-urlencoded"], b"200"),
     (["content-type: text/plain"], b"415"),

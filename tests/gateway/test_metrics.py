@@ -14,7 +14,7 @@ from dragoman.errors import OverloadedError
 from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
-from dragoman.gateway.ledger import Budget, Ledger
+from dragoman.gateway.ledger import KeyBudget, Ledger
 from dragoman.gateway.metrics import Metrics
 from dragoman.log import MemoryLog
 from dragoman.sim import ScriptedProvider, ScriptRule
@@ -136,7 +136,7 @@ def test_labels_have_a_bounded_number_of_values() -> None:
         metrics.use(name, f"key{number}", [record])
         metrics.time("request", 0.2, name, f"provider{number}")
         metrics.switch(name, [RoutingSwitched(f"a:{number}", f"b:{number}", "timeout")])
-    budgets = [Budget(f"key{n}", "total", Decimal(300), Decimal(300 - n)) for n in range(300)]
+    budgets = [KeyBudget(f"key{n}", "total", Decimal(300), Decimal(300 - n)) for n in range(300)]
     found = read(metrics.text(budgets))
     for label in ("model", "key", "provider"):
         values = count_values(found, label)
@@ -187,8 +187,8 @@ def test_budget_that_is_exceeded_has_nothing_left(tmp_path: Path) -> None:
     key = Key("ann", "x", budget_usd=Decimal(1), budget_usd_month=Decimal(3), team="rivers")
     ledger.settle(None, key, money=Decimal(2))
     assert ledger.read_budgets([key]) == [
-        Budget("ann", "total", Decimal(1), Decimal(0)),
-        Budget("ann", "month", Decimal(3), Decimal(1)),
+        KeyBudget("ann", "total", Decimal(1), Decimal(0)),
+        KeyBudget("ann", "month", Decimal(3), Decimal(1)),
     ]
     ledger.close()
 

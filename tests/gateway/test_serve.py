@@ -175,7 +175,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--host", "::"], "can be reached from outside"),
     (["--host", "example.org"], "can be reached from outside"),
     (["--model", "=x"], "is not NAME=MODEL"),
-    (["--model", "a=up:m", "--model", "a=up:m"], "is there twice"),
+    (["--model", "a=up:m", "--model", "a=up:m"], "is given to two models"),
     (["--model", "a=nobody:m"], "no model is named"),
     (["--auth", "KEYS", "--workers", "2"], "give --state"),
     (["--auth", "PLACES", "--workers", "2"], "give --state"),

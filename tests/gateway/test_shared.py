@@ -18,7 +18,7 @@ from dragoman.errors import OverloadedError, QuotaExceededError, RateLimitError
 from dragoman.gateway import ledger as ledger_module
 from dragoman.gateway import limits as limits_module
 from dragoman.gateway.keys import Key
-from dragoman.gateway.ledger import Lease, Ledger, LedgerWriter
+from dragoman.gateway.ledger import CallLease, Ledger, LedgerWriter
 from dragoman.gateway.limits import Policy, RedisLimits
 from dragoman.middleware import meters as meters_module
 from dragoman.middleware import redis as redis_module
@@ -64,7 +64,7 @@ async def open_ledger(
 
 
 async def settle(
-    ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: int = 0, usd: str = "0"
+    ledger: LedgerWriter, lease: CallLease | None, key: Key, tokens: int = 0, usd: str = "0"
 ) -> None:
     ledger.settle(lease, key, tokens, Decimal(usd))
     # Closing waits until the usage is written; the next call opens the ledger again.
@@ -160,8 +160,8 @@ async def test_concurrent_calls_are_admitted_exactly_up_to_the_limit(open_ledger
     results = await asyncio.gather(
         *[ledgers[at % 3].admit(key, 60) for at in range(90)], return_exceptions=True
     )
-    assert sum([isinstance(each, Lease) for each in results]) == 25
-    assert {type(each) for each in results} == {Lease, RateLimitError}
+    assert sum([isinstance(each, CallLease) for each in results]) == 25
+    assert {type(each) for each in results} == {CallLease, RateLimitError}
 
 
 # --- ledger files of earlier versions ----------------------------------------------------------
@@ -191,7 +191,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_PAUSE", 0.0)
 
 
-async def admit_or_none(ledger: LedgerWriter, key: Key) -> Lease | None:
+async def admit_or_none(ledger: LedgerWriter, key: Key) -> CallLease | None:
     """Return the lease of a call that is admitted, or ``None`` for a call that is rejected."""
     with contextlib.suppress(RateLimitError, OverloadedError):
         return await ledger.admit(key, 600)
@@ -241,7 +241,7 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
     results = await asyncio.gather(
         *[ledger.admit(key, 60) for _ in range(8)], return_exceptions=True
     )
-    admitted = [each for each in results if each is None or isinstance(each, Lease)]
+    admitted = [each for each in results if each is None or isinstance(each, CallLease)]
     rejected = {type(each) for each in results if isinstance(each, BaseException)}
     expected: dict[str, tuple[int, set[Any]]] = {
         "closed": (0, {OverloadedError}),
@@ -259,7 +259,7 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
         *[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True
     )
     # The restarted Redis is empty, so counting starts at zero.
-    assert sum([isinstance(each, Lease) for each in results]) == 3
+    assert sum([isinstance(each, CallLease) for each in results]) == 3
     await ledger.close()
 
 

@@ -13,7 +13,7 @@ import aiohttp
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
 from dragoman.wire import SERVER_CODECS
-from dragoman.wire.rules import Rule
+from dragoman.wire.rules import FieldRule
 from tests.server import Connection, serve
 
 from .serving import serving
@@ -37,7 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "cohere": {"messages": [{"role": "user", "content": "Hi"}]},
     "bedrock": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
 }
-TABLES: dict[str, dict[str, Rule]] = {
+TABLES: dict[str, dict[str, FieldRule]] = {
     wire: {
         **SERVER_CODECS[wire].table.rules,
         **{

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.log import LogClosedError, LogStorageError, SqliteLog, TurnStarted
 from dragoman.log.record import Draft, LogRecord, link_record
-from dragoman.log.writer import Writer
+from dragoman.log.writer import WriterThread
 from tests.waiting import PATIENCE
 
 
@@ -32,7 +32,7 @@ class Gate:
         return [link_record(item, None) for item in drafts]
 
 
-def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
+def fill(writer: WriterThread, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
     """Offer records until the queue is full; return the futures of the accepted records, and the
     future to wait for before the next offer.
     """
@@ -53,7 +53,7 @@ def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Futu
 )
 def test_writer_queue_is_limited_in_records_and_bytes(size: int, most: int) -> None:
     gate = Gate()
-    writer = Writer(gate, lambda: None)
+    writer = WriterThread(gate, lambda: None)
     taken, waiting = fill(writer, gate, size)
     assert len(taken) == 1 + most
     assert not waiting.done()
@@ -90,7 +90,7 @@ def test_an_unexpected_failure_fails_all_queued_appends_and_stops_the_writer() -
     def fail(_: Sequence[Draft]) -> list[LogRecord]:
         raise MemoryError("boom")
 
-    writer = Writer(fail, lambda: None, fatal=(LogStorageError,))
+    writer = WriterThread(fail, lambda: None, fatal=(LogStorageError,))
     futures = [writer.offer(draft())[1] for _ in range(3)]
     errors = [future.exception(timeout=PATIENCE) for future in futures]
     assert all(
@@ -110,7 +110,7 @@ def test_failure_that_is_not_fatal_affects_only_its_group_commit() -> None:
             raise LogStorageError("no server")
         return [link_record(item, None) for item in drafts]
 
-    writer = Writer(write, lambda: None)
+    writer = WriterThread(write, lambda: None)
     assert isinstance(writer.offer(draft())[1].exception(timeout=PATIENCE), LogStorageError)
     assert writer.offer(draft())[1].result(timeout=PATIENCE).seq == 1
     writer.close()
@@ -119,7 +119,7 @@ def test_failure_that_is_not_fatal_affects_only_its_group_commit() -> None:
 def test_writer_runs_other_tasks_and_appends_in_order() -> None:
     gate = Gate()
     order: list[object] = []
-    writer = Writer(gate, lambda: order.append("finished"))
+    writer = WriterThread(gate, lambda: order.append("finished"))
     first = writer.offer(draft())[1]
     assert gate.entered.wait(PATIENCE)
     rest = [
@@ -141,6 +141,6 @@ def test_failure_to_close_the_writer_is_raised() -> None:
     def fail() -> None:
         raise LogStorageError("the last sync failed")
 
-    writer = Writer(lambda drafts: [], fail)
+    writer = WriterThread(lambda drafts: [], fail)
     with pytest.raises(LogStorageError, match="the last sync failed"):
         writer.close()

@@ -251,7 +251,7 @@ async def test_only_tools_that_change_nothing_run_without_a_policy(
         ran.append(word)
 
     def undeclared(word: str) -> None:
-        """Have a side effect that nobody declared."""
+        """Have a side effect that is not declared."""
         ran.append(word)
 
     calls = propose(

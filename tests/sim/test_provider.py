@@ -276,7 +276,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Fault(error="OopsError"), "error must name a class"),
     (lambda: Fault(cut_at=-1), "cut_at must be a whole number of at least 0"),
     (lambda: Fault(duplicate=0), "duplicate must be a whole number of at least 1"),
-    (lambda: Fault(status=500, error="OverloadedError", after=1), "a status precedes"),
+    (lambda: Fault(status=500, error="OverloadedError", after=1), "'status' is sent before"),
     (lambda: RequestMatch(pattern="("), "pattern is not a regular expression"),
     (lambda: RequestMatch(turn=0), "turn must be a whole number of at least 1"),
     (lambda: ScriptRule(times=0), "times must be"),

@@ -23,7 +23,7 @@ from dragoman.cli.log import command
 from dragoman.log import SqliteLog
 from dragoman.messages import User
 from dragoman.replay import read_steps
-from dragoman.trace import Reader, TraceServer, Wanted, export_html
+from dragoman.trace import Reader, SessionFilter, TraceServer, export_html
 from dragoman.trace.queries import trim
 from tests.rows import read_table
 
@@ -160,7 +160,7 @@ def test_session_list_can_be_searched_and_counts_matches(log: SqliteLog) -> None
     tell(log, "look", LEFT_OPEN)
     reader = Reader(log)
     assert [entry["session"] for entry in reader.list_sessions()["sessions"]] == ["look", "fix"]
-    found = reader.list_sessions(Wanted("FI"))
+    found = reader.list_sessions(SessionFilter("FI"))
     assert (found["total"], found["sessions"][0]["outcome"]) == (1, "completed")
     assert reader.list_sessions(None, 1, 1)["sessions"][0]["session"] == "fix"
     assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
@@ -244,14 +244,14 @@ def test_token_is_not_logged_at_any_level(
 
 
 WANTED = [
-    (Wanted(sort="oldest"), ["fix", "look", "ask_1"]),
-    (Wanted(sort="cost"), ["fix", "look", "ask_1"]),
-    (Wanted(sort="turns"), ["fix", "look", "ask_1"]),
-    (Wanted(kind="ask"), ["ask_1"]),
-    (Wanted(outcome="open"), ["ask_1", "look"]),
-    (Wanted(outcome="completed", model="SONNET"), ["fix"]),
-    (Wanted(model="nothing"), []),
-    (Wanted("rm -rf"), ["fix"]),
+    (SessionFilter(sort="oldest"), ["fix", "look", "ask_1"]),
+    (SessionFilter(sort="cost"), ["fix", "look", "ask_1"]),
+    (SessionFilter(sort="turns"), ["fix", "look", "ask_1"]),
+    (SessionFilter(kind="ask"), ["ask_1"]),
+    (SessionFilter(outcome="open"), ["ask_1", "look"]),
+    (SessionFilter(outcome="completed", model="SONNET"), ["fix"]),
+    (SessionFilter(model="nothing"), []),
+    (SessionFilter("rm -rf"), ["fix"]),
 ]
 
 

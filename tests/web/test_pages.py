@@ -24,7 +24,7 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing
 from dragoman.gateway.keystore import KeyStore, load_keys
-from dragoman.gateway.usage import Row, UsageBook
+from dragoman.gateway.usage import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.serving import serving
 
@@ -265,7 +265,7 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
         usd = Decimal(0) if model == "own" else Decimal("0.0123")
         error = chance.choice(("rate_limited", "provider_unavailable")) if is_bad else ""
         latency = int(chance.expovariate(1 / 900)) + 200
-        book.count(Row(int((now - chance.random() * 86_000) * 1000), f"r{at}", chance.choice(("ann", "reports")), model,
+        book.count(UsageRow(int((now - chance.random() * 86_000) * 1000), f"r{at}", chance.choice(("ann", "reports")), model,
                        503 if is_bad else 200, error, 1200, 240, usd, int(model == "own"), latency, ""))  # fmt: skip
     ring = load_keys(folder / "keys.db")
     fast = priced(reply(ANSWER, usage=USED))

@@ -25,7 +25,7 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
-from dragoman.gateway.usage import Row, UsageBook
+from dragoman.gateway.usage import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.registry import Registry
 from dragoman.serving import serving
@@ -210,8 +210,10 @@ async def find_calls(url: str) -> list[Any]:
     return list(calls)
 
 
-def make_row(**facts: Any) -> Row:
-    row = Row(int(time.time() * 1000), "r", "ann", "fast", 200, "", 1, 1, Decimal("0.1"), 0, 5, "")
+def make_row(**facts: Any) -> UsageRow:
+    row = UsageRow(
+        int(time.time() * 1000), "r", "ann", "fast", 200, "", 1, 1, Decimal("0.1"), 0, 5, ""
+    )
     return replace(row, **facts)
 
 

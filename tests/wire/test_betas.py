@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.messages import Request, ServerTool, User
 from dragoman.wire import CODECS, SERVER_CODECS
-from dragoman.wire.rules import HINT, NO_BETAS, UNKNOWN, Betas, Rule
+from dragoman.wire.rules import HINT, NO_BETAS, UNKNOWN, Betas, FieldRule
 
 CODEC = SERVER_CODECS["anthropic"]
 HEADER = "anthropic-beta"
@@ -30,8 +30,8 @@ def test_betas_of_a_header_are_sorted_by_the_list(
 
 def test_field_is_blocked_unless_one_of_its_betas_is_sent() -> None:
     strict, released = (
-        Rule("hint", betas=("a-*", "b-*")),
-        Rule("hint", betas=("a-*",), released=True),
+        FieldRule("hint", betas=("a-*", "b-*")),
+        FieldRule("hint", betas=("a-*",), released=True),
     )
     rules = {"plain": HINT, "unknown": UNKNOWN, "strict": strict, "released": released}
     blocked = {

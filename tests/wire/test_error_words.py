@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from dragoman.wire.errors import Failure, Row, build_error, read_failure
+from dragoman.wire.errors import ErrorRow, Failure, build_error, read_failure
 from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
 from tests.rows import read_table
 
@@ -83,7 +83,7 @@ def survivors(wire: str) -> list[str]:
     return found
 
 
-def row_for(rows: tuple[Row, ...], status: int, failure: Failure) -> Row | None:
+def row_for(rows: tuple[ErrorRow, ...], status: int, failure: Failure) -> ErrorRow | None:
     """Return the row of an error table that decides the class of an error."""
     return next((row for row in rows if row.fits(status, failure)), None)
 

@@ -14,7 +14,7 @@ import dragoman as d
 from dragoman import errors
 from dragoman.errors import MAX_BODY, cut
 from dragoman.wire import CODECS
-from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_retry_after
+from dragoman.wire.errors import ErrorRow, Failure, build_error, read_failure, read_retry_after
 from dragoman.wire.json import ordered_json
 from tests import cpu
 from tests import strategies as some
@@ -188,10 +188,10 @@ def test_http_status_decides_the_error_class(
 
 
 ROWS = [
-    Row(frozenset({400}), "context", d.ContextOverflowError),
-    Row(None, "no such model", d.InvalidModelError),
-    Row(None, "no quota", d.QuotaExceededError),
-    Row(frozenset({400, 500}), ".", d.OverloadedError),
+    ErrorRow(frozenset({400}), "context", d.ContextOverflowError),
+    ErrorRow(None, "no such model", d.InvalidModelError),
+    ErrorRow(None, "no quota", d.QuotaExceededError),
+    ErrorRow(frozenset({400, 500}), ".", d.OverloadedError),
 ]
 BY_ROWS: list[tuple[int, Failure, type[d.ProviderError]]] = [
     (400, Failure("the context is too long"), d.ContextOverflowError),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import dragoman as d
-from dragoman.wire.ids import Call, IdRule, Pairs
+from dragoman.wire.ids import CallPosition, IdRule, Pairs
 
 
 def call(call_id: str, arguments: Any = None) -> d.ToolCall:
@@ -21,12 +21,12 @@ def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
         d.ToolResult("nobody", "?"),
     ]
     pairs = Pairs(messages, 5, None)
-    assert pairs.answers == {8: Call(7, 1), 9: Call(7, 2), 10: Call(6, 0)}
+    assert pairs.answers == {8: CallPosition(7, 1), 9: CallPosition(7, 2), 10: CallPosition(6, 0)}
     assert pairs.results == {where: at for at, where in pairs.answers.items()}
     assert len(set(pairs.ids.values())) == 3, "an id is sent once"
-    assert pairs.ids[Call(6, 0)] == "1"
+    assert pairs.ids[CallPosition(6, 0)] == "1"
 
 
 def test_only_tool_calls_with_a_result_get_an_id() -> None:
     messages: list[d.Message] = [d.Assistant([call("1"), call("2")]), d.ToolResult("2", "x")]
-    assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}
+    assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {CallPosition(0, 1)}

@@ -17,7 +17,7 @@ from dragoman import errors
 from dragoman.events import Assembler
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS, Encoded
-from dragoman.wire.rules import NOTHING, UNKNOWN, Rule
+from dragoman.wire.rules import NOTHING, UNKNOWN, FieldRule
 from tests import strategies as some
 
 from .cases import Case, DecodedReply, decode, find_cases
@@ -80,7 +80,7 @@ def drop_defaults(wire: str, body: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def is_ignored(rule: Rule, value: Any) -> bool:
+def is_ignored(rule: FieldRule, value: Any) -> bool:
     return rule.effect != "read" and (value in rule.default or rule.always)
 
 

@@ -14,7 +14,7 @@ import pytest
 import dragoman
 from dragoman.wire import CODECS
 from dragoman.wire.bedrock.errors import read_refusal as read_exception
-from dragoman.wire.errors import Failure, Row, read_failure
+from dragoman.wire.errors import ErrorRow, Failure, read_failure
 from dragoman.wire.gemini.errors import read_refusal
 from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
 from dragoman.wire.responses.errors import read_error_body
@@ -32,12 +32,12 @@ READERS: dict[str, Callable[[bytes], Failure]] = {
 WIRES = ["openai", "anthropic", "gemini", "responses", "cohere", "bedrock"]
 
 
-def rows_of(wire: str) -> tuple[Row, ...]:
-    rows: tuple[Row, ...] = importlib.import_module(f"dragoman.wire.{wire}.errors").ROWS
+def rows_of(wire: str) -> tuple[ErrorRow, ...]:
+    rows: tuple[ErrorRow, ...] = importlib.import_module(f"dragoman.wire.{wire}.errors").ROWS
     return rows
 
 
-def deciding_rows(wire: str) -> list[Row]:
+def deciding_rows(wire: str) -> list[ErrorRow]:
     """Return the rows of a wire's error table that decide the error classes of its conformance
     cases.
     """

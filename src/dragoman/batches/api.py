@@ -27,7 +27,7 @@ from .output import Lines, Output, OutputError, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
-from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
+from .runner import MAX_PROBLEMS, BatchError, RowCaller, Runner
 from .sources import FileSource, Source, open_source
 from .spending import BatchBudget, Spent, parse_budget
 
@@ -216,7 +216,7 @@ class _Run:
             )
             await remote.run(cancel=given.cancel)
             return remote
-        caller = Caller(provider, needs_price="usd" in self.limits)
+        caller = RowCaller(provider, needs_price="usd" in self.limits)
         runner = Runner(rows(), caller, concurrency=given.concurrency, **shared)
         await runner.run()
         return runner

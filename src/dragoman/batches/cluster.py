@@ -35,7 +35,7 @@ from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
 from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Row, Skipped, name_rows, parse_row
-from .runner import MAX_PROBLEMS, BatchError, Caller
+from .runner import MAX_PROBLEMS, BatchError, RowCaller
 from .sources import Source
 from .spending import BatchBudget, SharedBudget
 
@@ -255,7 +255,7 @@ class Asker:
         self._folder = Path(folder)
         self._finished = FinishedLines(self._folder)
         self._begun: asyncio.Task[None] | None = None
-        self._caller: Caller
+        self._caller: RowCaller
         self._parser: Parser
         self._output: Output
         self._announced: Any = None  # to be awaited before the first call
@@ -284,7 +284,7 @@ class Asker:
         """Open the model and the part file, in the event loop that the calls run in."""
         model = self._job.open()
         needs_price = self._budget is not None and self._budget.needs_price
-        self._caller = Caller(model, needs_price=needs_price)
+        self._caller = RowCaller(model, needs_price=needs_price)
         self._parser = self._job.make_parser(model.model)
         path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
         self._output = Output(path, ordered=False, concurrency=self._job.concurrency)

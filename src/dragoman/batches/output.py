@@ -75,7 +75,7 @@ def check_money(name: str, amount: Decimal) -> None:
         raise ValueError(f"{name} is not an amount of money: {str(amount)[:20]}")
 
 
-class Saved(Struct):
+class SavedRow(Struct):
     """The fields of an output row that a restart needs."""
 
     line: Annotated[int, Meta(ge=1, le=MOST_LINES)]
@@ -108,7 +108,7 @@ class Saved(Struct):
         return sum(self._counts())
 
 
-_saved = msgspec.json.Decoder(Saved)
+_saved = msgspec.json.Decoder(SavedRow)
 
 
 class Recovered(Struct):
@@ -120,7 +120,7 @@ class Recovered(Struct):
     tokens: int = 0
     cost: Decimal = Decimal(0)
 
-    def add(self, row: Saved) -> bool:
+    def add(self, row: SavedRow) -> bool:
         if not self.done.add(row.line):
             return False
         self.failed += row.failed
@@ -369,7 +369,7 @@ def _recover(
     file.seek(0, os.SEEK_END)
 
 
-def _read_whole(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Saved]]:
+def _read_whole(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, SavedRow]]:
     """Yield the results in a file up to an incomplete end; reject a line without a result."""
     damaged = 0
     for number, (data, row) in enumerate(read_saved(file), 1):
@@ -385,7 +385,7 @@ def _read_whole(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Saved]]:
             yield data, row
 
 
-def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | str]]:
+def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, SavedRow | str]]:
     """Yield the results from a file's current position on; for an invalid line, the reason."""
     for data in file:
         try:

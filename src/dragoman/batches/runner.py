@@ -35,7 +35,7 @@ Outcome: TypeAlias = Response[Any] | Embeddings | Exception
 """The reply to a call, or the error with which it failed."""
 
 
-class Caller:
+class RowCaller:
     """Call the model for a row, and write the result; a failed call becomes an error row.
 
     A runner that calls ``send`` and ``write`` for many rows at once should let other tasks run
@@ -122,7 +122,7 @@ class Runner(RowWriter):
     """Take rows from the source, call the model, and write results to the output."""
 
     rows: Iterator[Row | BadRow | Skipped]
-    caller: Caller
+    caller: RowCaller
     _: KW_ONLY
     concurrency: int
 

@@ -180,11 +180,13 @@ class AgentOptions(Struct, kw_only=True):
         str | None, "Continue a session: its id, a part of its id, or last.", option("SESSION")
     ] = None
     fork: Annotated[str | None, "Begin with a copy of another session.", option("SESSION")] = None
-    at: Annotated[int | None, "Continue after record N of the session.", option("SEQ", ge=1)] = (
-        None
-    )
+    at: Annotated[
+        int | None, "Continue after the record with this number.", option("SEQ", ge=1)
+    ] = None
     goals: Annotated[
-        tuple[str, ...], "Pursue this goal afterwards; may be repeated.", option("GOAL", "--then")
+        tuple[str, ...],
+        "Pursue this goal after the previous goal; may be repeated.",
+        option("GOAL", "--then"),
     ] = ()
     takeover: Annotated[bool, "Resume a session that another process still runs."] = False
     once: Annotated[bool, "End after the first answer; do not ask for another goal."] = False

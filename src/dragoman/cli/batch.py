@@ -37,7 +37,7 @@ class RowConfig(ConfigOptions):
     ] = None
 
 
-class BatchOptions(Struct, kw_only=True):
+class BatchCommand(Struct, kw_only=True):
     """The options of ``dragoman batch``."""
 
     model: Annotated[str, "Call this model, alias or group of models.", option(type=ModelName())]
@@ -108,7 +108,9 @@ class BatchOptions(Struct, kw_only=True):
         Literal["model", "provider"],
         "Call the model, or use the provider's batch API: half the price, within a day.",
     ] = "model"
-    poll_seconds: Annotated[float, "Set the first pause in seconds of --via provider."] = 10.0
+    poll_seconds: Annotated[
+        float, "Wait N seconds before --via provider first asks for results."
+    ] = 10.0
     cancel: Annotated[bool, "Stop the batches of --via provider and fetch finished rows."] = False
     as_json: Annotated[Json, "Print the report as JSON."] = False
 
@@ -117,7 +119,7 @@ class BatchOptions(Struct, kw_only=True):
 @click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False))
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @add_options
-def command(source: str, out: Path, options: BatchOptions) -> None:
+def command(source: str, out: Path, options: BatchCommand) -> None:
     """Ask a model for every row of IN and write a row with the result, or the error, to OUT.
 
     \b
@@ -166,7 +168,7 @@ _CONVERTED = (
 )  # fmt: skip
 
 
-def _read_options(options: BatchOptions) -> dict[str, Any]:
+def _read_options(options: BatchCommand) -> dict[str, Any]:
     template = options.template
     if options.template_file is not None:
         if template is not None:

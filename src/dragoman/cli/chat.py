@@ -17,7 +17,7 @@ from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
 from .console import echo_json, notify, plural, working
-from .conversation import COMMANDS, REASONING_LOSSES, Conversation
+from .conversation import COMMANDS, REASONING_LOSSES, Chat
 from .errors import EXIT_CODES, report_errors, show_error
 from .options import (
     ModelOption,
@@ -77,7 +77,7 @@ def command(
     opener = partial(_open, first=model, target=target, transcript=transcript)
     with report_errors(as_json=as_json), transcript, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
-        talk = Conversation(provider, model, opening, opener, transcript)
+        talk = Chat(provider, model, opening, opener, transcript)
         talk.config = RuntimeConfig(max_tokens=max_tokens)
         if past is not None:
             transcript.resume(past)
@@ -111,16 +111,14 @@ def _open(
     return transcript.watch(open_model(model, replace(target, base_url=address)))
 
 
-def _greet(talk: Conversation, past: RecordedChat | None) -> None:
+def _greet(talk: Chat, past: RecordedChat | None) -> None:
     model = talk.provider.model
     notify(f"{model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
     if past is not None:
         notify(f"continuing {past.session}, {plural(len(past.messages), 'message')}")
 
 
-def _talk(
-    talk: Conversation, reader: LineReader, answer: Callable[[], None]
-) -> ProviderError | None:
+def _talk(talk: Chat, reader: LineReader, answer: Callable[[], None]) -> ProviderError | None:
     """Answer questions and run commands until the input ends.
 
     Return the error of the last question that failed, or ``None``.
@@ -150,7 +148,7 @@ class _ModelCall:
 
     def __init__(
         self,
-        talk: Conversation,
+        talk: Chat,
         *,
         as_json: bool,
         quiet: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,

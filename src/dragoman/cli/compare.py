@@ -47,7 +47,9 @@ class CompareOptions(Struct, kw_only=True):
         Literal["model", "provider"],
         "Call the models, or use the batch API of each provider that has one.",
     ] = "model"
-    poll_seconds: Annotated[float, "Set the first pause in seconds of --via provider."] = 10.0
+    poll_seconds: Annotated[
+        float, "Wait N seconds before --via provider first asks for results."
+    ] = 10.0
     concurrency: Annotated[int, "Make this many calls at a time.", option(ge=1)] = 16
     fresh: Annotated[bool, "Delete the answers of earlier runs, and begin again."] = False
     html: Annotated[

@@ -52,7 +52,7 @@ _NOT_RUN = "Not executed: the user has only looked at this proposal."
 Opener: TypeAlias = Callable[[str, str | None], SyncProvider]
 
 
-class Conversation:
+class Chat:
     """The state of a chat: messages, model, tools and usage."""
 
     def __init__(

@@ -102,7 +102,7 @@ class KeyRights(Struct):
     ] = None
     on_loss: Annotated[
         Literal["drop", "warn", "reject"] | None,
-        "Reject requests with fields that the model's wire lacks, or drop the fields.",
+        "Drop fields that the model's wire lacks, with or without a warning, or reject the request.",
     ] = None
 
 

@@ -282,12 +282,14 @@ def show_cost(
     session: str | None,
     *,
     where: LogPlace = None,
-    prices: Annotated[ExistingFile, "Price the calls again, first with this file."] = None,
-    only: Annotated[bool, "Use no other prices than the file of --prices has."] = False,
+    prices: Annotated[
+        ExistingFile, "Price the calls again; the file's prices precede the others."
+    ] = None,
+    only: Annotated[bool, "Use only the prices in the file of --prices."] = False,
     by: Annotated[
         str,
-        "Sum costs by a property; a key is one of the gateway, a project the session's folder"
-        " or metadata.",
+        "Sum costs by a property; a project is the session's folder, or the one that its metadata"
+        " names.",
         option(type=click.Choice(GROUPS)),
     ] = "model",
     as_csv: Annotated[bool, "Print the bills as CSV.", option(flags="--csv")] = False,

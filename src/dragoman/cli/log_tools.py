@@ -23,8 +23,8 @@ def show_tools(
     where: LogPlace = None,
     by: Annotated[
         str,
-        "Count tool calls by a property; a key is one of the gateway, a project the session's"
-        " folder or metadata.",
+        "Count tool calls by a property; a project is the session's folder, or the one that its"
+        " metadata names.",
         option(type=click.Choice(GROUPS)),
     ] = "model",
     as_json: Annotated[Json, "Print the rates as JSON."] = False,

@@ -76,7 +76,7 @@ def export(
         str, "Write to FILE; - is standard output.", option("FILE", "-o --output")
     ] = "-",
     as_html: Annotated[
-        bool, "Write SESSION as one HTML page, as for a FILE.html.", option(flags="--html")
+        bool, "Write SESSION as one HTML page, whatever FILE is called.", option(flags="--html")
     ] = False,
 ) -> None:
     """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.

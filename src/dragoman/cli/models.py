@@ -97,7 +97,9 @@ def list_command(
     name: str | None,
     *,
     wanted: ModelFilter,
-    excluded: Annotated[bool, "List the excluded models with the reasons."] = False,
+    excluded: Annotated[
+        bool, "List the models that the other options exclude, with reasons."
+    ] = False,
     everything: Annotated[
         bool, "List embedding and transcription models as well.", option(flags="--all")
     ] = False,

@@ -24,10 +24,14 @@ def command(
     file: str,
     *,
     model: Annotated[
-        str, "Plan for a model such as openai:gpt-5.", option("MODEL", "--to", type=ModelName())
+        str,
+        "Show what a change to this model would lose.",
+        option("MODEL", "--to", type=ModelName()),
     ],
     target: ModelOptions,
-    everything: Annotated[bool, "List the kept parts as well.", option(flags="--all")] = False,
+    everything: Annotated[
+        bool, "List the parts that stay unchanged, too.", option(flags="--all")
+    ] = False,
     as_json: Annotated[Json, "Print the plan as JSON."] = False,
 ) -> None:
     """Show which parts of the conversation in FILE another model would receive.

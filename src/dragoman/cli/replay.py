@@ -36,7 +36,7 @@ def command(
         str | None, "Print the differences from another session.", option("SESSION", "--diff")
     ] = None,
     diff_log: Annotated[
-        str | None, "Read the other session from this log.", option("PLACE")
+        str | None, "Read the session of --diff from this log.", option("PLACE")
     ] = None,
     model: Annotated[
         str | None, "Send the requests to another model; no tool runs.", option("MODEL", "--rerun")

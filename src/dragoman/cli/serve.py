@@ -97,7 +97,7 @@ class ServeOptions(Struct):
     max_connections_per_peer: Annotated[
         int | None,
         "Limit the connections from one address, by default to half of --max-connections. "
-        "Behind a proxy, set the same number.",
+        "Behind a proxy, repeat the number of --max-connections.",
         option("N", ge=1, le=1_000_000),
     ] = None
     media_urls: Annotated[
@@ -151,8 +151,8 @@ class ServeOptions(Struct):
     ] = None
     betas: Annotated[
         tuple[str, ...],
-        "Pass on a beta of clients (a name, or a pattern such as 'files-api-*') to models of "
-        "the same wire; may be repeated. 'default' stands for all that concern one request.",
+        "Pass on a beta that clients name (or a pattern such as 'files-api-*') to models of the same"
+        " wire; may be repeated. 'default' stands for every beta that affects one request only.",
         option("BETA", "--beta"),
     ] = ("default",)
     store: Annotated[
@@ -172,8 +172,8 @@ class ServeOptions(Struct):
     ] = None
     ui: Annotated[
         bool,
-        "Serve the web pages at /, with --auth only to the key of --admin; without --auth and "
-        "--admin, the playground and the models to this machine.",
+        "Serve the web pages at /. With --auth, only the key of --admin opens the pages; without --auth"
+        " and --admin, this machine sees the playground and the models.",
     ] = True
     as_json: Annotated[Json, "Print a new key as JSON."] = False
 
@@ -358,7 +358,9 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
         if not name or (equals and not target):
             raise click.UsageError(f"--model: {entry!r} is not NAME=MODEL")
         if name in named:
-            raise click.UsageError(f"--model: {name!r} is there twice; give each model one name")
+            raise click.UsageError(
+                f"--model: {name!r} is given to two models; give each its own name"
+            )
         named[name] = target or name
     return named
 

@@ -27,7 +27,7 @@ from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, Response, ToolUseEnd, Usage, make_response
 from ..middleware.attempts import Attempt
 from ..middleware.layer import Middleware, Wrapper
-from ..provider import Provider, Served
+from ..provider import LayerCall, Provider
 from ..session.journal import Journal
 from ..session.records import make_message, new_message_id
 from ..session.state import State, reduce_records
@@ -76,7 +76,9 @@ class WatchedProvider(Wrapper, Middleware):
         self.attempt: Attempt | None = None
         self.ends: list[ToolUseEnd] = []  # the tool calls of the last call
 
-    async def serve(self, request: m.Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(
+        self, request: m.Request, served: LayerCall
+    ) -> AsyncGenerator[list[Event], None]:
         attempt = self.attempt or Attempt(self.inner, request)
         async with aclosing(self.inner.open(request)) as reply:
             served.reply = attempt.reply = reply

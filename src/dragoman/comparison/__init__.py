@@ -7,11 +7,18 @@
 """
 
 from .api import compare
-from .cases import Answer, Case, read_cases
+from .cases import Case, ModelAnswer, read_cases
 from .page import write_page
 from .report import Amounts, Comparison, Divergence, TargetReport
 
 __all__ = [
-    "Amounts", "Answer", "Case", "Comparison", "Divergence", "TargetReport", "compare",
-    "read_cases", "write_page",
+    "Amounts",
+    "Case",
+    "Comparison",
+    "Divergence",
+    "ModelAnswer",
+    "TargetReport",
+    "compare",
+    "read_cases",
+    "write_page",
 ]  # fmt: skip

@@ -14,13 +14,13 @@ import msgspec
 
 from ..batches import BatchOptions, batch
 from ..batches.apis import open_api
-from ..batches.output import Saved, read_saved
+from ..batches.output import SavedRow, read_saved
 from ..batches.spending import parse_budget
 from ..errors import UnsupportedFeatureError
 from ..log import EventLog, open_log
 from ..prices.results import EXACT
 from ..provider import Provider, connect
-from .cases import Answer, Case, read_cases
+from .cases import Case, ModelAnswer, read_cases
 from .report import Comparison, Judge, TargetReport, read_answer
 
 
@@ -96,7 +96,7 @@ async def _ask(
     return judge.report(found.stopped, via)
 
 
-def _read_answers(path: Path) -> dict[int, Answer]:
+def _read_answers(path: Path) -> dict[int, ModelAnswer]:
     """Return the answers in an output file by the numbers of their cases."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     rows = [msgspec.json.decode(line, type=dict) for line in lines]
@@ -108,7 +108,7 @@ def _leave(limits: Mapping[str, Decimal], others: Sequence[Path]) -> dict[str, D
     left = dict(limits)
     for path in [each for each in others if each.exists()]:
         with path.open("rb") as file:
-            rows = [row for _, row in read_saved(file) if isinstance(row, Saved)]
+            rows = [row for _, row in read_saved(file) if isinstance(row, SavedRow)]
         for row in rows:
             used = {"usd": row.cost_usd or Decimal(0), "tokens": Decimal(row.tokens)}
             for name in left:

@@ -28,7 +28,7 @@ _UNDEFINED = "the definitions of its tools are not in the log"
 Calls: TypeAlias = tuple[tuple[str, Any], ...]
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ModelAnswer(Struct, frozen=True, kw_only=True):
     """What a model answered, or the error of the call; an unknown ``cost_usd`` is ``None``."""
 
     text: str = ""
@@ -61,7 +61,7 @@ class Case(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     messages: tuple[Message, ...]
-    answer: Answer
+    answer: ModelAnswer
     tools: tuple[Tool, ...] = ()
     config: RuntimeConfig = NO_CONFIG
     response_schema: dict[str, Any] | None = None
@@ -193,7 +193,7 @@ def _make_case(
     """Return a case; the last message is the answer."""
     *sent, reply = messages
     assert isinstance(reply, Assistant)
-    answer = Answer(
+    answer = ModelAnswer(
         text=reply.text,
         calls=tuple([(call.name, call.arguments) for call in reply.tool_calls]),
         finish_reason=end.finish_reason,

@@ -15,7 +15,7 @@ from ..errors import MalformedToolCallError, StructuredOutputError
 from ..prices.results import EXACT
 from ..quality import Rate
 from ..replay import find_differences
-from .cases import Answer, Case
+from .cases import Case, ModelAnswer
 
 RATES = {
     "tool_calls": "same tool calls", "tool_names": "same tools", "structured": "same JSON",
@@ -96,13 +96,13 @@ class Judge:
     def __init__(self, model: str) -> None:
         self._model = model
         self._counts: dict[str, list[bool]] = {name: [] for name in RATES}
-        self._pairs: list[tuple[Answer, Answer]] = []
+        self._pairs: list[tuple[ModelAnswer, ModelAnswer]] = []
         self._errors: Counter[str] = Counter()
         self._missing = 0
         self._losses: Counter[str] = Counter()
         self._found: list[Divergence] = []
 
-    def add(self, case: Case, made: Answer | None, losses: Sequence[str]) -> None:
+    def add(self, case: Case, made: ModelAnswer | None, losses: Sequence[str]) -> None:
         """Compare the answer to a case; ``losses`` are those of the model's plan."""
         self._counts["losses"].append(bool(losses))
         self._losses.update(losses)
@@ -121,7 +121,7 @@ class Judge:
         self._counts["refusals"].append(made.is_refusal)
         self._compare(case, made)
 
-    def _compare(self, case: Case, made: Answer) -> None:
+    def _compare(self, case: Case, made: ModelAnswer) -> None:
         recorded = case.answer
         pair: list[Any]
         kind, pair = "text", [each.text.strip() for each in (recorded, made)]
@@ -156,19 +156,19 @@ class Judge:
         )
 
 
-def _sort(answer: Answer) -> list[Any]:
+def _sort(answer: ModelAnswer) -> list[Any]:
     """Return tool calls as data in a fixed order, since models order parallel calls differently."""
     calls = [{"name": name, "arguments": arguments} for name, arguments in answer.calls]
     return sorted(calls, key=lambda call: msgspec.json.encode(call, order="sorted"))
 
 
-def _show(answer: Answer) -> dict[str, Any]:
+def _show(answer: ModelAnswer) -> dict[str, Any]:
     calls = {"tool_calls": _sort(answer)} if answer.calls else {}
     value = answer.read_value()
     return {**calls, **({"text": answer.text} if value is None else {"value": value})}
 
 
-def _add_up(answers: Sequence[Answer]) -> Amounts:
+def _add_up(answers: Sequence[ModelAnswer]) -> Amounts:
     total = Decimal(0)
     for answer in answers:
         total = EXACT.add(total, answer.cost_usd or Decimal(0))
@@ -184,7 +184,7 @@ def _add_up(answers: Sequence[Answer]) -> Amounts:
     return Amounts(total, unpriced, times[count // 2], (low, high))
 
 
-def read_answer(row: Mapping[str, Any]) -> Answer:
+def read_answer(row: Mapping[str, Any]) -> ModelAnswer:
     """Return the answer in an output row of a batch."""
     cost = row.get("cost_usd")
     error = row.get("error")
@@ -192,7 +192,7 @@ def read_answer(row: Mapping[str, Any]) -> Answer:
         # The answer does not fit the schema, but it is an answer that can be compared.
         row, error = {**row, "text": error.get("output", ""), "finish_reason": "stop"}, None
     calls = tuple([(call["name"], call["arguments"]) for call in row.get("tool_calls", ())])
-    return Answer(
+    return ModelAnswer(
         text=row.get("text", ""),
         calls=calls,
         finish_reason=row.get("finish_reason"),

@@ -135,7 +135,7 @@ async def _stop(server: Server) -> None:
     whole = (await server.ask(_QUESTION)).text
     words = [word for word in whole.split() if len(word) > 2]
     if len(words) < 6:
-        raise NotApplicable("the reply is too short to be stopped")
+        raise NotApplicable("the reply is too short to show whether it would be stopped")
     word = words[len(words) // 2]
     reply = await server.ask(_QUESTION, config={"stop_sequences": [word]})
     before = whole.split(word)[0]

@@ -27,7 +27,7 @@ from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing, hash_key
-from .ledger import Budget, Lease, LedgerWriter
+from .ledger import CallLease, KeyBudget, LedgerWriter
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
@@ -259,7 +259,7 @@ class Service(Struct, kw_only=True, eq=False):
             return "ready", problems
         return "degraded" if len(problems) < self.models.checked else "not ready", problems
 
-    async def read_budgets(self, only: Key | None = None) -> list[Budget]:
+    async def read_budgets(self, only: Key | None = None) -> list[KeyBudget]:
         """Return what is left of the budgets of all keys, or of one key."""
         keys = () if self.keys is None else self.keys.keys
         kept = [key for key in keys if key.has_budget and (only is None or key.id == only.id)]
@@ -273,7 +273,7 @@ class Service(Struct, kw_only=True, eq=False):
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
-    async def lease(self, key: Key, model: Model) -> Lease | None:
+    async def lease(self, key: Key, model: Model) -> CallLease | None:
         """Count a call against its key's limits; raise an error if a limit is reached."""
         # the operator may have added limits that workers without a shared ledger cannot count
         if not self.can_count(key):

@@ -28,8 +28,8 @@ from ..wire import Asked
 from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
-from .ledger import Lease
-from .usage import Row
+from .ledger import CallLease
+from .usage import UsageRow
 
 access = logging.getLogger("dragoman.access")
 
@@ -40,7 +40,7 @@ _NOBODY = Caller({}, None)
 _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for one request
 
 
-class Call(ABC):
+class ModelCall(ABC):
     """The call of a model for a request, as far as it has come."""
 
     warnings: tuple[LossWarning, ...] = ()
@@ -64,8 +64,8 @@ class Account:
     request: Request | None = None
     model = ""  # the name by which the client requested a model that it may use
     warnings: tuple[LossWarning, ...] = ()
-    lease: Lease | None = None
-    call: Call | None = None
+    lease: CallLease | None = None
+    call: ModelCall | None = None
     status = 0  # 0 until the reply begins
     length = 0  # number of bytes sent to the client
     error: ProviderError | None = None
@@ -203,14 +203,14 @@ class Account:
         usage: Usage,
         money: Decimal,
         session: str,
-    ) -> Row:
+    ) -> UsageRow:
         is_unpriced = any(
             each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in records
         )
         status, error = self.status or 499, self.describe().error or ""
         if status == 499 or (records and isinstance(records[-1], CallFailed)):
             error = error or CallCancelledError.category  # only the client leaves no error
-        return Row(
+        return UsageRow(
             at=int((time.time() - seconds) * 1000),
             id=self.id,
             key=self.caller.owner,
@@ -256,7 +256,7 @@ class Account:
         }
 
 
-class ChatCall(Call):
+class ChatCall(ModelCall):
     """The call of a chat model: its request, its reply, and the events that have arrived."""
 
     first: float | None = None  # seconds from the request to the first event

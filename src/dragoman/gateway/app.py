@@ -42,7 +42,7 @@ from .keys import KeyRing
 from .keystore import load_keys
 from .ledger import Ledger, LedgerWriter
 from .limits import RedisLimits
-from .models import Models, Served
+from .models import Models, ServedModel
 from .pages import Pages, refuse
 from .retrieval import RetrievalHandler
 from .signals import handle_signals
@@ -70,7 +70,7 @@ _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
 def create_app(
-    models: Mapping[str, Served] | Registry,
+    models: Mapping[str, ServedModel] | Registry,
     *,
     keys: KeyRing | None = None,
     ledger: Ledger | None = None,
@@ -270,7 +270,7 @@ def _log_access() -> None:
     log.setLevel(logging.INFO)
 
 
-def _open_models(settings: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
+def _open_models(settings: Mapping[str, Any]) -> Mapping[str, ServedModel] | Registry:
     registry = Registry.load(settings["config"])
     if not settings["models"]:
         return registry

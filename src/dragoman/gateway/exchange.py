@@ -29,11 +29,11 @@ from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace
 from .translation import check_translated, resolve_model, translate_for
-from .writing import Send, Writer, write_events
+from .writing import ReplyWriter, Send, write_events
 
 log = logging.getLogger("dragoman")
 
-Answer = Callable[[Incoming, Writer, Account, Models], Awaitable[None]]
+Answer = Callable[[Incoming, ReplyWriter, Account, Models], Awaitable[None]]
 
 
 async def handle(
@@ -50,7 +50,7 @@ async def handle(
     """
     account = Account(service, front.wire)
     incoming = Incoming(service, scope, receive)
-    writer = Writer(service, front, account, send)
+    writer = ReplyWriter(service, front, account, send)
     service.metrics.in_flight += 1
     service.live.add(account)
     # use the same models for the complete request, even if the configuration is reloaded
@@ -108,7 +108,7 @@ class ChatHandler:
     async def _answer(
         self,
         incoming: Incoming,
-        writer: Writer,
+        writer: ReplyWriter,
         account: Account,
         models: Models,
         response_id: str | None = None,
@@ -167,7 +167,7 @@ class ChatHandler:
         await writer.finish(encoder, last)
 
     async def _start_background(
-        self, scope: Scope, fields: Mapping[str, Any], caller: Caller, writer: Writer
+        self, scope: Scope, fields: Mapping[str, Any], caller: Caller, writer: ReplyWriter
     ) -> None:
         background = self._service.background
         assert background is not None

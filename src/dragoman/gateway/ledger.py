@@ -24,10 +24,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from ..database import is_postgres, open_database
 from ..errors import OverloadedError, QuotaExceededError, scrub
 from ..messages import new_ulid
-from ..middleware.meters import Window
+from ..middleware.meters import RateWindow
 from ..prices.results import EXACT
 from .keys import Key
 from .limits import RedisLimits, check_delays, reject_concurrent
@@ -67,7 +69,7 @@ def _find_host() -> str:
 _HOST = _find_host()
 
 
-class Budget(NamedTuple):
+class KeyBudget(Struct, frozen=True):
     """A budget of a key or a team, in US dollars: its account in the ledger, and what is left."""
 
     account: str
@@ -113,7 +115,7 @@ class Ledger:
         """Return the cost of a key: in total, or in one month (UTC) such as ``2030-01``."""
         return self._read_spent(key, month or "")[month or ""]
 
-    def read_budgets(self, keys: Iterable[Key]) -> list[Budget]:
+    def read_budgets(self, keys: Iterable[Key]) -> list[KeyBudget]:
         """Return the budgets of keys and of their teams, with what is left of each."""
         month = _find_month(time.time() if self._clock is None else self._clock())
         rows = self._base.run(
@@ -126,7 +128,7 @@ class Ledger:
             if key.team is not None:
                 limits[key.accounts[-1], month] = key.team_budget_usd_month
         return [
-            Budget(
+            KeyBudget(
                 account=account,
                 period="month" if period else "total",
                 limit=limit,
@@ -259,7 +261,7 @@ class Ledger:
         )
         return int(rows[0][0])
 
-    def _read_windows(self, now: float, key: Key) -> dict[str, Window]:
+    def _read_windows(self, now: float, key: Key) -> dict[str, RateWindow]:
         minute = int(now // 60)
         found = self._base.run(
             "select minute, requests, tokens from dragoman_used where key = ? and minute >= ?",
@@ -268,7 +270,7 @@ class Ledger:
         rows = {at: {"requests": requests, "tokens": tokens} for at, requests, tokens in found}
         this, last = rows.get(minute, {}), rows.get(minute - 1, {})
         return {
-            name: Window(limit, this.get(name, 0), last.get(name, 0))
+            name: RateWindow(limit, this.get(name, 0), last.get(name, 0))
             for name, limit in key.rates.items()
         }
 
@@ -304,7 +306,7 @@ class _Settlement(NamedTuple):
 
 class _Reading(NamedTuple):
     keys: Sequence[Key]
-    result: Future[list[Budget]]
+    result: Future[list[KeyBudget]]
 
 
 class _Admission(NamedTuple):
@@ -317,7 +319,7 @@ class _Admission(NamedTuple):
 _Job: TypeAlias = _Admission | _Reading | _Settlement
 
 
-class Lease(NamedTuple):
+class CallLease(NamedTuple):
     """The ids of the leases that an admitted call holds in the ledger and in Redis."""
 
     ledger: str | None = None
@@ -348,11 +350,11 @@ class LedgerWriter:
         self._owed: deque[_Settlement] = deque()
         self._thread: threading.Thread | None = None
 
-    async def admit(self, key: Key, seconds: float) -> Lease | None:
+    async def admit(self, key: Key, seconds: float) -> CallLease | None:
         """Count a request of a key without blocking the event loop; see ``Ledger.admit``."""
         if self.limits is None or not key.has_rates:
             place = await self._admit_counted(key, seconds)
-            return None if place is None else Lease(place)
+            return None if place is None else CallLease(place)
         limited = await self.limits.admit(key, seconds)
         try:
             if key.has_budget:
@@ -361,11 +363,11 @@ class LedgerWriter:
             if limited is not None:
                 self.limits.settle(limited, key, requests=1)
             raise
-        return None if limited is None else Lease(None, limited)
+        return None if limited is None else CallLease(None, limited)
 
     def settle(
         self,
-        lease: Lease | None,
+        lease: CallLease | None,
         key: Key,
         tokens: int = 0,
         money: Decimal = Decimal(0),
@@ -390,7 +392,7 @@ class LedgerWriter:
         return True
 
     async def settle_and_wait(
-        self, lease: Lease | None, key: Key, tokens: int, money: Decimal
+        self, lease: CallLease | None, key: Key, tokens: int, money: Decimal
     ) -> None:
         """Count a call's usage before the end of its reply is sent; wait until it is written.
 
@@ -403,11 +405,11 @@ class LedgerWriter:
                 async with asyncio.timeout(_BUSY_SECONDS):
                     await tried
 
-    async def read_budgets(self, keys: Sequence[Key]) -> list[Budget]:
+    async def read_budgets(self, keys: Sequence[Key]) -> list[KeyBudget]:
         """Return what is left of budgets; nothing while the database cannot be read."""
         if not self.ledger.is_shared:
             return self.ledger.read_budgets(keys)
-        result: Future[list[Budget]] = Future()
+        result: Future[list[KeyBudget]] = Future()
         self._put(_Reading(keys, result))
         try:
             async with asyncio.timeout(_BUSY_SECONDS):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ..calls import CallCompleted, CallFailed, RoutingSwitched
 from ..messages import LossWarning
-from .ledger import Budget
+from .ledger import KeyBudget
 
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 _MAX_VALUES = 100  # of a label, in one worker
@@ -49,7 +49,7 @@ _TOKENS = {
 }
 
 
-class Saved(Struct):
+class SavedMetrics(Struct):
     """The values of all counters in a form that can be saved to a file.
 
     ``counters`` maps the name of each counter to its labels and values, and ``seconds`` the name
@@ -116,13 +116,13 @@ class Metrics:
         held[bisect_left(_BUCKETS, seconds)] += 1
         held[-1] += seconds
 
-    def save(self) -> Saved:
+    def save(self) -> SavedMetrics:
         """Return the values of all counters."""
         counters = {name: list(counter.items()) for name, counter in self._counters.items()}
         seconds = {name: list(held.items()) for name, held in self._seconds.items()}
-        return Saved(self.in_flight, counters, seconds)
+        return SavedMetrics(self.in_flight, counters, seconds)
 
-    def add(self, saved: Saved) -> None:
+    def add(self, saved: SavedMetrics) -> None:
         """Add the saved values of another worker's counters to these counters."""
         self.in_flight += saved.in_flight
         for name, values in saved.counters.items():
@@ -134,7 +134,7 @@ class Metrics:
                 summed = [mine + other for mine, other in zip(own, held, strict=True)]
                 self._seconds[name][labels] = summed
 
-    def text(self, budgets: Sequence[Budget] = (), key: str | None = None) -> str:
+    def text(self, budgets: Sequence[KeyBudget] = (), key: str | None = None) -> str:
         """Return all counters, and what is left of budgets, in the text format of Prometheus.
 
         With ``key``, the cost of all other keys is summed up as ``other``.
@@ -149,9 +149,10 @@ class Metrics:
             lines += _histogram(f"dragoman_{name}_seconds", self._seconds[name])
         # of too many budgets, keep those of which the least is left
         shown = sorted(budgets, key=lambda each: each.left)[:_MAX_VALUES]
-        limits: dict[Labels, float] = {each[:2]: float(each.limit) for each in shown}
-        left: dict[Labels, float] = {each[:2]: float(each.left) for each in shown}
-        for name, amounts in (("budget_usd", limits), ("budget_left_usd", left)):
+        for name, field in (("budget_usd", "limit"), ("budget_left_usd", "left")):
+            amounts: dict[Labels, float] = {
+                (each.account, each.period): float(getattr(each, field)) for each in shown
+            }
             lines += _family(f"dragoman_{name}", "gauge", ("account", "period"), amounts)
         return "\n".join(lines) + "\n"
 

@@ -25,7 +25,7 @@ from ..retrieval import RetrievalModel
 
 log = logging.getLogger("dragoman")
 
-Served: TypeAlias = Provider | RetrievalModel
+ServedModel: TypeAlias = Provider | RetrievalModel
 """What a served name refers to: a model for chat, embedding or reranking."""
 
 
@@ -69,9 +69,9 @@ class Models:
     cannot use those names.
     """
 
-    def __init__(self, source: Mapping[str, Served] | Registry) -> None:
+    def __init__(self, source: Mapping[str, ServedModel] | Registry) -> None:
         self._registry = source if isinstance(source, Registry) else None
-        given: Mapping[str, Served] = {} if isinstance(source, Registry) else source
+        given: Mapping[str, ServedModel] = {} if isinstance(source, Registry) else source
         # the open models, by name and operation
         self._opened: dict[tuple[str, Operation], Any] = {
             (name, each.operation): each for name, each in given.items()
@@ -170,7 +170,7 @@ class Models:
         return sorted(found, key=lambda each: str(each["name"]))
 
     async def _find_problems(self) -> None:
-        asked: dict[str, Served] = {
+        asked: dict[str, ServedModel] = {
             name if operation == "chat" else f"{name} ({operation})": each
             for (name, operation), each in self._opened.items()
         }
@@ -202,7 +202,7 @@ def _describe_entry(name: str, entry: ModelEntry) -> dict[str, Any]:
     return _describe(name, entry.id, unused, entry, strategy, found)
 
 
-def _describe_model(name: str, model: Served, problem: str) -> dict[str, Any]:
+def _describe_model(name: str, model: ServedModel, problem: str) -> dict[str, Any]:
     groups = [part for part in walk(model) if isinstance(part, Fallback)]
     found = []
     for end in find_ends(model) if groups else ():
@@ -216,7 +216,7 @@ def _describe_model(name: str, model: Served, problem: str) -> dict[str, Any]:
 
 
 def _describe(
-    name: str, served_by: str, state: str, model: ModelEntry | Served, strategy: str | None,
+    name: str, served_by: str, state: str, model: ModelEntry | ServedModel, strategy: str | None,
     candidates: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     cost = model.priced_as.cost(Usage(0, 0, search_units=0))
@@ -238,7 +238,7 @@ def find_ends(model: Model) -> list[Model]:
     return [part for part in walk(model) if len([*walk(part)]) == 1]
 
 
-async def _problem(provider: Served) -> str | None:
+async def _problem(provider: ServedModel) -> str | None:
     try:
         async with asyncio.timeout(5):
             await provider.ready()

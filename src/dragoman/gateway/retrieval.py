@@ -15,12 +15,12 @@ from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, Retrie
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from ..wire import HttpReply
 from .access import Bounds, Scope, Service
-from .accounts import Account, Call
+from .accounts import Account, ModelCall
 from .exchange import handle, identify
 from .interruption import Receive
 from .models import Models
 from .reading import Incoming
-from .writing import Send, Writer
+from .writing import ReplyWriter, Send
 
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
@@ -39,7 +39,7 @@ class RetrievalHandler:
         return handle(self._service, self._front, scope, receive, send, self._answer)
 
     async def _answer(
-        self, incoming: Incoming, writer: Writer, account: Account, models: Models
+        self, incoming: Incoming, writer: ReplyWriter, account: Account, models: Models
     ) -> None:
         """Take a request through its stages; the account notes what each of them finds."""
         service, codec = self._service, self._codec
@@ -84,7 +84,7 @@ async def _write(
     return codec.encode(answer, asked, name)
 
 
-class _RetrievalCall(Call):
+class _RetrievalCall(ModelCall):
     include_content = False
     _answer: Embeddings | Ranking | None = None
 

@@ -52,7 +52,7 @@ _SORTS = ("input", "output", "usd", "latency")
 _SUMS = f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd), sum(unpriced)"
 
 
-class Row(Struct, frozen=True):
+class UsageRow(Struct, frozen=True):
     """One finished request: ``at`` in milliseconds since 1970, ``latency`` in milliseconds.
 
     ``unpriced`` is 1 if the price of a call is unknown; ``usd`` is the known cost. ``error`` is
@@ -88,7 +88,7 @@ class Sums(Struct, frozen=True):
     unpriced: int
 
 
-_USD = Row.__struct_fields__.index("usd")
+_USD = UsageRow.__struct_fields__.index("usd")
 
 
 class UsageBook:
@@ -97,11 +97,11 @@ class UsageBook:
     def __init__(self, place: str | Path | None) -> None:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self._life = new_ulid()
-        self._new: list[Row] = []
+        self._new: list[UsageRow] = []
         self._pruned = 0.0
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
 
-    def count(self, row: Row) -> None:
+    def count(self, row: UsageRow) -> None:
         """Add a finished request to the rows in memory, which ``flush`` writes later."""
         if len(self._new) < _MAX_WAITING:
             self._new.append(row)
@@ -165,7 +165,7 @@ class UsageBook:
 
     async def list_requests(
         self, since: int, wanted: Mapping[str, str], most: int, keys: Collection[str] | None = None
-    ) -> list[Row]:
+    ) -> list[UsageRow]:
         """Return the latest requests, of one ``model``, ``key`` or ``error`` if these are given.
 
         ``failed``, ``answered`` and ``unpriced`` restrict them to such requests, ``until`` is
@@ -187,7 +187,7 @@ class UsageBook:
             f"order by {first}at desc limit ?",
             (*values, most),
         )
-        return [Row(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows]
+        return [UsageRow(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows]
 
     async def list_live(self) -> list[dict[str, Any]]:
         """Return the running requests of all processes, the oldest first."""
@@ -207,8 +207,8 @@ class UsageBook:
         async with self._turn:
             return await asyncio.to_thread(self._base.run, statement, values)
 
-    def _write(self, rows: Sequence[Row], live: bytes) -> None:
-        marks = ", ".join("?" * len(Row.__struct_fields__))
+    def _write(self, rows: Sequence[UsageRow], live: bytes) -> None:
+        marks = ", ".join("?" * len(UsageRow.__struct_fields__))
         with self._base.transaction("usage") as now:
             for row in rows:
                 stored = [*astuple(row)]

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 
 from ..messages import new_ulid
-from .metrics import Metrics, Saved
+from .metrics import Metrics, SavedMetrics
 from .processes import is_alive
 
 log = logging.getLogger("dragoman")
 
 _SECONDS = 1.0  # seconds between two saves
-_saved = msgspec.json.Decoder(Saved)
+_saved = msgspec.json.Decoder(SavedMetrics)
 
 
 class MetricsFolder:

@@ -29,7 +29,7 @@ _HEADER = 4000
 _ROUTE = 1000  # maximum length of a header that names models
 
 
-class Writer:
+class ReplyWriter:
     """Write the reply to a request, and note in its account what was sent."""
 
     __slots__ = ("_account", "_front", "_send", "_service", "route")
@@ -131,7 +131,7 @@ async def write_events(
     encoder: ReplyEncoder,
     stops: Sequence[str],
     incoming: Incoming,
-    writer: Writer,
+    writer: ReplyWriter,
 ) -> bytes:
     """Write the events of a reply as they arrive; return the bytes that end the reply."""
     reply = call.reply
@@ -153,7 +153,9 @@ async def write_events(
         await reply.aclose()
 
 
-async def _cut(call: ChatCall, encoder: ReplyEncoder, cutter: StopCutter, writer: Writer) -> None:
+async def _cut(
+    call: ChatCall, encoder: ReplyEncoder, cutter: StopCutter, writer: ReplyWriter
+) -> None:
     """Write the events up to the first stop sequence."""
     while events := await call.reply.next():
         passed: list[Event] = cutter.feed(events)

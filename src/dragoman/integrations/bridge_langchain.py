@@ -37,7 +37,9 @@ def find_name(model: BaseChatModel) -> str:
 async def read_reply(chat_model: BaseChatModel, request: m.Request) -> AsyncGenerator[Piece, None]:
     """Call a LangChain chat model, and yield the pieces of its reply."""
     if request.server_tools:
-        raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+        raise UnsupportedFeatureError(
+            "a model of another library cannot offer tools that a server runs"
+        )
     messages, losses = write_messages(request.messages)
     if request.config.reasoning is not None:
         detail = "LangChain has no setting for it; set it on the model"

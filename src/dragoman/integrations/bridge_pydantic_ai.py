@@ -33,7 +33,9 @@ _FINISH: dict[str, FinishReason] = {
 async def read_reply(model: Model, request: m.Request) -> AsyncGenerator[Piece, None]:
     """Call a Pydantic AI model, and yield the pieces of its reply."""
     if request.server_tools:
-        raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+        raise UnsupportedFeatureError(
+            "a model of another library cannot offer tools that a server runs"
+        )
     messages, losses = write_messages(request.messages)
     for loss in (*losses, *find_marks(request)):
         yield loss

@@ -14,7 +14,7 @@ from ..capabilities import Capabilities
 from ..errors import InvalidModelError, ModelNotLoadedError
 from ..events import Event
 from ..middleware.layer import Wrapper
-from ..provider import Model, Served
+from ..provider import LayerCall, Model
 from ..provider.http_model import read_capabilities
 from .catalog import CatalogModel
 from .pull import check_model, find_model, pull_model
@@ -67,7 +67,7 @@ class LocalServing(Wrapper):
     def settings(self) -> Mapping[str, Any]:
         return {"model": self.model, "threads": self._threads, "context": self._context}
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         inner = await self._start()
         async with aclosing(inner.open(self._with_defaults(request))) as reply:
             served.reply = reply

@@ -41,7 +41,7 @@ from .record import (
     link_record,
     read_row,
 )
-from .writer import Writer
+from .writer import WriterThread
 
 _PAGE = 500
 
@@ -139,7 +139,7 @@ class EventLog(ABC):
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._writer: Writer | None = None
+        self._writer: WriterThread | None = None
         self._closed = False
         self._held: dict[str, object] = {}
 

@@ -27,7 +27,7 @@ from .errors import (
 from .eventlog import EventLog, hand_over
 from .record import Head, LogRecord, Row, to_row
 from .sql import Dialect, SqlView, check_version, migrate
-from .writer import Writer
+from .writer import WriterThread
 
 if TYPE_CHECKING:
     import psycopg
@@ -101,7 +101,7 @@ class PostgresLog(EventLog):
                     raise LogReadOnlyError("the database has no log to read")
         else:
             self._connection = self._open()
-            self._writer = Writer(self._write, self._finish)
+            self._writer = WriterThread(self._write, self._finish)
 
     def __repr__(self) -> str:  # repr omits the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"

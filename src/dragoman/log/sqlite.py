@@ -31,7 +31,7 @@ from .lock import FileLock
 from .payloads import LogPruned
 from .record import Head, LogRecord, Row, to_row
 from .sql import Dialect, SqlView, check_version, migrate
-from .writer import Writer
+from .writer import WriterThread
 
 # The application id "DRAG" in the file header marks our files, so that tables are never added to
 # another program's database.
@@ -132,7 +132,7 @@ class SqliteLog(EventLog):
             raise
         # After a failed fsync, the data may be lost. The writer stops, so that no record is linked
         # to lost data.
-        self._writer = Writer(self._write, self._finish, fatal=(LogStorageError,))
+        self._writer = WriterThread(self._write, self._finish, fatal=(LogStorageError,))
 
     def _open_reader(self) -> None:
         if not self.path.is_file():

@@ -21,7 +21,7 @@ Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[LogRecord | LogConflictE
 _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
 
 
-class Writer:
+class WriterThread:
     """A bounded queue, and the thread that passes its items to ``write``.
 
     ``write`` stores a group in one transaction, or raises and stores none of it; a draft that

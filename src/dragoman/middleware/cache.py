@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..errors import ProviderError
 from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
 from ..messages import Request
-from ..provider import EventsReply, Model, Served
+from ..provider import EventsReply, LayerCall, Model
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
 from .cassette import readdress
@@ -63,7 +63,7 @@ class Cache(Wrapper, Middleware):
         await self.store.close()
         await self.inner.close()
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         mode = request.metadata.get(CACHE, "on")
         if mode not in ("on", "off", "refresh"):
             raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
@@ -98,7 +98,7 @@ class Cache(Wrapper, Middleware):
                 return found
 
     async def _play(
-        self, request: Request, events: Sequence[Event], served: Served
+        self, request: Request, events: Sequence[Event], served: LayerCall
     ) -> AsyncGenerator[list[Event], None]:
         async def readdressed(request: Request) -> AsyncIterator[Event]:
             for event in events:
@@ -115,7 +115,7 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _call(
-        self, request: Request, key: str, served: Served
+        self, request: Request, key: str, served: LayerCall
     ) -> AsyncGenerator[list[Event], None]:
         events: list[Event] = []
         result: Sequence[Event] | None = None
@@ -174,7 +174,7 @@ class Cache(Wrapper, Middleware):
 
     # --- vectors and rankings
 
-    async def _answer(self, request: Any, mode: str, served: Served) -> Any:
+    async def _answer(self, request: Any, mode: str, served: LayerCall) -> Any:
         """Return the answer to a request for vectors or a ranking."""
         if mode == "off":
             return await self._ask(request, served)
@@ -182,11 +182,11 @@ class Cache(Wrapper, Middleware):
             return await self._embed(request, served, reads=mode == "on")
         return await self._rank(request, served, reads=mode == "on")
 
-    async def _ask(self, request: Any, served: Served) -> Any:
+    async def _ask(self, request: Any, served: LayerCall) -> Any:
         served.reply = self.inner.open(request)
         return await read_whole(served.reply)
 
-    async def _embed(self, request: EmbedRequest, served: Served, *, reads: bool) -> Embeddings:
+    async def _embed(self, request: EmbedRequest, served: LayerCall, *, reads: bool) -> Embeddings:
         """Return the vectors of texts; each is stored, and only those not stored are sent.
 
         The usage counts the texts that were sent. If none was sent, it has ``from_cache``, and the
@@ -222,7 +222,7 @@ class Cache(Wrapper, Middleware):
             join_embeddings(parts), usage=usage, kept=None, request_id=request.request_id
         )
 
-    async def _rank(self, request: RerankRequest, served: Served, *, reads: bool) -> Ranking:
+    async def _rank(self, request: RerankRequest, served: LayerCall, *, reads: bool) -> Ranking:
         key = f"{self.name}:{request_key(request)}"
         found = await self._read(key, read_answer) if reads else None
         if isinstance(found, Ranking):

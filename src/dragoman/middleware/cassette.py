@@ -45,7 +45,7 @@ from ..events import (
 )
 from ..events import fold as fold_events
 from ..messages import new_ulid
-from ..provider import EventsReply, Model, Reply, Served
+from ..provider import EventsReply, LayerCall, Model, Reply
 from .layer import Middleware, Wrapper
 from .request_keys import canonical, hide, request_key
 from .stored_answers import read_answer, read_error, write_answer, write_error
@@ -272,7 +272,7 @@ class Record(Wrapper, Middleware):
 
     # --- recording calls
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         if self._plays:
             async for event in self._play(request):
                 yield [event]

@@ -25,7 +25,7 @@ from ..errors import (
 from ..events import Event, MessageComplete
 from ..messages import Message, Request
 from ..prices import PricedAs
-from ..provider import Messages, Model, Provider, Reply, Served
+from ..provider import LayerCall, Messages, Model, Provider, Reply
 from ..quality import judge_calls
 from ..validate import find_refusal
 from ..wire import SwapPlan
@@ -154,7 +154,7 @@ class Fallback(Wrapper):
         shown = self.strategy.settings() if self.strategy.name != "fallback" else {}
         return {"name": self.name, **shown}
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
         await self.availability.refresh()
         order = self._order(request)

@@ -15,7 +15,7 @@ from ..errors import StreamInterruptedError, UnsupportedFeatureError
 from ..events import Event
 from ..messages import Message, Request
 from ..prices import PricedAs
-from ..provider import Messages, Model, Provider, Reply, Served, WrappedReply, read_events
+from ..provider import LayerCall, Messages, Model, Provider, Reply, WrappedReply, read_events
 from ..retrieval import Embedder, Reranker, RetrievalModel
 from ..wire import SwapPlan
 
@@ -87,7 +87,7 @@ class Wrapper(Layer):
         return read_events(self.open(request))
 
     @abstractmethod
-    def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         """Yield the events of a call in batches, and set ``served.reply`` to the inner reply."""
 
     def open(self, request: Any) -> Reply:

@@ -1,6 +1,6 @@
 """Meters: token buckets, sliding windows and slots, in memory, in SQL and in Redis.
 
-A ``Bucket`` refills continuously; a ``Window`` counts the last minute. Both answer ``delay`` and
+A ``Bucket`` refills continuously; a ``RateWindow`` counts the last minute. Both answer ``delay`` and
 change by ``take``. Python computes them for memory and SQL. For Redis, ``RedisMeter`` computes them
 in Lua, because only a script reads and changes them atomically there. A slot is a lease that one
 running call holds; it expires if its process dies.
@@ -54,7 +54,7 @@ class Bucket:
         self.level -= cost
 
 
-class Window:
+class RateWindow:
     """A sliding window: the count of this minute and a part of the count of the previous one."""
 
     __slots__ = ("last", "limit", "this")

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ..calls import CallCompleted, CallFailed, CallStarted
 from ..events import Event
 from ..messages import Request
-from ..provider import Model, Provider, Served
+from ..provider import LayerCall, Model, Provider
 from .attempts import Attempt, Price
 from .layer import Middleware, Wrapper, check_number
 
@@ -101,7 +101,7 @@ class Observe(Wrapper, Middleware):
             "include_content": self._include_content,
         }
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         feed, context = self._feed(), contextvars.copy_context()
         attempt = Attempt(
             self.inner, request, price=self._price, include_content=self._include_content,

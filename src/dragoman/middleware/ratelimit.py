@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
-from ..provider import Model, Served
+from ..provider import LayerCall, Model
 from ..retrieval import EmbedRequest, RerankRequest
 from ..tokens import estimate_text
 from .layer import Middleware, Wrapper, check_number
@@ -231,7 +231,7 @@ class RateLimit(Wrapper, Middleware):
             for name, value in each.limits.items()
         }
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         estimate = self._estimate(request)
         leases: list[tuple[Limiter, Lease]] = []
         spent: int | None = 0

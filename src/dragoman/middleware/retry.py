@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
 from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
-from ..provider import Model, Served
+from ..provider import LayerCall, Model
 from ..validate import parse_config, to_instance
 from .attempts import Attempt
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, notify, walk
@@ -103,7 +103,7 @@ class Retry(Wrapper, Middleware):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
         call = _RetriedCall(request, self._clock())
         hold = (
             self._may_hold

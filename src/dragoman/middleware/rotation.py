@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import AuthenticationError, ProviderError, RateLimitError
 from ..events import Event
 from ..messages import Request
-from ..provider import Provider, Served
+from ..provider import LayerCall, Provider
 from .attempts import Attempt
 from .layer import Middleware, Wrapper
 
@@ -51,7 +51,9 @@ class KeyRotation(Wrapper, Middleware):
     def settings(self) -> Mapping[str, Any]:
         return {"keys": len(self._providers)}
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(
+        self, request: Request, served: LayerCall
+    ) -> AsyncGenerator[list[Event], None]:
         order = self._order()
         for number in order:
             provider, visible = self._providers[number], False

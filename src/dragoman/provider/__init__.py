@@ -18,12 +18,36 @@ from .gather import Gathered, gather
 from .http import HttpProvider
 from .http_model import ApiKey, HttpModel
 from .model import Model
-from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
+from .reply import AssembledReply, EventsReply, LayerCall, Reply, WrappedReply, read_events
 from .stream import EventStream
 
 __all__ = [
-    "SCHEMES", "AccessKeys", "ApiKey", "AssembledReply", "Auth", "EventStream", "EventsReply",
-    "Gathered", "HttpModel", "HttpProvider", "Messages", "Model", "Provider", "Reply",
-    "ReplyProvider", "Served", "SignatureAuth", "Token", "TokenAuth", "TokenSource",
-    "WrappedReply", "bind", "connect", "gather", "open_scheme", "plan", "read_events", "sign_v4",
+    "SCHEMES",
+    "AccessKeys",
+    "ApiKey",
+    "AssembledReply",
+    "Auth",
+    "EventStream",
+    "EventsReply",
+    "Gathered",
+    "HttpModel",
+    "HttpProvider",
+    "LayerCall",
+    "Messages",
+    "Model",
+    "Provider",
+    "Reply",
+    "ReplyProvider",
+    "SignatureAuth",
+    "Token",
+    "TokenAuth",
+    "TokenSource",
+    "WrappedReply",
+    "bind",
+    "connect",
+    "gather",
+    "open_scheme",
+    "plan",
+    "read_events",
+    "sign_v4",
 ]  # fmt: skip

@@ -250,7 +250,7 @@ class EventsReply(AssembledReply):
             await close()
 
 
-class Served:
+class LayerCall:
     """The state of one call in a middleware layer.
 
     It has the inner provider's reply, the events that the layer holds back, and the history of
@@ -282,7 +282,7 @@ class Served:
         return [*self.history, *self.reply.history]
 
 
-Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]]
+Serve: TypeAlias = Callable[[Request, LayerCall], AsyncGenerator[list[Event], None]]
 
 
 class WrappedReply(Reply):
@@ -295,7 +295,7 @@ class WrappedReply(Reply):
     """
 
     def __init__(self, request: Request, provider: str, model: str, serve: Serve) -> None:
-        self._served = Served()
+        self._served = LayerCall()
         self._source = serve(request, self._served)
         self._unserved = _Unserved(request, provider, model)
 

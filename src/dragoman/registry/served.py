@@ -19,7 +19,7 @@ from .adapters import Adapter
 _MAX_NAME = 200
 
 
-class Served(Struct, frozen=True):
+class ServedModels(Struct, frozen=True):
     """The models that an adapter's server lists, or the reason why it lists none."""
 
     adapter: Adapter
@@ -27,7 +27,7 @@ class Served(Struct, frozen=True):
     problem: str | None = None
 
 
-async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list[Served]:
+async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list[ServedModels]:
     """Query the servers of all adapters concurrently for their models, for at most ``seconds``."""
     transport = HttpTransport()
     try:
@@ -38,7 +38,7 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
         await transport.close()
 
 
-async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Served:
+async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> ServedModels:
     base_url = adapter.base_url or ""
     try:
         # Ollama lists its models at /api/tags and at /v1/models. Other servers that use Ollama's
@@ -58,14 +58,14 @@ async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Se
                 request, credentials, Timeouts(seconds, seconds, seconds, seconds)
             )
         if reply.status != 200:
-            return Served(adapter, problem=f"HTTP {reply.status}")
-        return Served(adapter, tuple(_names(read_json(reply.body))))
+            return ServedModels(adapter, problem=f"HTTP {reply.status}")
+        return ServedModels(adapter, tuple(_names(read_json(reply.body))))
     except ProviderError as error:
-        return Served(adapter, problem=error.message)
+        return ServedModels(adapter, problem=error.message)
     except TimeoutError:
-        return Served(adapter, problem=f"no response within {seconds:g} s")
+        return ServedModels(adapter, problem=f"no response within {seconds:g} s")
     except ValueError:
-        return Served(adapter, problem="its list of models cannot be read")
+        return ServedModels(adapter, problem="its list of models cannot be read")
 
 
 def _names(data: Any) -> list[str]:

@@ -90,7 +90,7 @@ class Replies:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class RetrievalAnswer(Struct, frozen=True, kw_only=True):
     """What the answers of embedders and rerankers have in common.
 
     ``model`` is the model name in the answer or, if the answer has none, in the request. A count
@@ -114,7 +114,7 @@ class Answer(Struct, frozen=True, kw_only=True):
         return self.kept.value if self.kept is not None else None
 
 
-class Embeddings(Answer, frozen=True, kw_only=True):
+class Embeddings(RetrievalAnswer, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts."""
 
     vectors: Vectors
@@ -133,7 +133,7 @@ class Ranked(Struct, frozen=True):
     document: str | None = None
 
 
-class Ranking(Answer, frozen=True, kw_only=True):
+class Ranking(RetrievalAnswer, frozen=True, kw_only=True):
     """The documents by relevance, the best first.
 
     Scores are as the server sends them: some are logits.

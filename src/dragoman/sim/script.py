@@ -131,7 +131,7 @@ class Fault(Struct, frozen=True):
             )
         if self.error is not None and self.status is not None and self.after:
             raise ValueError(
-                "fault: a status precedes the reply; omit after, or use error instead"
+                "fault: 'status' is sent before the reply; leave out 'after', or use 'error'"
             )
         _check_numbers(self, "fault", "after", "cut_at", "end_at", "garbage_at", whole=True)
         _check_numbers(self, "fault", "garbage", "duplicate", "drip", least=1, whole=True)

@@ -5,9 +5,15 @@ decisions are enabled. ``export_html`` writes one session to a file.
 """
 
 from .export import export_html
-from .queries import Reader, Wanted
+from .queries import Reader, SessionFilter
 from .server import TraceServer, Viewer, add_headers, make_app
 
 __all__ = [
-    "Reader", "TraceServer", "Viewer", "Wanted", "add_headers", "export_html", "make_app",
+    "Reader",
+    "SessionFilter",
+    "TraceServer",
+    "Viewer",
+    "add_headers",
+    "export_html",
+    "make_app",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from ..session import SessionError, answer_question, find_questions
 from .queries import NotOpenError
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of an HTTP request that answers a question: which question, and the decision."""
 
     session: str
@@ -50,7 +50,7 @@ class Approvals:
 
     def answer(self, body: bytes) -> dict[str, Any]:
         """Record an answer; raise ``NotOpenError`` if the question is not open."""
-        given = asdict(msgspec.json.decode(body, type=Answer))
+        given = asdict(msgspec.json.decode(body, type=ApprovalAnswer))
         session, intent = given.pop("session"), given.pop("intent")
         decision = Decision(by=self._by, **given)
         try:

@@ -35,7 +35,7 @@ class NotOpenError(Exception):
     """The question is no longer open: it was answered in the meantime."""
 
 
-class Wanted(Struct, frozen=True):
+class SessionFilter(Struct, frozen=True):
     """Which sessions to list, and in which order: ``newest``, ``oldest``, ``cost`` or ``turns``.
 
     ``query`` is part of the name or of the content, ``model`` part of the model's name;
@@ -89,10 +89,10 @@ class Reader:
     # --- listing and summarising sessions -------------------------------------------------------
 
     def list_sessions(
-        self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100
+        self, wanted: SessionFilter | None = None, offset: int = 0, limit: int = 100
     ) -> dict[str, Any]:
         """Return a page of the matching sessions, each with outcome, cost, turns and model."""
-        wanted = wanted or Wanted()
+        wanted = wanted or SessionFilter()
         entries = [
             entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)
         ]

@@ -22,7 +22,7 @@ from ..errors import advise_import, scrub
 from ..log import EventLog, LogError
 from ..serving import MISSING, serving
 from .export import PAGE, SCRIPTS, STYLE, export_html
-from .queries import NotOpenError, Reader, Wanted
+from .queries import NotOpenError, Reader, SessionFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -270,7 +270,9 @@ def _number(query: Mapping[str, str], name: str, default: int = 0, most: int = 2
 
 _READS: dict[str, _Read] = {
     "sessions": lambda reader, query: reader.list_sessions(
-        Wanted(**{name: query[name] for name in Wanted.__struct_fields__ if name in query}),
+        SessionFilter(
+            **{name: query[name] for name in SessionFilter.__struct_fields__ if name in query}
+        ),
         _number(query, "offset"),
         _number(query, "limit", 100, _MOST),
     ),

@@ -77,14 +77,14 @@ class FramingError(Exception):
 class Owner(Protocol):
     """The methods of the pool that a connection calls."""
 
-    def handle_loss(self, connection: Connection) -> None:
+    def handle_loss(self, connection: HttpConnection) -> None:
         """Remove a connection whose socket is closed from the pool."""
 
-    def handle_drain(self, connection: Connection) -> None:
+    def handle_drain(self, connection: HttpConnection) -> None:
         """Return a connection to the pool after the rest of its reply was discarded."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection to a server, which handles one request at a time.
 
     The event loop reads into ``buffer``. All connections of a pool share one buffer, since its
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving = rest
             return
         if len(head) > MAX_HEAD:
-            raise FramingError("the head is too long")
+            raise FramingError("the headers of the reply are too long")
         self.head, self._arriving = head, bytearray()
         fields = read_fields(_FRAMING.findall(head.decode("latin-1")))
         self.encoding = fields.get("content-encoding", "").lower()

@@ -28,8 +28,8 @@ from ..errors import (
 from ..wire.codec import HttpRequest
 from .body import ACCEPTED, Inflater
 from .clock import Clock, Timeouts
-from .connect import Certificate, Dialer, Proxy, Target, find_proxy, make_context, parse_url
-from .connection import Connection, FramingError, read_fields
+from .connect import Address, Certificate, Dialer, Proxy, find_proxy, make_context, parse_url
+from .connection import FramingError, HttpConnection, read_fields
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
@@ -136,7 +136,7 @@ class HttpTransport(Transport):
             )
         return self._pool
 
-    def proxy_for(self, target: Target) -> Proxy | None:
+    def proxy_for(self, target: Address) -> Proxy | None:
         """Return the proxy for a URL; the environment variables are read once for each origin."""
         if not self._uses_environment:
             return self._proxy
@@ -145,8 +145,8 @@ class HttpTransport(Transport):
         return self._proxies[target.origin]
 
     async def dial(
-        self, pool: Pool, key: str, target: Target, proxy: Proxy | None, clock: Clock, ahead: int
-    ) -> Connection:
+        self, pool: Pool, key: str, target: Address, proxy: Proxy | None, clock: Clock, ahead: int
+    ) -> HttpConnection:
         """Open a connection; raise ``TimedOutError`` if a deadline passes before it is open."""
         which, when = clock.connect_by()
         deadline = asyncio.timeout_at(when)
@@ -189,7 +189,7 @@ class _Exchange(HttpStream):
         # stream; a new one is cheap.
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None  # set while the exchange is open
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
         # The head of the reply as bytes, decoded on first use.
         self._head = bytearray()
         self._inflater: Inflater | None = None
@@ -248,7 +248,7 @@ class _Exchange(HttpStream):
         return self
 
     def _explain(
-        self, connection: Connection, target: Target, proxy: Proxy | None
+        self, connection: HttpConnection, target: Address, proxy: Proxy | None
     ) -> ProviderError:
         """Return the error for a missing reply.
 
@@ -329,7 +329,7 @@ class _Exchange(HttpStream):
         self.over = connection.state == "done"
         return received
 
-    def _take(self, connection: Connection) -> bytes:
+    def _take(self, connection: HttpConnection) -> bytes:
         """Return the body bytes received so far; return no bytes at the end of the reply.
 
         If the reply was interrupted, raise the error.
@@ -343,7 +343,7 @@ class _Exchange(HttpStream):
         lost = StreamInterruptedError("the connection was lost in the middle of the reply")
         raise lost from connection.failure and without_frames(connection.failure)
 
-    async def _receive_inflated(self, connection: Connection, inflater: Inflater) -> bytes:
+    async def _receive_inflated(self, connection: HttpConnection, inflater: Inflater) -> bytes:
         if self._unpaused > _TURN:
             self._unpaused = 0
             await asyncio.sleep(0)
@@ -361,7 +361,7 @@ class _Exchange(HttpStream):
         return data
 
 
-def _read_target(url: str) -> Target:
+def _read_target(url: str) -> Address:
     try:
         return parse_url(url)
     except ValueError:
@@ -410,7 +410,7 @@ def _field(name: str, value: str) -> str:
 
 def _encode_head(
     request: HttpRequest,
-    target: Target,
+    target: Address,
     credentials: Mapping[str, Secret],
     proxy: Proxy | None,
     *,

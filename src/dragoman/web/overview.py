@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from msgspec.structs import asdict
 from starlette.requests import Request
 
 from ..gateway.access import Service
-from ..gateway.ledger import Budget
+from ..gateway.ledger import KeyBudget
 from ..gateway.usage import Sums
 
 _HOUR = 3_600_000  # milliseconds
@@ -56,7 +57,7 @@ async def read_overview(service: Service, request: Request) -> dict[str, Any]:
 
 
 def _describe(
-    service: Service, budget: Budget, rows: Sequence[Sums], now: int, since: int
+    service: Service, budget: KeyBudget, rows: Sequence[Sums], now: int, since: int
 ) -> dict[str, Any]:
     """Return a budget, and when it is exhausted if spending continues as in the range."""
     keys = _find_keys(service, budget.account)
@@ -67,7 +68,7 @@ def _describe(
     elif spent:
         empty = now + int(budget.left * (now - since) / spent)
     lasts = budget.period == "month" and (empty or 0) >= _find_next_month(now)
-    return {**budget._asdict(), "spent": spent, "empty_at": None if lasts else empty}
+    return {**asdict(budget), "spent": spent, "empty_at": None if lasts else empty}
 
 
 def _find_keys(service: Service, account: str) -> set[str]:

@@ -25,7 +25,7 @@ from ..gateway.policy import Translated
 from ..gateway.reading import Incoming, parse_body
 from ..gateway.translation import check_translated, resolve_model
 from ..gateway.unknown_paths import find_codec
-from ..gateway.writing import Writer, write_events
+from ..gateway.writing import ReplyWriter, write_events
 from ..messages import Request, new_ulid
 from ..prices import Unpriced
 from ..provider import Provider, connect
@@ -39,7 +39,7 @@ _UNSENT: dict[str, Any] = {"url": "", "headers": {}, "body": "", "notes": [], "r
 _WIRE = "dragoman"  # the name of the page's own format in records and metrics
 
 
-class Question(Struct, frozen=True, forbid_unknown_fields=True):
+class PlaygroundCall(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request of the page: a model, and the arguments of ``Provider.stream``.
 
     ``conversation`` is the session of the log that an earlier reply named.
@@ -78,7 +78,7 @@ class Chat:
         await handle(self._service, self._front, scope, receive, send, self._answer)
 
     async def _answer(
-        self, incoming: Incoming, writer: Writer, account: Account, models: Models
+        self, incoming: Incoming, writer: ReplyWriter, account: Account, models: Models
     ) -> None:
         service = self._service
         account.wire = _WIRE
@@ -151,9 +151,9 @@ class EventLines(ReplyEncoder):
         return msgspec.json.encode(line) + b"\n"
 
 
-def _read_question(fields: dict[str, Any]) -> Question:
+def _read_question(fields: dict[str, Any]) -> PlaygroundCall:
     try:
-        return msgspec.convert(fields, Question)
+        return msgspec.convert(fields, PlaygroundCall)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(str(error)) from None
 
@@ -182,7 +182,7 @@ async def preview(service: Service, asked: HttpAsked) -> dict[str, Any]:
     return {"sent": sent}
 
 
-def _preview(name: str, end: Provider, question: Question, wire: str = "") -> dict[str, Any]:
+def _preview(name: str, end: Provider, question: PlaygroundCall, wire: str = "") -> dict[str, Any]:
     codec = getattr(end, "codec", None)
     shown = {
         "model": name,

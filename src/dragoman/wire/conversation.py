@@ -15,7 +15,7 @@ from .. import messages as m
 from ..errors import InvalidRequestError
 from .codec import Note, Notes
 from .continuity import drop_state, is_compaction, is_ours, note_state
-from .ids import Call, Pairs
+from .ids import CallPosition, Pairs
 from .media import fit_result, transcribe
 from .names import project_names
 from .request import join_texts
@@ -258,7 +258,7 @@ class PairedWriter(ConversationWriter):
         self.pairs = Pairs(self.messages, self.first, quirks.id_rule)
 
     def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
-        return self.pairs.ids.get(Call(at, index))
+        return self.pairs.ids.get(CallPosition(at, index))
 
     def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
         call = self.pairs.answers.get(at)

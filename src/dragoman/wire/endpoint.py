@@ -22,7 +22,7 @@ from ..events import Assembler
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
-from .errors import Failure, Row, build_error, read_failure
+from .errors import ErrorRow, Failure, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
@@ -107,7 +107,7 @@ class Endpoint(ABC, Generic[Q]):
     quirks_type: type[Q]
     decoder_type: ClassVar[Callable[..., Decoder]]
     write_request: ClassVar[Callable[..., dict[str, Any]]]
-    error_rows: ClassVar[Sequence[Row]]
+    error_rows: ClassVar[Sequence[ErrorRow]]
     read_error: ClassVar[Callable[..., Failure]] = staticmethod(read_failure)
     # A 404, 500 or 501 may name a field too: servers answer so to a route or a grammar they lack.
     refusing: ClassVar[Sequence[int]] = (400, 404, 422, 500, 501)

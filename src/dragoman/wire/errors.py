@@ -35,7 +35,7 @@ class Failure(Struct, frozen=True):
         return f"{self.code} {self.kind} {self.message}"
 
 
-class Row(Struct, frozen=True):
+class ErrorRow(Struct, frozen=True):
     """One row of a wire's error table: an HTTP status and a pattern determine the error class.
 
     Each row has a conformance case.
@@ -59,16 +59,16 @@ class Row(Struct, frozen=True):
         return re.compile(self.pattern, re.IGNORECASE)
 
 
-def row(statuses: str, pattern: str, error: type[e.ProviderError]) -> Row:
+def row(statuses: str, pattern: str, error: type[e.ProviderError]) -> ErrorRow:
     """Return a row of an error table.
 
     ``statuses`` lists HTTP statuses, as in ``"400 404"``; if it is empty, any status matches.
     """
     numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
-    return Row(numbers, pattern, error)
+    return ErrorRow(numbers, pattern, error)
 
 
-def rows(error: type[e.ProviderError], *signs: tuple[str, str]) -> list[Row]:
+def rows(error: type[e.ProviderError], *signs: tuple[str, str]) -> list[ErrorRow]:
     """Return the rows of one error class, each from statuses and a pattern."""
     return [row(statuses, pattern, error) for statuses, pattern in signs]
 
@@ -197,7 +197,7 @@ def build_error(
     status: int,
     headers: Mapping[str, str],
     failure: Failure,
-    rows: Sequence[Row],
+    rows: Sequence[ErrorRow],
     now: float | None = None,
 ) -> e.ProviderError:
     """Return the error for a failed request.
@@ -223,7 +223,7 @@ def build_error(
 
 
 def build_inband_error(
-    code: str, status: int, failure: Failure, rows: Sequence[Row]
+    code: str, status: int, failure: Failure, rows: Sequence[ErrorRow]
 ) -> e.ProviderError:
     """Return the error in a reply that has the HTTP status 200.
 

@@ -13,11 +13,11 @@ from ..messages import Inline, Message, PromptCache, Text, Url, User, UserBlock
 from ..validate.content import MAX_DEPTH, check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields, kind_of
-from .losses import Losses, Record
+from .losses import ClientRecord, Losses
 from .rules import FieldTable
 from .schema import schema_name
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=ClientRecord)
 T = TypeVar("T")
 
 

@@ -115,7 +115,7 @@ def _ids(messages: Iterable[Message]) -> Iterable[str]:
             yield message.tool_call_id
 
 
-class Call(NamedTuple):
+class CallPosition(NamedTuple):
     """The position of a call in the conversation."""
 
     message: int
@@ -132,17 +132,19 @@ class Pairs:
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         # maps the message index of each result to its call
-        self.answers: dict[int, Call] = {}
-        self.results: dict[Call, int] = {}  # maps each call to the message index of its result
-        self.ids: dict[Call, str] = {}  # the id to send for each call that has a result
-        names: dict[Call, str] = {}
-        waiting: dict[str, list[Call]] = {}
+        self.answers: dict[int, CallPosition] = {}
+        self.results: dict[
+            CallPosition, int
+        ] = {}  # maps each call to the message index of its result
+        self.ids: dict[CallPosition, str] = {}  # the id to send for each call that has a result
+        names: dict[CallPosition, str] = {}
+        waiting: dict[str, list[CallPosition]] = {}
         for at, message in enumerate(messages, first):
             if type(message) is Assistant:
                 for index, block in enumerate(message.content):
                     if type(block) is ToolCall and isinstance(block.arguments, dict):
-                        names[Call(at, index)] = block.id
-                        waiting.setdefault(block.id, []).append(Call(at, index))
+                        names[CallPosition(at, index)] = block.id
+                        waiting.setdefault(block.id, []).append(CallPosition(at, index))
             elif type(message) is ToolResult and waiting.get(message.tool_call_id):
                 call = waiting[message.tool_call_id].pop()
                 self.answers[at], self.results[call] = call, at
@@ -150,7 +152,7 @@ class Pairs:
             answered = {call: name for call, name in names.items() if call in self.results}
             self._name(answered, rule, IdMap(rule, messages))
 
-    def _name(self, names: dict[Call, str], rule: IdRule | None, projected: IdMap) -> None:
+    def _name(self, names: dict[CallPosition, str], rule: IdRule | None, projected: IdMap) -> None:
         taken = {projected[name] for name in names.values()}
         used: set[str] = set()
         for call, name in names.items():

@@ -1,7 +1,7 @@
 """Record what a client's request contains beyond the fields of ``Request``.
 
-Each wire's ``server_request`` has a ``FieldTable`` with a ``Rule`` for each field of the body. It
-reads a body with ``Record``, which rejects invalid values but records unknown fields in ``Losses``
+Each wire's ``server_request`` has a ``FieldTable`` with a ``FieldRule`` for each field of the body. It
+reads a body with ``ClientRecord``, which rejects invalid values but records unknown fields in ``Losses``
 instead of rejecting them. A field without a rule is a hint: if the model uses another wire, the
 field is dropped and reported. A model of the client's own wire receives every field unchanged.
 """
@@ -16,7 +16,7 @@ from msgspec import Struct
 from ..errors import cut
 from ..messages import LossWarning, Text
 from ..validate.fields import Fields
-from .rules import NO_FIELDS, NO_TABLE, UNKNOWN, FieldTable, Rule, hint, is_among, is_empty
+from .rules import NO_FIELDS, NO_TABLE, UNKNOWN, FieldRule, FieldTable, hint, is_among, is_empty
 
 
 class OfferedTool(NamedTuple):
@@ -41,7 +41,7 @@ class Leftover(Struct, frozen=True):
 
     path: str
     code: str
-    rule: Rule
+    rule: FieldRule
     roots: tuple[str, ...]
     tool: OfferedTool | None = None
     """The server tool, if the part is one; ``rule`` applies only if the model's wire lacks it."""
@@ -79,7 +79,7 @@ class Losses:
     def leave(
         self,
         path: str,
-        rule: Rule = UNKNOWN,
+        rule: FieldRule = UNKNOWN,
         code: str | None = None,
         tool: OfferedTool | None = None,
         root: str = "",
@@ -125,10 +125,10 @@ class Losses:
         self.own = merge(self.own, nest(path, value))
 
 
-class Record(Fields):
+class ClientRecord(Fields):
     """Read an object of a client's request; record unknown fields instead of rejecting them."""
 
-    rules: ClassVar[Mapping[str, Rule]] = {}
+    rules: ClassVar[Mapping[str, FieldRule]] = {}
     """The rules of fields that ``Request`` does not have."""
 
     def __init__(self, data: Any, path: str, losses: Losses) -> None:
@@ -138,12 +138,12 @@ class Record(Fields):
     def enter(self, name: str, value: Any) -> Self:
         return type(self)(value, self.at(name), self.losses)
 
-    def leave(self, name: str, rule: Rule = UNKNOWN, code: str | None = None) -> None:
+    def leave(self, name: str, rule: FieldRule = UNKNOWN, code: str | None = None) -> None:
         """Record that a field is dropped or converted."""
         self._known[name] = None
         self.losses.leave(self.at(name), rule, code)
 
-    def leave_part(self, rule: Rule) -> Text:
+    def leave_part(self, rule: FieldRule) -> Text:
         """Record that this part of a message is dropped; return the text in its place."""
         self.losses.leave(self.where, rule, "content_dropped")
         return Text("[content of another kind]")
@@ -162,7 +162,7 @@ class Record(Fields):
             self.refuse(name, problem)
         return value if isinstance(value, str) else self.inners(name)
 
-    def done(self, rules: Mapping[str, Rule] | None = None) -> None:
+    def done(self, rules: Mapping[str, FieldRule] | None = None) -> None:
         """Record the fields that were not read, unless they are empty or have default values."""
         known = self._known
         for name, value in self.data.items():
@@ -171,7 +171,7 @@ class Record(Fields):
                 if not is_among(value, rule.default):
                     self.losses.leave(self.at(name), rule)
 
-    def sort(self, rules: Mapping[str, Rule], skip: Collection[str] = ()) -> None:
+    def sort(self, rules: Mapping[str, FieldRule], skip: Collection[str] = ()) -> None:
         """Record the fields that ``Request`` does not represent, as their rules require.
 
         A field that is empty or has its default value is ignored. The fields to ``skip`` are read

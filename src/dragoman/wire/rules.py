@@ -11,7 +11,7 @@ from msgspec import Struct
 Effect = Literal["read", "mapped", "hint", "refused"]
 
 
-class Rule(Struct, frozen=True):
+class FieldRule(Struct, frozen=True):
     """What happens to a field if the model's wire differs from the client's wire.
 
     The ``effect`` is one of these. ``read``: Dragoman's requests represent the field. ``mapped``:
@@ -41,25 +41,25 @@ class Rule(Struct, frozen=True):
     """Whether newer servers accept the field without one of its ``betas``."""
 
 
-def mapped(concept: str, *default: Any) -> Rule:
+def mapped(concept: str, *default: Any) -> FieldRule:
     """Return the rule of a setting that several wires have under different names."""
-    return Rule("mapped", "", default, concept)
+    return FieldRule("mapped", "", default, concept)
 
 
-def hint(what: str, *default: Any, **facts: Any) -> Rule:
+def hint(what: str, *default: Any, **facts: Any) -> FieldRule:
     """Return the rule of a field that is dropped and reported."""
-    return Rule("hint", what, default, **facts)
+    return FieldRule("hint", what, default, **facts)
 
 
-def refused(what: str, *default: Any, **facts: Any) -> Rule:
+def refused(what: str, *default: Any, **facts: Any) -> FieldRule:
     """Return the rule of a field without which the answer would have another meaning."""
-    return Rule("refused", what, default, **facts)
+    return FieldRule("refused", what, default, **facts)
 
 
 CACHE = hint("each endpoint sets its own marks for the prompt cache")
-HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
+HELD_CACHE = FieldRule(CACHE.effect, CACHE.what, held=True)
 """The rule of a mark for the prompt cache that ``Request`` represents."""
-READ = Rule("read")
+READ = FieldRule("read")
 HINT = hint("it does not change what the answer means")
 LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0, can_drop=True)
 UNKNOWN = hint("the model's wire has no such field")
@@ -81,7 +81,7 @@ class Betas(Struct, frozen=True):
     passed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
-    def block(self, rule: Rule) -> bool:
+    def block(self, rule: FieldRule) -> bool:
         """Return whether a field must not be sent unchanged, since its beta is not sent.
 
         A field without a rule may belong to any beta that is dropped.
@@ -105,7 +105,7 @@ def matches_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
 class FieldTable(Struct, frozen=True):
     """The fields of a client's request on one wire."""
 
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, FieldRule]
     """The rule of each field of the body."""
     conversation: tuple[str, ...]
     """The fields that contain the conversation, the messages first. If one of them is sent to the
@@ -113,7 +113,7 @@ class FieldTable(Struct, frozen=True):
     """
     names: Mapping[str, str]
     """Dragoman's names of settings, mapped to the names on the wire where they differ."""
-    inner: Mapping[str, Mapping[str, Rule]] = {}
+    inner: Mapping[str, Mapping[str, FieldRule]] = {}
     """The rules of the fields of objects in the body."""
     extra_name: Callable[[str, str], str] = "{}.{}".format
     """Return the name in ``config.extras`` of a field, given the path of its object."""

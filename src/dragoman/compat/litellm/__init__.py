@@ -61,7 +61,7 @@ class _Settings(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in vars(self) and not isinstance(value, ModuleType):
-            raise AttributeError(f"{__name__}.{name} would have no effect")
+            raise AttributeError(f"{__name__}.{name}: setting it has no effect here; leave it out")
         super().__setattr__(name, value)
 
 

@@ -14,20 +14,20 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
-from ...wire.rules import Rule
+from ...wire.rules import FieldRule
 
-Change: TypeAlias = tuple[str, Rule, str]
+Change: TypeAlias = tuple[str, FieldRule, str]
 """The path of a changed message, the rule for it, and the code of the loss."""
 
 _OPENING = "[The conversation begins with a message of the assistant.]"
 _CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
 _EMPTY = "[no text]"
 
-_MOVED = Rule("mapped", "instructions go before the conversation")
-_OPENED = Rule("mapped", "a message of the user was put before it")
-_CONTINUED = Rule("mapped", "a message of the user asks to continue it")
-_ASKED = Rule("mapped", "the instructions are sent as a message of the user")
-_FILLED = Rule("mapped", "a text says that there is none")
+_MOVED = FieldRule("mapped", "instructions go before the conversation")
+_OPENED = FieldRule("mapped", "a message of the user was put before it")
+_CONTINUED = FieldRule("mapped", "a message of the user asks to continue it")
+_ASKED = FieldRule("mapped", "the instructions are sent as a message of the user")
+_FILLED = FieldRule("mapped", "a text says that there is none")
 
 
 def normalise(

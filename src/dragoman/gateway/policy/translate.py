@@ -15,7 +15,7 @@ from ...wire.caching import drop_marks
 from ...wire.codec import HINTS
 from ...wire.endpoint import Place
 from ...wire.losses import Leftover, merge, nest
-from ...wire.rules import Rule
+from ...wire.rules import FieldRule
 from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096
@@ -234,7 +234,7 @@ class _Translation:
 
     # --- private methods
 
-    def _apply(self, rule: Rule, code: str, path: str) -> None:
+    def _apply(self, rule: FieldRule, code: str, path: str) -> None:
         if rule.effect == "refused" and not (self.drops and rule.can_drop):
             is_blocked = not self.others and self.asked.betas.block(rule)
             why = f"{self.beta_header} must name its beta, and this gateway allow it: {', '.join(rule.betas)}"

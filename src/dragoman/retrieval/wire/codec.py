@@ -17,7 +17,7 @@ from ... import errors
 from ...events import Usage
 from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post
 from ...wire.endpoint import read_quirks
-from ...wire.errors import Row, build_error, read_failure, row
+from ...wire.errors import ErrorRow, build_error, read_failure, row
 from ...wire.json import merge_extras
 from ...wire.openai.errors import ROWS as CHAT_ROWS
 from ...wire.openai.errors import inband_error
@@ -26,7 +26,7 @@ from ..values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
 from ..vectors import from_little_endian
 from . import reading
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     # llama.cpp answers 500 to a text longer than its physical batch. Without this row, the request
     # would be retried.
     row("500", r"too large to process|physical batch size", errors.ContextOverflowError),

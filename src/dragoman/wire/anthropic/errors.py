@@ -7,7 +7,7 @@ reports.
 from __future__ import annotations
 
 from ... import errors as e
-from ..errors import Failure, Row, build_inband_error, row, rows
+from ..errors import ErrorRow, Failure, build_inband_error, row, rows
 
 
 def inband_error(failure: Failure) -> e.ProviderError:
@@ -30,12 +30,12 @@ _STATUSES = {
 }
 
 
-def _kind(word: str, error: type[e.ProviderError]) -> Row:
+def _kind(word: str, error: type[e.ProviderError]) -> ErrorRow:
     """Return a table row that maps a value of ``error.type`` to an error class."""
     return row("", rf"^\S* {word} ", error)
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     # Errors about an exceeded context window. These rows come before the general row for invalid
     # requests.
     *rows(

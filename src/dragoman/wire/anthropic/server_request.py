@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ..fields import make_user, open_body, read_body, split_results
-from ..losses import Losses, OfferedTool, Record
-from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, mapped, refused
+from ..losses import ClientRecord, Losses, OfferedTool
+from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldRule, FieldTable, hint, mapped, refused
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
@@ -73,9 +73,9 @@ _TOOL = {
 }
 _SERVER_TOOL = refused("offer tools of your own, or ask a model of the same wire")
 _BLOCK = refused("send text, images, documents and results of tools")
-_AS_TEXT = Rule("mapped", "it is sent as text")
+_AS_TEXT = FieldRule("mapped", "it is sent as text")
 _FILE = refused("send the file's content", betas=betas.FILES)
-_MOVED = Rule(
+_MOVED = FieldRule(
     "mapped", "instructions go before the conversation", betas=betas.SYSTEM, released=True
 )
 _TASK_BUDGET = hint("the model is not told a budget", betas=betas.TASK_BUDGETS)
@@ -84,7 +84,7 @@ _SCOPE = hint("each endpoint keeps its own cache", betas=("prompt-caching-scope-
 _ADAPTIVE = hint("the model thinks as much as it does by default")
 
 
-class _Record(Record):
+class _Record(ClientRecord):
     """Read a message, a block or a tool."""
 
     rules: ClassVar = {
@@ -350,7 +350,7 @@ def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
     source, title = record.need_inner("source"), record.text("title")
     kind = source.data.get("type")
     if kind == "content":
-        joined = Rule("mapped", "its blocks are sent as one text")
+        joined = FieldRule("mapped", "its blocks are sent as one text")
         source.losses.leave(source.where, joined, "document_joined")
         data = "\n\n".join(_read_texts(source)).encode("utf-8")
         return m.Document(m.Inline(base64.b64encode(data).decode()), "text/plain", title, mark)

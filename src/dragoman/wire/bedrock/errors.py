@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ... import errors as e
 from ...events import read_object
-from ..errors import Failure, Row, build_inband_error, read_failure, row, rows
+from ..errors import ErrorRow, Failure, build_inband_error, read_failure, row, rows
 from ..json import string_of
 
 _STATUSES = {
@@ -23,7 +23,7 @@ _STATUSES = {
     "serviceunavailableexception": 503,
 }
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     row("", r"^ServiceQuotaExceededException |tokens per day", e.QuotaExceededError),
     row("", r"^ModelNotReadyException ", e.ModelNotLoadedError),
     row(

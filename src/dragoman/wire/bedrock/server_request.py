@@ -16,8 +16,8 @@ from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ..fields import open_body, read_body, read_schema
-from ..losses import Record
-from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, refused
+from ..losses import ClientRecord
+from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldRule, FieldTable, hint, refused
 from ..seal import unseal
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
@@ -31,7 +31,7 @@ _READ = ("modelId", "messages", "system", "toolConfig", "inferenceConfig", "outp
 TABLE = FieldTable(
     {
         **dict.fromkeys(_READ, READ),
-        _MORE: Rule("mapped", "thinking and top_k are translated"),
+        _MORE: FieldRule("mapped", "thinking and top_k are translated"),
         "additionalModelResponseFieldPaths": hint("each wire has its own reply"),
         "guardrailConfig": refused("check the texts yourself, or ask a model of this wire"),
         "performanceConfig": HINT,
@@ -56,7 +56,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
         )
-    fields = open_body(read_body(body), TABLE, Record, skip=(_MORE,))
+    fields = open_body(read_body(body), TABLE, ClientRecord, skip=(_MORE,))
     # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
     system = [_whole(_read_system, each, mark=mark) for each, mark in _split(fields, "system")]
@@ -79,7 +79,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     return gather(request, fields.losses)
 
 
-def _read_output(fields: Record) -> dict[str, Any] | None:
+def _read_output(fields: ClientRecord) -> dict[str, Any] | None:
     """Record the effort, and return the response schema, which is the text of a JSON document."""
     output = fields.inner("outputConfig")
     if output is None:
@@ -98,7 +98,7 @@ def _read_output(fields: Record) -> dict[str, Any] | None:
     return read_schema(schema, name, inner.at("schema"), fields.losses)
 
 
-def _read_more(fields: Record) -> None:
+def _read_more(fields: ClientRecord) -> None:
     """Record the fields of a single model, of which other wires have thinking and ``top_k``."""
     more = fields.inner(_MORE)
     if more is None:
@@ -113,9 +113,11 @@ def _read_more(fields: Record) -> None:
         fields.leave(_MORE)
 
 
-def _split(holder: Record, name: str, *, required: bool = False) -> list[tuple[Record, bool]]:
+def _split(
+    holder: ClientRecord, name: str, *, required: bool = False
+) -> list[tuple[ClientRecord, bool]]:
     """Return each block, paired with whether a cache point follows it."""
-    found: list[tuple[Record, bool]] = []
+    found: list[tuple[ClientRecord, bool]] = []
     for record in holder.inners(name, required=required):
         if "cachePoint" not in record:
             found.append((record, False))
@@ -133,7 +135,7 @@ def _split(holder: Record, name: str, *, required: bool = False) -> list[tuple[R
     return found
 
 
-def _drop_mark(record: Record) -> None:
+def _drop_mark(record: ClientRecord) -> None:
     """Record that a prompt-cache mark was dropped, because the message has no field for it."""
     record.losses.leave(record.where, CACHE, "cache_point_dropped")
 
@@ -144,7 +146,7 @@ def _drop_mark(record: Record) -> None:
 _Tools: TypeAlias = tuple[tuple[m.Tool, ...], tuple[m.ServerTool, ...], m.ToolChoice | None]
 
 
-def _read_tools(fields: Record) -> _Tools:
+def _read_tools(fields: ClientRecord) -> _Tools:
     """Return the client's tools, the service's tools, and the tool choice."""
     inner = fields.inner("toolConfig")
     if inner is None:
@@ -169,7 +171,7 @@ def _read_tools(fields: Record) -> _Tools:
     return tuple(found), tuple(server_tools), _read_choice(choice)
 
 
-def _read_server_tool(record: Record) -> m.ServerTool:
+def _read_server_tool(record: ClientRecord) -> m.ServerTool:
     name = record.need_text("name")
     portable = next(
         (known for known, fields in SERVER_TOOLS.items() if fields["name"] == name), name
@@ -177,7 +179,7 @@ def _read_server_tool(record: Record) -> m.ServerTool:
     return m.ServerTool(portable, record.rest())
 
 
-def _read_choice(choice: Record | None) -> m.ToolChoice | None:
+def _read_choice(choice: ClientRecord | None) -> m.ToolChoice | None:
     if choice is None:
         return None
     if "tool" in choice:
@@ -188,18 +190,18 @@ def _read_choice(choice: Record | None) -> m.ToolChoice | None:
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _whole(read: Callable[..., B], fields: Record, *, mark: bool = False) -> B:
+def _whole(read: Callable[..., B], fields: ClientRecord, *, mark: bool = False) -> B:
     """Return what ``read`` makes of a block, and record the fields that it did not read."""
     block = read(fields, mark=mark)
     fields.done()
     return block
 
 
-def _read_system(fields: Record, *, mark: bool) -> m.System:
+def _read_system(fields: ClientRecord, *, mark: bool) -> m.System:
     return m.System(fields.need_text("text"), mark)
 
 
-def _read_turn(fields: Record) -> list[m.Message]:
+def _read_turn(fields: ClientRecord) -> list[m.Message]:
     role = fields.choice("role", ("user", "assistant"))
     records = _split(fields, "content", required=True)
     fields.done()
@@ -217,7 +219,7 @@ def _read_turn(fields: Record) -> list[m.Message]:
     return [*messages, m.User(blocks)] if blocks else messages
 
 
-def _read_result(block: Record, *, mark: bool) -> m.ToolResult:
+def _read_result(block: ClientRecord, *, mark: bool) -> m.ToolResult:
     fields = block.need_inner("toolResult")
     content = [_whole(_read_block, each) for each in fields.inners("content")]
     failed = fields.choice("status", ("success", "error")) == "error"
@@ -227,7 +229,7 @@ def _read_result(block: Record, *, mark: bool) -> m.ToolResult:
     return m.ToolResult(call_id, content, is_error=failed, cache=mark)
 
 
-def _read_block(fields: Record, *, mark: bool) -> m.UserBlock:
+def _read_block(fields: ClientRecord, *, mark: bool) -> m.UserBlock:
     if "text" in fields:
         return m.Text(fields.need_text("text"), cache=mark)
     if "json" in fields:
@@ -242,15 +244,15 @@ def _read_block(fields: Record, *, mark: bool) -> m.UserBlock:
     return _whole(_MEDIA[kind], fields.need_inner(kind), mark=mark)
 
 
-def _read_audio(inner: Record, *, mark: bool) -> m.Audio:
+def _read_audio(inner: ClientRecord, *, mark: bool) -> m.Audio:
     return m.Audio(_read_source(inner), _kind_of(inner, AUDIO))
 
 
-def _read_image(inner: Record, *, mark: bool) -> m.Image:
+def _read_image(inner: ClientRecord, *, mark: bool) -> m.Image:
     return m.Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
 
 
-def _read_document(inner: Record, *, mark: bool) -> m.Document:
+def _read_document(inner: ClientRecord, *, mark: bool) -> m.Document:
     for name in ("citations", "context"):
         if name in inner:
             inner.leave(name, hint("our documents have no field for it"))
@@ -264,7 +266,7 @@ _MEDIA: dict[str, Callable[..., m.UserBlock]] = {
 }
 
 
-def _read_source(fields: Record) -> m.Inline | m.Url:
+def _read_source(fields: ClientRecord) -> m.Inline | m.Url:
     source = fields.need_inner("source")
     if "s3Location" in source:
         place = source.need_inner("s3Location")
@@ -280,7 +282,7 @@ def _read_source(fields: Record) -> m.Inline | m.Url:
     return m.Inline(source.need_text("bytes"))
 
 
-def _kind_of(fields: Record, kinds: Mapping[str, str]) -> str:
+def _kind_of(fields: ClientRecord, kinds: Mapping[str, str]) -> str:
     word = fields.choice("format", tuple(dict.fromkeys(kinds.values())))
     if word is None and "text" in (fields.inner("source") or ()):
         word = "txt"
@@ -289,7 +291,7 @@ def _kind_of(fields: Record, kinds: Mapping[str, str]) -> str:
     )
 
 
-def _read_spoken(fields: Record, *, mark: bool) -> m.AssistantBlock:
+def _read_spoken(fields: ClientRecord, *, mark: bool) -> m.AssistantBlock:
     if mark and not ("text" in fields or "citationsContent" in fields):
         _drop_mark(fields)
     if "text" in fields:
@@ -310,12 +312,12 @@ def _read_spoken(fields: Record, *, mark: bool) -> m.AssistantBlock:
     return m.Opaque({"type": kind, kind: fields.take(kind)}, m.Continuity(issuer=_ISSUER))
 
 
-def _read_call(fields: Record, *, mark: bool) -> m.ToolCall:
+def _read_call(fields: ClientRecord, *, mark: bool) -> m.ToolCall:
     arguments = fields.take("input") or {}
     return m.ToolCall(fields.need_text("toolUseId"), fields.need_text("name"), arguments)
 
 
-def _read_thinking(inner: Record) -> m.Thinking | m.RedactedThinking:
+def _read_thinking(inner: ClientRecord) -> m.Thinking | m.RedactedThinking:
     if "redactedContent" in inner:
         return m.RedactedThinking(inner.need_text("redactedContent"), m.Continuity(issuer=_ISSUER))
     text = inner.need_inner("reasoningText")

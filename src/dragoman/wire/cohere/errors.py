@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from ... import errors as e
-from ..errors import Failure, Row, build_error, row
+from ..errors import ErrorRow, Failure, build_error, row
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     # This is the only error code that this wire has. It arrives at the end of a stream.
     row("", r"^INVALID_TOOL_GENERATION |invalid tool generation", e.MalformedToolCallError),
     row(

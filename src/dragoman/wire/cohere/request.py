@@ -126,7 +126,7 @@ class _Writer(FieldWriter):
 
     def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
         if self.quirks.result_media != "after" or not isinstance(block, m.Image):
-            raise UnsupportedContentError(f"{path}: this wire takes text only in a tool's result")
+            raise UnsupportedContentError(f"{path}: in a tool's result this wire takes only text")
 
     def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         content: Any = message.content

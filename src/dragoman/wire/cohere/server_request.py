@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...validate import parse_messages, parse_tools
 from ..fields import open_body, read_body
-from ..losses import Record
+from ..losses import ClientRecord
 from ..openai.server_request import inline_media
 from ..rules import HINT, READ, FieldTable, hint, mapped, refused
 from ..server import Asked, encode_json, gather
@@ -39,7 +39,7 @@ TABLE = FieldTable(
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
-    fields = open_body(read_body(body), TABLE, Record)
+    fields = open_body(read_body(body), TABLE, ClientRecord)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     messages = [_read_message(record) for record in fields.inners("messages", required=True)]
     tools = parse_tools(fields.inners("tools"))
@@ -50,14 +50,14 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     return gather(request, fields.losses)
 
 
-def _read_choice(fields: Record) -> m.ToolChoice | None:
+def _read_choice(fields: ClientRecord) -> m.ToolChoice | None:
     choice = fields.choice("tool_choice", ("REQUIRED", "NONE"))
     if choice is None:
         return None
     return "required" if choice == "REQUIRED" else "none"
 
 
-def _read_format(fields: Record) -> dict[str, Any] | None:
+def _read_format(fields: ClientRecord) -> dict[str, Any] | None:
     inner = fields.inner("response_format")
     if inner is None:
         return None
@@ -67,7 +67,7 @@ def _read_format(fields: Record) -> dict[str, Any] | None:
     return None if kind == "text" else inner.schema("json_schema") or {"type": "object"}
 
 
-def _read_thinking(fields: Record) -> Any:
+def _read_thinking(fields: ClientRecord) -> Any:
     """Return the reasoning setting: a token budget, or whether reasoning is enabled."""
     inner = fields.inner("thinking")
     if inner is None:
@@ -79,7 +79,7 @@ def _read_thinking(fields: Record) -> Any:
     return "medium" if budget is None else budget
 
 
-def _read_message(record: Record) -> m.Message:
+def _read_message(record: ClientRecord) -> m.Message:
     """Read a message, which has the form of Chat Completions with a few more fields."""
     plan, citations = record.text("tool_plan"), record.items("citations")
     if isinstance(content := record.data.get("content"), list):
@@ -104,7 +104,7 @@ def _read_message(record: Record) -> m.Message:
     return m.Assistant(blocks)
 
 
-def _read_text(part: Record) -> str:
+def _read_text(part: ClientRecord) -> str:
     part.choice("type", ("text",))
     text = part.need_text("text")
     part.done()

@@ -16,7 +16,7 @@ from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import drop_state, is_ours, is_welcome
 from ..conversation import PairedWriter
-from ..ids import Call, IdMap
+from ..ids import CallPosition, IdMap
 from ..json import ordered_json
 from .quirks import Quirks
 from .reply import write_picture
@@ -95,7 +95,7 @@ class ContentWriter(PairedWriter):
         return message.tool_call_id if at in self._slots else None
 
     def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
-        result = self.pairs.results.get(Call(at, index))
+        result = self.pairs.results.get(CallPosition(at, index))
         if result is None:
             return None
         self._calls.append((result, block))

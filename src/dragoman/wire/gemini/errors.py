@@ -7,7 +7,15 @@ from typing import Any
 
 from ... import errors as e
 from ...events import read_json
-from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row, rows
+from ..errors import (
+    ErrorRow,
+    Failure,
+    build_inband_error,
+    read_failure,
+    read_retry_after,
+    row,
+    rows,
+)
 from ..json import dig, entries_of
 
 
@@ -72,7 +80,7 @@ _STATUSES = (
 )
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     row("", r"token count.{0,60}exceeds the maximum number of tokens", e.ContextOverflowError),
     # The server answers 400 to an invalid API key. Only the message, or the reason in ``details``,
     # shows that the key is the problem.

@@ -14,8 +14,8 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ..fields import open_body, read_body, split_results
 from ..json import json_text
-from ..losses import OfferedTool, Record, merge
-from ..rules import HINT, LOGPROBS, READ, FieldTable, Rule, hint, is_empty, mapped, refused
+from ..losses import ClientRecord, OfferedTool, merge
+from ..rules import HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, is_empty, mapped, refused
 from ..schema import schema_directive
 from ..seal import unseal
 from ..server import Asked, gather
@@ -59,8 +59,8 @@ TABLE = FieldTable(
             "topK": mapped("top_k"),
             "candidateCount": hint("one candidate is returned for each call", 1, always=True),
             "responseModalities": refused("ask for TEXT only", ["TEXT"], ["text"]),
-            "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
-            "thinkingConfig": Rule("mapped", "the budget or level is translated"),
+            "responseSchema": FieldRule("mapped", "it is sent as JSON Schema"),
+            "thinkingConfig": FieldRule("mapped", "the budget or level is translated"),
             "responseLogprobs": LOGPROBS,
             "logprobs": LOGPROBS,
             "speechConfig": refused("ask for TEXT only"),
@@ -83,12 +83,12 @@ _RESULT = hint("the model's wire has no schema of a result")
 _TOOL = {
     "response": _RESULT,
     "responseJsonSchema": _RESULT,
-    "behavior": Rule("hint", default=("BLOCKING", "UNSPECIFIED")),
+    "behavior": FieldRule("hint", default=("BLOCKING", "UNSPECIFIED")),
 }
-_IN_WORDS = Rule("mapped", "it is asked for in words")
+_IN_WORDS = FieldRule("mapped", "it is asked for in words")
 
 
-class _Record(Record):
+class _Record(ClientRecord):
     """Read an object; where the wire has a list, a client may send its only element."""
 
     rules: ClassVar = {"displayName": HINT}

@@ -15,7 +15,7 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ...validate import parse_tools
 from ..fields import open_body, read_body
-from ..losses import Record
+from ..losses import ClientRecord
 from ..rules import LOGPROBS, READ, FieldTable, hint, mapped, refused
 from ..server import Asked, gather
 from ..settings import read_settings
@@ -63,7 +63,7 @@ TABLE = FieldTable(
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request. ``stream`` defaults to true on this wire."""
-    fields = open_body(read_body(body), TABLE, Record)
+    fields = open_body(read_body(body), TABLE, ClientRecord)
     model, stream = fields.need_text("model"), fields.flag("stream")
     messages = _Reader().read(fields.inners("messages", required=True))
     tools = parse_tools(fields.inners("tools"))
@@ -73,7 +73,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     return gather(request, fields.losses)
 
 
-def _read_config(fields: Record) -> m.RuntimeConfig:
+def _read_config(fields: ClientRecord) -> m.RuntimeConfig:
     inner = fields.inner("options") or fields.enter("options", {})
     inner.sort(TABLE.inner["options"])
     settings = read_settings(inner, SETTINGS)
@@ -82,7 +82,7 @@ def _read_config(fields: Record) -> m.RuntimeConfig:
     return m.RuntimeConfig(**settings, reasoning=_read_think(fields))
 
 
-def _read_think(fields: Record) -> m.Effort | None:
+def _read_think(fields: ClientRecord) -> m.Effort | None:
     """Return the reasoning setting from ``think``, which is an effort or a boolean."""
     think = fields.take("think")
     if isinstance(think, bool):
@@ -90,7 +90,7 @@ def _read_think(fields: Record) -> m.Effort | None:
     return fields.choice("think", m.EFFORTS)
 
 
-def _read_format(fields: Record) -> dict[str, Any] | None:
+def _read_format(fields: ClientRecord) -> dict[str, Any] | None:
     wanted = fields.take("format")
     if wanted is None or wanted == "":
         return None
@@ -110,12 +110,12 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
         self._ids: list[Any] = []  # the ids of all calls
 
-    def read(self, items: Sequence[Record]) -> list[m.Message]:
+    def read(self, items: Sequence[ClientRecord]) -> list[m.Message]:
         calls = [call for item in items for call in item.inners("tool_calls")]
         self._ids = [call.data.get("id") for call in calls]
         return [self._message(item) for item in items]
 
-    def _message(self, fields: Record) -> m.Message:
+    def _message(self, fields: ClientRecord) -> m.Message:
         role = fields.need_text("role")
         message: m.Message
         if role == "system":
@@ -131,13 +131,13 @@ class _Reader:
         fields.done()
         return message
 
-    def _blocks(self, fields: Record) -> list[m.AssistantBlock]:
+    def _blocks(self, fields: ClientRecord) -> list[m.AssistantBlock]:
         thinking, text = fields.text("thinking"), fields.text("content")
         blocks: list[m.AssistantBlock] = [m.Thinking(thinking)] if thinking else []
         blocks += [m.Text(text)] if text else []
         return [*blocks, *[self._call(call) for call in fields.inners("tool_calls")]]
 
-    def _call(self, fields: Record) -> m.ToolCall:
+    def _call(self, fields: ClientRecord) -> m.ToolCall:
         own = fields.text("id")
         inner = fields.need_inner("function")
         name, arguments = inner.need_text("name"), inner.take("arguments")
@@ -149,7 +149,7 @@ class _Reader:
         self._waiting.append((name, call_id))
         return m.ToolCall(call_id, name, arguments or {})
 
-    def _answered(self, fields: Record) -> str:
+    def _answered(self, fields: ClientRecord) -> str:
         name, own = fields.text("tool_name"), fields.text("tool_call_id")
         # litellm sends ids with results but not with calls. Such results are matched to calls by
         # their order.
@@ -168,7 +168,7 @@ class _Reader:
         return fitting[0][1]
 
 
-def _read_content(fields: Record) -> str | tuple[m.UserBlock, ...]:
+def _read_content(fields: ClientRecord) -> str | tuple[m.UserBlock, ...]:
     text, images = fields.text("content") or "", fields.items("images")
     if not images:
         return text

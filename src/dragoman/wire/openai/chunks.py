@@ -19,7 +19,7 @@ class Function(Struct, gc=False):
     arguments: Any = None
 
 
-class Call(Struct, gc=False):
+class ChunkCall(Struct, gc=False):
     """A tool call, or a fragment of one."""
 
     index: Any = None
@@ -27,7 +27,7 @@ class Call(Struct, gc=False):
     function: Function | None = None
 
 
-class Part(Struct, gc=False):
+class ChunkPart(Struct, gc=False):
     """A ``delta`` of a stream or the ``message`` of a body, which have the same fields."""
 
     content: Any = None
@@ -39,16 +39,16 @@ class Part(Struct, gc=False):
     images: Any = None
     audio: Any = None
     executed_tools: Any = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[ChunkCall] | None = None
     function_call: Function | None = None
 
 
-class Choice(Struct, gc=False):
+class ChunkChoice(Struct, gc=False):
     """One of the answers that a reply contains; nearly every reply contains only one."""
 
     index: Any = None
-    delta: Part | None = None
-    message: Part | None = None
+    delta: ChunkPart | None = None
+    message: ChunkPart | None = None
     finish_reason: Any = None
     native_finish_reason: Any = None
     usage: Any = None
@@ -59,7 +59,7 @@ class Chunk(Struct, gc=False):
     """A streamed chunk or a complete body, with only the fields that the decoder uses."""
 
     model: Any = None
-    choices: list[Choice] | None = None
+    choices: list[ChunkChoice] | None = None
     usage: Any = None
     error: Any = None
     citations: Any = None

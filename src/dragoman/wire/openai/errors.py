@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ... import errors as e
-from ..errors import Failure, Row, build_inband_error, row, rows
+from ..errors import ErrorRow, Failure, build_inband_error, row, rows
 
 
 def inband_error(failure: Failure) -> e.ProviderError:
@@ -30,7 +30,7 @@ _INBAND = (
 )
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     # Errors about an exceeded context window. The texts differ between servers.
     *rows(
         e.ContextOverflowError,

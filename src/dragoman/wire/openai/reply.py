@@ -12,7 +12,7 @@ from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import dig, json_text, sorted_json, string_of
-from .chunks import Call, Choice, Chunk, Function, Part, read_chunk
+from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .errors import inband_error
 from .other_parts import OtherParts, read_reference
 from .quirks import Quirks
@@ -190,7 +190,7 @@ class OpenAIDecoder(Decoder):
         if error:
             self._fail(error)
 
-    def _read_choice(self, choice: Choice) -> None:
+    def _read_choice(self, choice: ChunkChoice) -> None:
         part = choice.delta
         if part is None or self._whole:
             part = self._message_of(choice)
@@ -201,7 +201,7 @@ class OpenAIDecoder(Decoder):
         if choice.finish_reason or choice.usage is not None:
             self._note_end(choice)
 
-    def _message_of(self, choice: Choice) -> Part | None:
+    def _message_of(self, choice: ChunkChoice) -> ChunkPart | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next
         # to the message of a body. A stream uses only the deltas, a body only the message (cases:
         # openai/message-beside-delta, openai/delta-beside-message-unary).
@@ -209,7 +209,7 @@ class OpenAIDecoder(Decoder):
             return choice.delta if choice.message is None else choice.message
         return None if self._streamed else choice.message
 
-    def _read_part(self, part: Part) -> None:
+    def _read_part(self, part: ChunkPart) -> None:
         # The reasoning field has two names. Baseten and vLLM send both with the same text, so only
         # one is read (case: openai/both-reasoning-fields).
         thought = part.reasoning_content or part.reasoning
@@ -232,11 +232,11 @@ class OpenAIDecoder(Decoder):
             for call in part.tool_calls:
                 self._read_call(call)
         elif part.function_call is not None:
-            self._read_call(Call("function_call", None, part.function_call))
+            self._read_call(ChunkCall("function_call", None, part.function_call))
         if part.annotations or part.images or part.audio or part.executed_tools:
             self._others().read(part.annotations, part.images, part.audio, part.executed_tools)
 
-    def _note_details(self, part: Part, details: list[Any]) -> None:
+    def _note_details(self, part: ChunkPart, details: list[Any]) -> None:
         """Collect reasoning details; attach them to the thinking when the answer begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
@@ -308,7 +308,7 @@ class OpenAIDecoder(Decoder):
 
     # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
-    def _read_call(self, call: Call) -> None:
+    def _read_call(self, call: ChunkCall) -> None:
         function = call.function or Function()
         call_id = call.id if isinstance(call.id, str) else ""
         name = function.name if isinstance(function.name, str) else ""
@@ -371,7 +371,7 @@ class OpenAIDecoder(Decoder):
 
     # --- the end of the reply
 
-    def _note_end(self, choice: Choice) -> None:
+    def _note_end(self, choice: ChunkChoice) -> None:
         """Store the usage and the finish reason of a choice."""
         if choice.usage is not None:
             self._note_usage(choice.usage)
@@ -471,14 +471,14 @@ def _join_details(fragments: list[Any]) -> list[Any]:
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
-def _has_content(choice: Choice) -> bool:
+def _has_content(choice: ChunkChoice) -> bool:
     part = choice.message or choice.delta
     return part is not None and bool(
         part.content or part.tool_calls or part.reasoning_content or part.reasoning
     )
 
 
-def _is_answer(choice: Choice) -> bool:
+def _is_answer(choice: ChunkChoice) -> bool:
     """Return whether a choice has a message or was blocked by a content filter.
 
     Azure sends a blocked choice without a message.

@@ -11,7 +11,7 @@ from ... import messages as m
 from ...errors import UnsupportedContentError
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import Losses, OfferedTool, Record
+from ..losses import ClientRecord, Losses, OfferedTool
 from ..rules import (
     CACHE,
     CONCEPTS,
@@ -19,8 +19,8 @@ from ..rules import (
     HINT,
     LOGPROBS,
     READ,
+    FieldRule,
     FieldTable,
-    Rule,
     hint,
     is_empty,
     mapped,
@@ -57,10 +57,10 @@ TABLE = FieldTable(
         "web_search_options": _SEARCH,
         "functions": refused("use tools, its newer name"),
         "function_call": refused("use tool_choice, its newer name"),
-        "reasoning": Rule("mapped", "the effort or budget is translated"),
-        "thinking": Rule("mapped", "the switch is translated"),
-        "enable_thinking": Rule("mapped", "the switch is translated"),
-        "chat_template_kwargs": Rule("mapped", "enable_thinking is translated"),
+        "reasoning": FieldRule("mapped", "the effort or budget is translated"),
+        "thinking": FieldRule("mapped", "the switch is translated"),
+        "enable_thinking": FieldRule("mapped", "the switch is translated"),
+        "chat_template_kwargs": FieldRule("mapped", "enable_thinking is translated"),
     },
     ("messages",),
     {"stop_sequences": "stop", "reasoning": "reasoning_effort", "json_mode": "response_format"},
@@ -72,7 +72,7 @@ _WRAPPED = hint("the text is not a JSON object, and is sent inside one")
 _REWRITTEN = hint("it is sent as a call of a function")
 
 
-class _Record(Record):
+class _Record(ClientRecord):
     """Read a message, a part of one, or a tool."""
 
     rules: ClassVar = {"name": hint("the model's wire has no names of participants")}
@@ -221,7 +221,7 @@ def _read_tools(fields: _Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | Non
 
 
 def read_allowed(
-    fields: Record, tools: tuple[m.Tool, ...], choice: Mapping[str, Any]
+    fields: ClientRecord, tools: tuple[m.Tool, ...], choice: Mapping[str, Any]
 ) -> tuple[tuple[m.Tool, ...], m.ToolChoice]:
     """Return the tools that a tool choice of type ``allowed_tools`` allows, and its mode.
 

@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from ...errors import ProviderError, UnsupportedContentError
-from ..errors import Failure, Row, build_inband_error, read_failure, row
+from ..errors import ErrorRow, Failure, build_inband_error, read_failure, row
 from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ErrorRow, ...] = (
     # Errors about files of a type that is not accepted.
     row("400", r"^unsupported_file\b", UnsupportedContentError),
     # llama.cpp sends this error for a file that it does not accept.

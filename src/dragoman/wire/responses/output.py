@@ -51,7 +51,7 @@ _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
 )
 
 
-class Output:
+class OutputItems:
     """The output items of one reply.
 
     This class finds the item that an event belongs to, and emits each fragment once.

@@ -22,7 +22,7 @@ from ..finish import READ
 from ..json import dig, list_of, read_as, string_of
 from ..usage import UsageMap
 from .errors import reply_error
-from .output import Item, Output, index_of, kind_of, rest_of, text_of
+from .output import Item, OutputItems, index_of, kind_of, rest_of, text_of
 
 
 class _Response(Struct):
@@ -95,7 +95,7 @@ class ResponsesDecoder(Decoder):
     ) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._limit = limit
-        self._output = Output(out)
+        self._output = OutputItems(out)
         self._usage = Usage()
         self._usage_raw: Any = None
         self._finish_raw: str | None = None

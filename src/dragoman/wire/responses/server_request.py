@@ -16,9 +16,9 @@ from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import OfferedTool, Record
+from ..losses import ClientRecord, OfferedTool
 from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
-from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldTable, Rule, hint, refused
+from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, refused
 from ..schema import closed_object
 from ..seal import read_opaque, read_sealed
 from ..server import Asked, gather
@@ -70,11 +70,11 @@ _FUNCTION = {
     "defer_loading": hint("every tool is offered at once", False, held=True),
     "allowed_callers": hint("the model calls every tool directly", ["direct"]),
 }
-_JOINED = Rule("mapped", "the namespace is a part of the function's name")
+_JOINED = FieldRule("mapped", "the namespace is a part of the function's name")
 _PART = refused("send text, images or files")
-_CUSTOM_CALL = Rule("mapped", "it is sent as a call of a function")
-_CUSTOM_OUTPUT = Rule("mapped", "it is sent as the output of a function")
-_CUSTOM_TOOL = Rule("mapped", "it is offered as a function with one text")
+_CUSTOM_CALL = FieldRule("mapped", "it is sent as a call of a function")
+_CUSTOM_OUTPUT = FieldRule("mapped", "it is sent as the output of a function")
+_CUSTOM_TOOL = FieldRule("mapped", "it is offered as a function with one text")
 _SUMMARY = hint("the thoughts that the model's server sends are passed on", "auto")
 _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -82,7 +82,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
-    fields = open_body(read_body(body), TABLE, Record)
+    fields = open_body(read_body(body), TABLE, ClientRecord)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     messages = _read_conversation(fields)
     tools, choice = _read_tools(fields)
@@ -95,7 +95,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_effort(fields: Record) -> m.Effort | None:
+def _read_effort(fields: ClientRecord) -> m.Effort | None:
     reasoning = fields.inner("reasoning")
     if reasoning is None:
         return None
@@ -106,7 +106,7 @@ def _read_effort(fields: Record) -> m.Effort | None:
     return next((each for each in m.EFFORTS if each == effort), None)
 
 
-def _read_text(fields: Record) -> dict[str, Any] | None:
+def _read_text(fields: ClientRecord) -> dict[str, Any] | None:
     """Return the schema of the answer; record another format, and the verbosity."""
     text = fields.inner("text")
     if text is None:
@@ -135,9 +135,9 @@ def _read_text(fields: Record) -> dict[str, Any] | None:
 # --- reading tools of clients ------------------------------------------------------------------
 
 
-def _read_tools(fields: Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
+def _read_tools(fields: ClientRecord) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
     tools: list[m.Tool] = []
-    others: list[Record] = []
+    others: list[ClientRecord] = []
     for record in fields.inners("tools"):
         kind = record.text("type")
         if kind in ("function", "custom"):
@@ -153,7 +153,7 @@ def _read_tools(fields: Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None
     return _read_choice(fields, tuple(tools))
 
 
-def _read_tool(record: Record) -> m.Tool:
+def _read_tool(record: ClientRecord) -> m.Tool:
     name, described = record.need_text("name"), record.text("description") or ""
     if record.take("type") == "custom":
         return _read_custom(record, name, described)
@@ -164,7 +164,7 @@ def _read_tool(record: Record) -> m.Tool:
     return m.Tool(name, described, strict=strict, deferred=deferred, **made)
 
 
-def _read_custom(record: Record, name: str, described: str) -> m.Tool:
+def _read_custom(record: ClientRecord, name: str, described: str) -> m.Tool:
     """Convert a custom tool, whose input is free text, to a function with one parameter."""
     record.losses.leave(record.where, _CUSTOM_TOOL, "custom_tool_rewritten")
     record.losses.custom.add(name)
@@ -176,7 +176,7 @@ def _read_custom(record: Record, name: str, described: str) -> m.Tool:
     return m.Tool(name, described.strip(), closed_object(input=text))
 
 
-def _read_namespace(record: Record) -> list[m.Tool]:
+def _read_namespace(record: ClientRecord) -> list[m.Tool]:
     """Return the tools of a namespace as functions whose names contain the namespace.
 
     The description of the first function begins with the description of the namespace.
@@ -209,7 +209,7 @@ def _join_name(namespace: Any, name: Any) -> Any:
 
 
 def _read_choice(
-    fields: Record, tools: tuple[m.Tool, ...]
+    fields: ClientRecord, tools: tuple[m.Tool, ...]
 ) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
     choice = fields.take("tool_choice")
     if not isinstance(choice, dict):
@@ -241,7 +241,7 @@ def as_items(given: Any) -> list[Any]:
     return [] if given is None else [{"role": "user", "content": given}]
 
 
-def _read_conversation(fields: Record) -> list[m.Message]:
+def _read_conversation(fields: ClientRecord) -> list[m.Message]:
     """Read the instructions and the input; instructions may be a text or a list of items."""
     instructions, given = fields.take("instructions"), fields.take("input")
     if isinstance(instructions, list):
@@ -258,7 +258,7 @@ def _read_conversation(fields: Record) -> list[m.Message]:
     return [*system, *_read_items(fields.inners("input"))]
 
 
-def _read_items(items: Sequence[Record]) -> list[m.Message]:
+def _read_items(items: Sequence[ClientRecord]) -> list[m.Message]:
     messages: list[m.Message] = []
     turn: list[m.AssistantBlock] = []
     for item in items:
@@ -273,7 +273,7 @@ def _read_items(items: Sequence[Record]) -> list[m.Message]:
     return [*messages, m.Assistant(turn)] if turn else messages
 
 
-def _read_item(record: Record) -> m.Message | list[m.AssistantBlock]:
+def _read_item(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
     """Return an input item as a message, or as blocks of the current assistant turn."""
     kind, item = record.text("type") or "message", dict(record.data)
     if kind == "message":
@@ -308,7 +308,7 @@ def _read_item(record: Record) -> m.Message | list[m.AssistantBlock]:
     return [picture]
 
 
-def _read_message(record: Record) -> m.Message | list[m.AssistantBlock]:
+def _read_message(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
     role = record.need_text("role")
     content = record.text_or_parts("content", "must be text or a list of parts")
     phase = _take_facts(record, "phase")
@@ -324,21 +324,21 @@ def _read_message(record: Record) -> m.Message | list[m.AssistantBlock]:
     return m.User(content if isinstance(content, str) else [_read_part(part) for part in content])
 
 
-def _take_facts(record: Record, name: str = "") -> Any:
+def _take_facts(record: ClientRecord, name: str = "") -> Any:
     """Mark an item's id and status as read; return the value of another field."""
     record.take("id")
     record.take("status")
     return record.take(name)
 
 
-def _read_texts(record: Record) -> list[str]:
+def _read_texts(record: ClientRecord) -> list[str]:
     blocks = [_read_part(part) for part in record.inners("content")]
     if not all(isinstance(block, m.Text) for block in blocks):
         raise UnsupportedContentError(f"{record.at('content')}: instructions are text only")
     return [block.text for block in blocks if isinstance(block, m.Text)]
 
 
-def _read_assistant_text(record: Record, phase: Any) -> m.Text:
+def _read_assistant_text(record: ClientRecord, phase: Any) -> m.Text:
     kind = record.need_text("type")
     if kind == "refusal":
         text = m.Text(record.need_text("refusal"))
@@ -357,7 +357,7 @@ def _with_state(text: str, annotations: Any, phase: Any) -> m.Text:
     return m.Text(text, m.Continuity(opaque=state, issuer=_ISSUER) if state else None)
 
 
-def _read_call(record: Record) -> m.ToolCall:
+def _read_call(record: ClientRecord) -> m.ToolCall:
     call_id, name = record.need_text("call_id"), record.need_text("name")
     text, namespace = record.need_text("arguments"), record.data.get("namespace")
     if namespace:
@@ -374,7 +374,7 @@ def _read_call(record: Record) -> m.ToolCall:
     )
 
 
-def _read_custom_call(record: Record, kind: str) -> m.ToolCall:
+def _read_custom_call(record: ClientRecord, kind: str) -> m.ToolCall:
     """Read a call of a custom tool as a call of the function that replaces the tool."""
     record.losses.leave(record.where, _CUSTOM_CALL, "custom_call_rewritten")
     item = record.data
@@ -383,7 +383,7 @@ def _read_custom_call(record: Record, kind: str) -> m.ToolCall:
     return m.ToolCall(record.need_text("call_id"), name, {"input": wanted})
 
 
-def _read_result(record: Record) -> m.ToolResult:
+def _read_result(record: ClientRecord) -> m.ToolResult:
     call_id = record.need_text("call_id")
     output = record.text_or_parts("output", "must be text or a list of parts")
     _take_facts(record)
@@ -393,7 +393,7 @@ def _read_result(record: Record) -> m.ToolResult:
     return m.ToolResult(call_id, [_read_part(part) for part in output])
 
 
-def _read_part(record: Record) -> m.UserBlock:
+def _read_part(record: ClientRecord) -> m.UserBlock:
     kind = record.need_text("type")
     block: m.UserBlock
     if kind in ("input_text", "output_text", "text"):
@@ -411,7 +411,7 @@ def _read_part(record: Record) -> m.UserBlock:
     return block
 
 
-def _read_detail(record: Record) -> Any:
+def _read_detail(record: ClientRecord) -> Any:
     detail = record.take("detail")
     if detail in (None, *m.DETAILS):
         return detail
@@ -419,7 +419,7 @@ def _read_detail(record: Record) -> Any:
     return None
 
 
-def _read_file(record: Record) -> m.Document:
+def _read_file(record: ClientRecord) -> m.Document:
     name, url = record.text("filename"), record.text("file_url")
     if url is not None:
         return m.Document(m.Url(url), name=name)
