@@ -43,14 +43,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
 
 
-@pytest.mark.parametrize(
-    "needs",
-    [
-        "tools,images,context=200k",
-        ["tools", "vision", "max_context_tokens=0.2m"],
-        {"supports_tools": True, "images": True, "context": 200_000, "documents": False},
-    ],
-)
+@pytest.mark.parametrize("needs", read_table("models_are_chosen_by_needs_others_have_reasons"))
 def test_models_are_chosen_by_needs_others_have_reasons(registry: Registry, needs: Any) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]

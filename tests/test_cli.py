@@ -15,6 +15,7 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 
+from .rows import read_table
 from .server import Connection, Seen, answering, completion, replying
 from .test_sync import Background
 
@@ -82,22 +83,9 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
     assert 'proposed, not executed: f({"x": 1})' in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "code", "words"),
-    [
-        (401, b'{"error": {"message": "no"}}', 10, "provider_authentication"),
-        (404, b'{"error": {"code": "model_not_found"}}', 11, "provider_invalid_model"),
-        (503, b'{"error": {"message": "Loading model"}}', 12, "provider_model_not_loaded"),
-        (429, b"{}", 13, "wait 7 s"),
-        (500, b"{}", 14, "provider_unavailable"),
-        (400, b"{}", 15, "provider_invalid_request"),
-        (400, b'{"error": {"message": "this model does not support image input"}}', 16,
-         "content_block"),
-        (200, b"{}", 17, "provider_invalid_response"),
-    ],
-)  # fmt: skip
-def test_exit_code_depends_on_the_error(status: int, body: bytes, code: int, words: str) -> None:
-    with Background(replying(status, body, retry_after="7")) as server:
+@pytest.mark.parametrize(("status", "body", "code", "words"), read_table("exit_codes"))
+def test_exit_code_depends_on_the_error(status: int, body: Any, code: int, words: str) -> None:
+    with Background(replying(status, json.dumps(body).encode(), retry_after="7")) as server:
         result = run(
             "ask", "m", "Hi", "--retries", "0", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY
         )
@@ -179,16 +167,7 @@ def test_chat_command_continues_after_an_error() -> None:
     assert talk.exit_code == EXIT_CODES["provider_unavailable"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("ask m Hi --base-url http://x --wire morse", 2, "unknown wire"),
-        ("ask m Hi --base-url http://x --schema nowhere.json", 2, "does not exist"),
-        ("nonsense", 2, "No such command"),
-        ("ask m Hi", 11, "alias or adapter:model"),
-        ("ask anthropic:claude-sonnet-4-6 Hi", 10, "ANTHROPIC_API_KEY"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), read_table("invalid_command_line_is_reported"))
 def test_invalid_command_line_is_reported(words: str, code: int, said: str) -> None:
     result = run(*words.split(), ANTHROPIC_API_KEY="")
     assert result.exit_code == code

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from .patterns import SIZES, Found, find_made, find_patterns, grows, shapes
+from .rows import read_table
 
 PATTERNS = find_patterns()
 # The maximum text length for regexes whose cost per character does not rise. If the cost rises,
@@ -74,13 +75,7 @@ def test_regexes_take_linear_time(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        r"\beyJ[\w-]{10,}\.[\w-]{10,}\.",
-        r"(a+)+b",
-        r"\b(?:[\w-]+\.)*[\w-]+:\d{2,5}\b",
-        r".*/models/(.+):x",
-    ],
+    "source", read_table("regexes_that_take_more_than_linear_time_are_detected")
 )
 def test_regexes_that_take_more_than_linear_time_are_detected(source: str) -> None:
     found = Found("here", re.compile(source, re.DOTALL), True)

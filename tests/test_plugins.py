@@ -16,6 +16,7 @@ from dragoman.tools import plugin_tools
 from dragoman.wire import _codecs
 
 from .cli.test_models import Background
+from .rows import read_table
 from .server import Connection
 from .waiting import PATIENCE
 
@@ -115,13 +116,7 @@ def test_plugin_cannot_replace_a_builtin_wire(
 
 
 @pytest.mark.parametrize(
-    ("text", "raised"),
-    [
-        ("raise SystemExit(0)", "SystemExit: 0"),
-        ("raise type('Odd', (BaseException,), {})('gone')", "Odd: gone"),
-        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("", "AttributeError"),
-    ],
+    ("text", "raised"), read_table("wire_plugin_that_ends_when_it_is_imported_is_reported")
 )
 def test_wire_plugin_that_ends_when_it_is_imported_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, raised: str

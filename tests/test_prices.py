@@ -325,39 +325,13 @@ def test_assumptions_of_a_cost_are_noted(usage: Usage, entry: PriceRow, notes: l
     assert list(price(usage, entry).notes) == notes
 
 
-@pytest.mark.parametrize(
-    ("usage", "reason"),
-    [
-        (Usage(None, 5), "usage not reported: input_tokens"),
-        (Usage(5, None), "usage not reported: output_tokens"),
-        (Usage(), "usage not reported: input_tokens"),
-        (Usage(5, 5, 6), "usage contradicts itself: cached_input_tokens 6 and cache_creation_i"),
-        (Usage(5, 5, 3, 3),
-         "usage contradicts itself: cached_input_tokens 3 and cache_creation_i"),
-        (Usage(5, 5, 0, 0, 6),
-         "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5"),
-        (Usage(-5, 5), "usage is negative: input_tokens"),
-        (Usage(5, -1), "usage is negative: output_tokens"),
-        (Usage(5, 5, -1), "usage is negative: cached_input_tokens"),
-        (Usage(5, 5, 0, -1), "usage is negative: cache_creation_input_tokens"),
-        (Usage(5, 5, 0, 0, -1), "usage is negative: reasoning_tokens"),
-        (Usage(5, 5, billed_input_tokens=-1), "usage is negative: billed_input_tokens"),
-        (Usage(5, 5, billed_output_tokens=-1), "usage is negative: billed_output_tokens"),
-    ],
-)  # fmt: skip
-def test_usage_that_cannot_be_billed_is_unpriced(usage: Usage, reason: str) -> None:
-    assert refusal(usage, PLAIN).startswith(reason)
+@pytest.mark.parametrize(("usage", "reason"), read_table("usage_that_cannot_be_billed"))
+def test_usage_that_cannot_be_billed_is_unpriced(usage: dict[str, Any], reason: str) -> None:
+    assert refusal(Usage(**usage), PLAIN).startswith(reason)
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        ("p:other", "no price for p:other on 2026-06-01"),
-        ("other:m", "no price for other:m on 2026-06-01"),
-        ("m", "not a model of the form provider:name: 'm'"),
-        (":m", "not a model of the form provider:name: ':m'"),
-        ("p:", "not a model of the form provider:name: 'p:'"),
-    ],
+    ("model", "reason"), read_table("unknown_cost_has_a_reason_and_is_never_zero")
 )
 def test_unknown_cost_has_a_reason_and_is_never_zero(model: str, reason: str) -> None:
     assert refusal(Usage(1, 1), PLAIN, model=model) == reason

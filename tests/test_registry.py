@@ -458,13 +458,7 @@ def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(file: P
 
 
 @pytest.mark.parametrize(
-    ("known", "reason"),
-    [
-        ({"supports_images": False, "supports_tools": False}, "no_vision_support"),
-        ({"supports_tools": False, "supports_system_prompt": False}, "no_tool_support"),
-        ({"supports_system_prompt": False}, "no_system_prompt_support"),
-        ({"max_context_tokens": 1}, "exceeds_context_window"),
-    ],
+    ("known", "reason"), read_table("unsupported_request_is_rejected_with_its_code")
 )
 def test_unsupported_request_is_rejected_with_its_code(known: dict[str, Any], reason: str) -> None:
     model = d.connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)

@@ -116,13 +116,7 @@ async def test_stream_choices_have_an_index(extras: Any, indices: list[Any], tex
 
 
 @pytest.mark.parametrize(
-    ("found", "count"),
-    [
-        ("x", 0),
-        ([None], 0),
-        ([{"id": "c", "function": "x"}], 1),
-        ([{"id": "c", "function": {"name": "f"}}, 5], 1),
-    ],
+    ("found", "count"), read_table("invalid_tool_calls_of_a_failed_reply_do_not_raise")
 )
 async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, count: int) -> None:
     body = {

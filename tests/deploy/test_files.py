@@ -19,6 +19,7 @@ from dragoman.gateway.metrics import Metrics
 from dragoman.registry import Registry
 
 from ..pages import ROOT
+from ..rows import read_table
 from .compose import (
     CHART,
     DEPLOY,
@@ -358,19 +359,7 @@ def test_alert_rules_of_the_chart_are_those_that_compose_mounts() -> None:
     assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"image": {"repository": ""}}, "image.repository is required"),
-    ({"stores": {"postgresql": ""}}, "stores.postgresql is required"),
-    ({"stores": {"postgresql": "postgresql://gw:secret@db/gw"}}, "stores.postgresql"),
-    ({"ingress": {"enabled": True}}, "ingress.host is required"),
-    ({"otel": {"enabled": True}}, "otel.endpoint is required"),
-    ({"prometheus": {"enabled": True}}, "adminHash is required"),
-    ({"adminHash": "dg-a-key"}, "adminHash"),
-    ({"autoscaling": {"min": 0}}, "autoscaling.min"),
-    ({"ingres": {"enabled": True}}, "ingres is not allowed"),
-    ({"stores": {"postgres": "x"}}, "postgres is not allowed"),
-    ({"options": ["no-access-log"]}, "options.0"),
-]
+WRONG: list[tuple[dict[str, Any], str]] = read_table("wrong_deployments")
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG, ids=[named for _, named in WRONG])

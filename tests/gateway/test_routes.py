@@ -15,6 +15,7 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from tests.listed import Listed, reply
 
+from ..rows import read_table
 from .serving import serving
 from .upstream import bench
 
@@ -94,23 +95,7 @@ async def test_a_key_in_the_url_is_not_logged(
     assert secret not in caplog.text + json.dumps(said) + "".join(capfd.readouterr())
 
 
-UNSERVED: list[tuple[str, dict[str, str], tuple[str, ...], str]] = [
-    ("/v1/skills", {"anthropic-version": "2023-06-01"}, ("error", "type"), "not_found_error"),
-    ("/v1/messages/batches", {}, ("error", "type"), "not_found_error"),
-    ("/v1beta/files", {}, ("error", "status"), "NOT_FOUND"),
-    ("/v1/files", {}, ("error", "type"), "invalid_request_error"),
-    ("/model/m/invoke", {}, ("message",), "only /model/MODEL/converse"),
-    ("/async-invoke", {"amz-sdk-invocation-id": "i"}, ("message",), "is not served here"),
-    ("/v2/summarize", {}, ("message",), "is not served here"),
-    ("/v1/completions", {}, ("error", "message"), "/v1/chat/completions"),
-    ("/v1/audio/speech", {}, ("error", "message"), "audio"),
-    ("/v1/images/generations", {}, ("error", "message"), "images"),
-    ("/chat/completions", {}, ("error", "message"), "must end with /v1"),
-    ("/v1/v1/chat/completions", {}, ("error", "message"), "once too often"),
-    ("/v1/v1/messages", {}, ("error", "message"), "once too often"),
-    ("/nothing", {}, ("error", "message"), "/openapi.json"),
-    ("/api/pull", {}, ("error",), "operator"),
-]
+UNSERVED: list[tuple[str, dict[str, str], list[str], str]] = read_table("unserved_paths")
 
 
 async def test_unserved_route_is_not_found_with_advice_in_the_words_of_the_wire() -> None:

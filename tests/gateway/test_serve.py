@@ -25,6 +25,7 @@ from tests.server import Connection, completion, serve
 from tests.waiting import PATIENCE, arrival, poll, until
 
 from ..ports import find_free_port
+from ..rows import read_table
 
 KEY = "dg-key"
 HASH = hash_key(KEY)
@@ -147,13 +148,7 @@ def test_command_line_options_limit_connections(
 
 @pytest.mark.parametrize(
     ("soft", "hard", "wanted", "fits", "raised"),
-    [
-        (1024, 65536, 4096, 4096, 8320),
-        (1024, 2048, 4096, 960, 2048),
-        (100_000, 100_000, 4096, 4096, None),
-        (256, -1, 100, 100, 328),
-        (10, 10, 4096, 1, 10),
-    ],
+    read_table("connection_limit_stays_below_the_open_file_limit"),
 )
 def test_connection_limit_stays_below_the_open_file_limit(
     soft: int,
@@ -170,18 +165,7 @@ def test_connection_limit_stays_below_the_open_file_limit(
     assert changed == ([] if raised is None else [raised])
 
 
-REFUSED: list[tuple[list[str], str]] = [
-    (["--host", "0.0.0.0"], "can be reached from outside: give --auth"),
-    (["--host", "::"], "can be reached from outside"),
-    (["--host", "example.org"], "can be reached from outside"),
-    (["--model", "=x"], "is not NAME=MODEL"),
-    (["--model", "a=up:m", "--model", "a=up:m"], "is given to two models"),
-    (["--model", "a=nobody:m"], "no model is named"),
-    (["--auth", "KEYS", "--workers", "2"], "give --state"),
-    (["--auth", "PLACES", "--workers", "2"], "give --state"),
-    (["--auth", "BROKEN"], "must be sha256"),
-    (["--port", "8100", "--ready-port", "8100"], "must not be the same as --port"),
-]
+REFUSED: list[tuple[list[str], str]] = read_table("refused_serve_options")
 
 
 @pytest.mark.parametrize(("options", "complaint"), REFUSED)

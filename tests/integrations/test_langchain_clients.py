@@ -30,6 +30,7 @@ from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
 
 from ..gateway.serving import serving
 from ..gateway.upstream import WIRES
+from ..rows import read_table
 from ..waiting import PATIENCE
 from .obliging import PNG, USAGE
 from .obliging import answer as oblige
@@ -130,13 +131,7 @@ def depth(river: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("client", "wire"),
-    [
-        ("openai", "gemini"),
-        ("responses", "anthropic"),
-        ("anthropic", "ollama"),
-        ("ollama", "openai"),
-    ],
+    ("client", "wire"), read_table("langchain_clients_work_with_a_few_combinations_of_wires")
 )
 def test_langchain_clients_work_with_a_few_combinations_of_wires(
     client: str, wire: str, url: str

@@ -31,19 +31,7 @@ NUMBER = 20
 CHANGED = 7  # the number of the record that the tests change or delete
 
 # Each entry: the column of the record to change, and an SQL expression for its new value.
-CHANGES = [
-    ("id", "'01' || substr(id, 3, 23) || 'U'"),
-    ("turn", "'t2'"),
-    ("turn", "NULL"),
-    ("parent", "'other'"),
-    ("type", "'turn.stopped'"),
-    ("actor", "'user'"),
-    ("sensitivity", "'aggregatable'"),
-    ("timestamp", "timestamp + 1"),
-    ("payload", "replace(payload, '6', '7')"),
-    ("payload", "'{}'"),
-    ("payload", "''"),
-]  # fmt: skip
+CHANGES = read_table("changed_records")
 
 
 def fill(log: SqliteLog | PostgresLog) -> list[LogRecord]:

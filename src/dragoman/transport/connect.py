@@ -26,7 +26,7 @@ from msgspec import Struct
 from ..config import ConfigError
 from ..errors import InvalidResponseError, NetworkError, advise_import, without_frames
 from ..wire.urls import is_loopback
-from .connection import FramingError, HttpConnection
+from .connection import ClientConnection, FramingError
 from .contract import Secret
 
 # The delay in seconds between two connection attempts, as RFC 8305 recommends.
@@ -36,7 +36,7 @@ _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 _UNQUOTED = re.compile(r"[^!-~]")
 
 Certificate = str | tuple[str, str] | tuple[str, str, str]
-Make = Callable[[], HttpConnection]
+Make = Callable[[], ClientConnection]
 
 
 class Address(Struct, frozen=True):
@@ -190,7 +190,7 @@ class Dialer:
             raise ValueError("uds: Python has no Unix sockets on Windows; use a port of 127.0.0.1")
         self._uds = uds
 
-    async def dial(self, target: Address, proxy: Proxy | None, make: Make) -> HttpConnection:
+    async def dial(self, target: Address, proxy: Proxy | None, make: Make) -> ClientConnection:
         """Open a connection; raise a ``NetworkError`` that names only the origin and the proxy."""
         where = target.origin
         via = f" through the proxy {proxy.origin}" if proxy is not None else ""
@@ -221,7 +221,7 @@ class Dialer:
             unreached.is_unreached = True
             raise unreached from without_frames(error)
 
-    async def _reach(self, target: Address, make: Make, name: str) -> HttpConnection:
+    async def _reach(self, target: Address, make: Make, name: str) -> ClientConnection:
         """Connect to the host of ``target``; its TLS certificate must be valid for ``name``."""
         settings: dict[str, Any] = {}
         if target.is_tls:
@@ -237,14 +237,14 @@ class Dialer:
             settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
         return (await loop.create_connection(make, target.host, target.port, **settings))[1]
 
-    async def _reach_proxy(self, target: Address, proxy: Proxy, make: Make) -> HttpConnection:
+    async def _reach_proxy(self, target: Address, proxy: Proxy, make: Make) -> ClientConnection:
         try:
             return await self._reach(proxy.target, make, proxy.target.host)
         except OSError as error:
             message = f"the proxy {proxy.origin} to {target.origin} cannot be reached"
             raise NetworkError(message, advice=_PROXY) from without_frames(error)
 
-    async def _tunnel(self, target: Address, proxy: Proxy, make: Make) -> HttpConnection:
+    async def _tunnel(self, target: Address, proxy: Proxy, make: Make) -> ClientConnection:
         """Ask a proxy for a tunnel to the server (``CONNECT``), and start TLS inside it."""
         tunnel = await self._reach_proxy(target, proxy, make)
         try:
@@ -278,7 +278,7 @@ class Dialer:
         connection.connection_made(transport)
         return connection
 
-    def _check_tunnel(self, tunnel: HttpConnection, target: Address, proxy: Proxy) -> None:
+    def _check_tunnel(self, tunnel: ClientConnection, target: Address, proxy: Proxy) -> None:
         if isinstance(tunnel.failure, FramingError):
             broken = InvalidResponseError(
                 f"what the proxy {proxy.origin} answered is not valid HTTP"

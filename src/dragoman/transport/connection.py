@@ -77,14 +77,14 @@ class FramingError(Exception):
 class Owner(Protocol):
     """The methods of the pool that a connection calls."""
 
-    def handle_loss(self, connection: HttpConnection) -> None:
+    def handle_loss(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed from the pool."""
 
-    def handle_drain(self, connection: HttpConnection) -> None:
+    def handle_drain(self, connection: ClientConnection) -> None:
         """Return a connection to the pool after the rest of its reply was discarded."""
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """One connection to a server, which handles one request at a time.
 
     The event loop reads into ``buffer``. All connections of a pool share one buffer, since its

@@ -29,7 +29,7 @@ from ..wire.codec import HttpRequest
 from .body import ACCEPTED, Inflater
 from .clock import Clock, Timeouts
 from .connect import Address, Certificate, Dialer, Proxy, find_proxy, make_context, parse_url
-from .connection import FramingError, HttpConnection, read_fields
+from .connection import ClientConnection, FramingError, read_fields
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
@@ -146,7 +146,7 @@ class HttpTransport(Transport):
 
     async def dial(
         self, pool: Pool, key: str, target: Address, proxy: Proxy | None, clock: Clock, ahead: int
-    ) -> HttpConnection:
+    ) -> ClientConnection:
         """Open a connection; raise ``TimedOutError`` if a deadline passes before it is open."""
         which, when = clock.connect_by()
         deadline = asyncio.timeout_at(when)
@@ -189,7 +189,7 @@ class _Exchange(HttpStream):
         # stream; a new one is cheap.
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None  # set while the exchange is open
-        self._connection: HttpConnection | None = None
+        self._connection: ClientConnection | None = None
         # The head of the reply as bytes, decoded on first use.
         self._head = bytearray()
         self._inflater: Inflater | None = None
@@ -248,7 +248,7 @@ class _Exchange(HttpStream):
         return self
 
     def _explain(
-        self, connection: HttpConnection, target: Address, proxy: Proxy | None
+        self, connection: ClientConnection, target: Address, proxy: Proxy | None
     ) -> ProviderError:
         """Return the error for a missing reply.
 
@@ -329,7 +329,7 @@ class _Exchange(HttpStream):
         self.over = connection.state == "done"
         return received
 
-    def _take(self, connection: HttpConnection) -> bytes:
+    def _take(self, connection: ClientConnection) -> bytes:
         """Return the body bytes received so far; return no bytes at the end of the reply.
 
         If the reply was interrupted, raise the error.
@@ -343,7 +343,7 @@ class _Exchange(HttpStream):
         lost = StreamInterruptedError("the connection was lost in the middle of the reply")
         raise lost from connection.failure and without_frames(connection.failure)
 
-    async def _receive_inflated(self, connection: HttpConnection, inflater: Inflater) -> bytes:
+    async def _receive_inflated(self, connection: ClientConnection, inflater: Inflater) -> bytes:
         if self._unpaused > _TURN:
             self._unpaused = 0
             await asyncio.sleep(0)

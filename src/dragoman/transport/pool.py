@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from .connection import HttpConnection
+from .connection import ClientConnection
 
 # How many seconds an idle connection is kept. The limit must be shorter than the server's, or the
 # server may close the connection while a request is being sent. uvicorn, node and llama.cpp close
@@ -29,7 +29,7 @@ def share_ahead(streams: int) -> int:
     return max(_AHEAD_LEAST, min(_AHEAD_EACH, _AHEAD_ALL // max(1, streams)))
 
 
-Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
+Dial = Callable[[Callable[[], ClientConnection]], Awaitable[ClientConnection]]
 
 
 class Pool:
@@ -44,8 +44,8 @@ class Pool:
         self.is_closed = False
         self._limit = limit
         self._buffer = memoryview(bytearray(_READ))
-        self._all: set[HttpConnection] = set()
-        self._idle: dict[str, list[HttpConnection]] = {}
+        self._all: set[ClientConnection] = set()
+        self._idle: dict[str, list[ClientConnection]] = {}
         # for each origin, the number of connections that are open or being opened
         self._open: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -60,7 +60,7 @@ class Pool:
         """Return how many bytes each of the open streams may buffer."""
         return share_ahead(self.streams)
 
-    def take(self, key: str) -> HttpConnection | None:
+    def take(self, key: str) -> ClientConnection | None:
         """Remove and return the newest idle connection to an origin; ``None`` if none is idle."""
         idle = self._idle.get(key)
         while idle:
@@ -70,7 +70,7 @@ class Pool:
             connection.shut_down()
         return None
 
-    async def open(self, key: str, dial: Dial, buffer: int = _READ) -> HttpConnection:
+    async def open(self, key: str, dial: Dial, buffer: int = _READ) -> ClientConnection:
         """Open a connection; if the origin's limit is reached, wait until another is released."""
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
@@ -79,7 +79,7 @@ class Pool:
         self._open[key] += 1
         try:
             connection = await dial(
-                lambda: HttpConnection(self.loop, self, key, self._buffer[:buffer])
+                lambda: ClientConnection(self.loop, self, key, self._buffer[:buffer])
             )
         except BaseException:
             self._leave(key)
@@ -92,7 +92,7 @@ class Pool:
                 connection.close()
         return connection
 
-    def release(self, connection: HttpConnection) -> None:
+    def release(self, connection: ClientConnection) -> None:
         """Return a connection to the pool after its reply; close it if it cannot be reused."""
         key = connection.key
         idle = self._idle.get(key)
@@ -136,7 +136,7 @@ class Pool:
 
     # --- methods that connections call
 
-    def handle_loss(self, connection: HttpConnection) -> None:
+    def handle_loss(self, connection: ClientConnection) -> None:
         if connection in self._all:
             self._all.discard(connection)
             idle = self._idle.get(connection.key, [])
@@ -144,7 +144,7 @@ class Pool:
                 idle.remove(connection)
             self._leave(connection.key)
 
-    def handle_drain(self, connection: HttpConnection) -> None:
+    def handle_drain(self, connection: ClientConnection) -> None:
         self.release(connection)
 
     # --- private methods of the connection pool

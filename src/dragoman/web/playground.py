@@ -61,7 +61,7 @@ class PlaygroundCall(Struct, frozen=True, forbid_unknown_fields=True):
         )  # fmt: skip
 
 
-class Chat:
+class PlaygroundChat:
     """Handle the requests of the playground that call a model."""
 
     def __init__(self, service: Service) -> None:

@@ -28,7 +28,7 @@ from ..trace import Viewer, add_headers
 from ..trace.export import PAGE as TRACE_PAGE
 from .keys import change_key, find_store, list_keys
 from .overview import list_calls, read_overview
-from .playground import Chat, preview
+from .playground import PlaygroundChat, preview
 
 PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -58,7 +58,7 @@ class Site:
         for (method, _, name), make in [(named.partition(" "), make) for named, make in api]:
             handle = self._answer(make)
             routes.append(Route(f"/ui/api/{name}", handle, methods=[method], max_body_size=most))
-        routes.append(Route("/ui/api/chat", Chat(service), methods=["POST"]))
+        routes.append(Route("/ui/api/chat", PlaygroundChat(service), methods=["POST"]))
         if service.admin is not None and service.calls is not None:
             viewer = Viewer(service.calls.events, _TRACES, self._check)
             routes.append(Route(f"{_TRACES}/", self._send_viewer))

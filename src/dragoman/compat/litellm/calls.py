@@ -32,9 +32,9 @@ from ...sync import SyncProvider, run
 from ...validate.structured import response_schema_of
 from .exceptions import KINDS, OpenAIError, converted_errors
 from .names import Named, Route, find_name, read_table
-from .records import EmbeddingResponse, ModelResponse, ModelResponseStream, Reply
+from .records import EmbeddingResponse, ModelReply, ModelResponse, ModelResponseStream
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
+ReplyT = TypeVar("ReplyT", bound=ModelReply)
 
 
 def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from .names import read_table
 
 
-class Record(dict[str, Any]):
+class AttributeRecord(dict[str, Any]):
     """A part of a reply: ``record.name`` and ``record["name"]`` are the same item.
 
     Some items exist even if the server did not send them; ``catalog/litellm.json`` lists them.
@@ -46,7 +46,7 @@ class Record(dict[str, Any]):
         return json.dumps(self.model_dump(**settings), ensure_ascii=False)
 
 
-class Reply(Record):
+class ModelReply(AttributeRecord):
     """A reply or a chunk. ``_hidden_params`` has its cost and the parts that were not sent."""
 
     def __init__(self, *given: Any, **items: Any) -> None:
@@ -58,20 +58,20 @@ class Reply(Record):
         self._hidden_params |= {"response_cost": None if cost is None else float(cost), **facts}
 
 
-class ModelResponse(Reply):
+class ModelResponse(ModelReply):
     """The complete reply of a chat model."""
 
 
-class ModelResponseStream(Reply):
+class ModelResponseStream(ModelReply):
     """A chunk of a streamed reply."""
 
 
-class EmbeddingResponse(Reply):
+class EmbeddingResponse(ModelReply):
     """The vectors of texts."""
 
 
 Message, Delta, Usage, Function, Choices, StreamingChoices = [
-    type(name, (Record,), {})
+    type(name, (AttributeRecord,), {})
     for name in ("Message", "Delta", "Usage", "Function", "Choices", "StreamingChoices")
 ]
 _KINDS = {"message": Message, "delta": Delta, "usage": Usage, "function": Function}
@@ -80,11 +80,11 @@ _KINDS = {"message": Message, "delta": Delta, "usage": Usage, "function": Functi
 def _convert(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_convert(name, each) for each in value]
-    if not isinstance(value, dict) or isinstance(value, Record):
+    if not isinstance(value, dict) or isinstance(value, AttributeRecord):
         return value
     if name == "choices":
         return StreamingChoices(value) if "delta" in value else Choices(value)
-    return _KINDS.get(name, Record)(value)
+    return _KINDS.get(name, AttributeRecord)(value)
 
 
 def stream_chunk_builder(chunks: Iterable[ModelResponseStream], messages: Any = None) -> Any:
