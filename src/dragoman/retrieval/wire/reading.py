@@ -145,7 +145,7 @@ def read_results(
         index = item.get("index") if isinstance(item, dict) else None
         if type(index) is not int or not 0 <= index < count:
             raise InvalidResponseError(
-                f"a result has the index {quote(index)}, which none of {count} documents has"
+                f"a result has the index {quote(index)}, of {count} documents"
             )
         if index in seen:
             raise InvalidResponseError(f"two results have the index {index}")
