@@ -207,7 +207,7 @@ def _take(
 
 
 def _find_problem(result: Result) -> str:
-    """Return what is wrong with an invalid row, and the empty string for other rows."""
+    """Return what is wrong with a row; an empty string if the row is valid."""
     return str(msgspec.json.decode(result.data)["error"]["message"]) if result.bad else ""
 
 
@@ -232,7 +232,7 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    """Return what happened; an error of a task begins with the traceback of another process."""
+    """Return the last line of an error; the lines before it are a traceback from a worker."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return scrub(lines[-1])
 
@@ -303,7 +303,7 @@ class Asker:
         await self._caller.model.close()
 
     async def answer_all(self, rows: list[NamedRow | BadRow]) -> list[Result]:
-        """Return the results of a block of rows, without those that the budget does not cover."""
+        """Return the results of a block of rows, except rows that the budget does not cover."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Result | None]] = [loop.create_future() for _ in rows]
         for row, answer in zip(rows, answers, strict=True):

@@ -97,7 +97,7 @@ class BatchState(Struct):
     provider: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Reject an amount that no run wrote."""
+        """Reject an amount that no run can have written."""
         check_money("dropped_usd", self.dropped_usd)
 
 

@@ -85,7 +85,7 @@ class SavedRow(Struct):
     usage: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Reject amounts that no run wrote."""
+        """Reject amounts that no run can have written."""
         check_money("cost_usd", self.cost_usd or Decimal(0))
         if not all(isinstance(each, int) and 0 <= each <= MOST_LINES for each in self._counts()):
             raise ValueError("usage has counts of tokens that are not whole numbers")

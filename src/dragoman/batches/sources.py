@@ -39,10 +39,10 @@ class Source(ABC):
         return next((record for _, record in self if not isinstance(record, str)), None)
 
     def identify(self, length: int | None = None) -> dict[str, Any]:
-        """Return the length of the input and its hash, by which a resumed batch recognises it.
+        """Return the length and the hash of the input, so that a resumed batch can recognise it.
 
-        With ``length``, return those of the beginning of that length. An iterator cannot be read
-        twice, so it is not recognised.
+        With ``length``, use only the beginning of the input, up to that length. Return nothing for
+        an iterator, since it cannot be read twice.
         """
         return {}
 
@@ -116,7 +116,7 @@ class FileSource(Source):
                 known.update(block)
                 read, last = read + len(block), block[-1:]
             if last != b"\n" and file.read(1) not in (b"", b"\n", b"\r"):
-                known.update(b"the last row goes on")  # it is another row than it was
+                known.update(b"the last row goes on")  # so it is a different row now
         return {"length": read, "sha256": known.hexdigest()}
 
     def count(self) -> int | None:

@@ -228,7 +228,7 @@ class EditorSession:
         return await self._edit(proposal) if key == "edit" else read_answer(key, proposal)
 
     async def _edit(self, proposal: Proposal) -> Decision:
-        """Ask for another input in a form; arguments that it cannot show stay as they are."""
+        """Ask for another input in a form; arguments that the form cannot show stay the same."""
         fields = {
             name: {"type": _FIELDS[type(value)], "default": value}
             for name, value in proposal.input.items()

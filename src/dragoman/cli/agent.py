@@ -245,7 +245,7 @@ def command(goal: str | None, options: AgentOptions) -> None:
 
 
 def _extend(approver: Approver | None, log: EventLog, options: AgentOptions) -> Approver | None:
-    """Return an approver that also asks those that the options name."""
+    """Return an approver that also asks other processes and a hook, as the options require."""
     if options.await_approval:
         approver = RemoteApprover(log, approver)
     if options.hook:  # the program decides first

@@ -104,7 +104,7 @@ class Chat:
         return message
 
     def add_usage(self, usage: Usage) -> None:
-        """Add the usage of a call to that of the chat, whether or not its reply was kept."""
+        """Add the usage of a call to the chat's total, even if the reply was not kept."""
         if usage != Usage():
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 

@@ -29,7 +29,7 @@ _REMEDY = "install the package again from an index that you trust, and look for 
 
 
 class Finding(Struct, frozen=True):
-    """What was examined, whether it is as it should be, and what to do."""
+    """What was examined, whether it is in order, and what to do if it is not."""
 
     name: str
     fine: bool
@@ -66,7 +66,7 @@ def command(
 
 
 def examine(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
-    """Yield what the installation has; nothing is sent."""
+    """Yield a finding for each part of the installation; nothing is sent."""
     own = packages["dragoman"]
     python = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
     yield Finding("dragoman", True, f"{own.version}, {python}")
@@ -118,7 +118,7 @@ def check_integrity(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
 
 
 def find_unasked(packages: Mapping[str, Distribution]) -> list[str]:
-    """Return the packages that no other one needs and that were not installed by name.
+    """Return the packages that no other package needs and that were not installed by name.
 
     Installers mark a package that was asked for with the file ``REQUESTED``. A package that any
     extra of a needed one names counts as needed, since no installer records the chosen extras.

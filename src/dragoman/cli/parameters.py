@@ -42,7 +42,7 @@ def option(
 ) -> Meta:
     """Return the settings of an option: its metavar, its flags if they differ, and its bounds.
 
-    The other settings are those of ``click.option``.
+    ``click.option`` documents the other settings.
     """
     settings |= {"metavar": metavar} if metavar else {}
     return Meta(ge=ge, le=le, extra=settings | ({"flags": flags} if flags else {}))
@@ -78,7 +78,7 @@ def add_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_duration(text: str, units: str) -> timedelta | None:
-    """Return a duration such as ``24h``, in one of some units; ``None`` if it is not one."""
+    """Return a duration such as ``24h`` in one of the units; ``None`` for any other text."""
     found = _DURATION.fullmatch(text)
     if found is None or found[2] not in units:
         return None
@@ -133,7 +133,7 @@ def _make_option(
 
 
 def _read_type(kind: Any, metas: list[Meta], flags: str, default: Any) -> dict[str, Any]:
-    """Return the settings of Click that the type of a parameter implies."""
+    """Return the Click settings that follow from the type of a parameter."""
     if NoneType in get_args(kind):
         kind = next(each for each in get_args(kind) if each is not NoneType)
     if kind is bool and default is False:

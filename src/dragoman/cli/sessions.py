@@ -17,7 +17,7 @@ _SHORTEST = 16  # minimum number of characters of an abbreviated session id
 
 
 def sort_sessions(log: EventLog, *kinds: str) -> list[SessionEntry]:
-    """Return the sessions, or those of these kinds, the newest first."""
+    """Return all sessions, or the sessions of some kinds, the newest first."""
     found = log.sessions()
     entries = [each for each in found if not kinds or _find_kind(log, each.session) in kinds]
     return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
@@ -31,8 +31,7 @@ def find_session(log: EventLog, word: str | None, *kinds: str) -> str | None:
     """Return the session that an argument names: its id, a unique prefix of the id, or ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
-    ``chat_01M7FV3Y``. With ``kinds``, ``last`` is the newest session of these kinds. An argument
-    that is left out names none.
+    ``chat_01M7FV3Y``. With ``kinds``, ``last`` is the newest session of these kinds.
     """
     if word is None or any(log.read(word)):
         return word

@@ -69,7 +69,7 @@ def set_logging(*, on: bool) -> None:
 
 
 class WatchedProvider(Wrapper, Middleware):
-    """Forward calls to a provider; ``attempt`` learns how the last call goes."""
+    """Forward calls to a provider; note the reply and the events of each call in ``attempt``."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(provider)

@@ -1,7 +1,7 @@
-"""Comparison: the recorded calls of a log, asked again of other models. Nothing is executed.
+"""Comparison: send the recorded calls of a log to other models. Nothing is executed.
 
 - ``cases``: the calls of a log that can be repeated
-- ``api``: ``dragoman.compare``, which asks the models with a batch each
+- ``api``: ``dragoman.compare``, which runs one batch for each model
 - ``report``: how the answers agree, what they cost, and what would be lost
 - ``page``: the report as one HTML file
 """

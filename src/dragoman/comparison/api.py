@@ -40,7 +40,7 @@ async def compare(
     file of answers per model; a run that was interrupted continues with these files. ``sessions``
     limits the comparison to some sessions, and ``limit`` to the first calls.
 
-    ``options`` are those of ``batch``. A ``budget`` covers all models and all runs. With
+    ``options`` are the options of ``batch``. A ``budget`` covers all models and all runs. With
     ``via="provider"``, only models whose provider has a batch API are asked through it.
     """
     targets = [to] if isinstance(to, str | Provider) else list(to)
@@ -97,14 +97,14 @@ async def _ask(
 
 
 def _read_answers(path: Path) -> dict[int, ModelAnswer]:
-    """Return the answers in an output file by the numbers of their cases."""
+    """Return the answers in an output file, by case number."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     rows = [msgspec.json.decode(line, type=dict) for line in lines]
     return {row["line"]: read_answer(row) for row in rows}
 
 
 def _leave(limits: Mapping[str, Decimal], others: Sequence[Path]) -> dict[str, Decimal] | None:
-    """Return what the answers in other files leave of a budget."""
+    """Return the part of a budget that the answers in other files have not used."""
     left = dict(limits)
     for path in [each for each in others if each.exists()]:
         with path.open("rb") as file:

@@ -56,7 +56,7 @@ class ModelAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One recorded call: its request as far as the log has it, and the recorded answer."""
+    """One recorded call: the part of its request that the log has, and the recorded answer."""
 
     id: str
     model: str
@@ -119,7 +119,7 @@ class _SessionReader:
         self._lists: dict[str | None, tuple[Tool, ...]] = {}
 
     def read(self, record: LogRecord) -> Iterator[Case | str]:
-        """Process a record; yield a case, or the reason why a call is not one."""
+        """Process a record; yield a case, or the reason why a call cannot be repeated."""
         payload = record.payload
         if isinstance(payload, SessionStarted | SessionResumed):
             names = payload.tools if isinstance(payload, SessionStarted) else ()
@@ -140,7 +140,7 @@ class _SessionReader:
             self._open.pop(payload.request_id, None)
             yield self._read_gateway(record, payload)
         elif isinstance(payload, MessageRecorded) and payload.request_id in self._open:
-            # A fork copies messages without the id of their request; the original is a case.
+            # In a fork, copied messages have no request id, so only the original is a case.
             yield self._read_reply(record, payload, self._open.pop(payload.request_id))
         if not self._is_gateway:
             self._conversation.apply(record, payload)

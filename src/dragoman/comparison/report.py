@@ -103,7 +103,7 @@ class Judge:
         self._found: list[Divergence] = []
 
     def add(self, case: Case, made: ModelAnswer | None, losses: Sequence[str]) -> None:
-        """Compare the answer to a case; ``losses`` are those of the model's plan."""
+        """Compare the answer to a case; ``losses`` are the losses in the model's plan."""
         self._counts["losses"].append(bool(losses))
         self._losses.update(losses)
         if made is None:

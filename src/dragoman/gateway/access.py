@@ -144,7 +144,7 @@ class Caller(Struct, frozen=True):
     def check_model(self, name: str) -> None:
         """Raise ``InvalidModelError`` if the key may not use a model.
 
-        The message is that for unknown names, so that clients cannot find out which models exist.
+        Unknown names have the same message, so that clients cannot find out which models exist.
         """
         if self.key is not None and not self.key.allows(name):
             raise InvalidModelError("no model of this name is served here")

@@ -41,7 +41,7 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 
 
 class ModelCall(ABC):
-    """The call of a model for a request, as far as it has come."""
+    """The call of a model for a request, with everything known about it so far."""
 
     warnings: tuple[LossWarning, ...] = ()
 
@@ -90,7 +90,7 @@ class Account:
         return self._id
 
     def note_request(self, asked: Asked) -> Asked:
-        """Note a decoded request; return it with the id that was shown before, if there is one."""
+        """Note a decoded request; return it with the id that was already sent, if there is one."""
         if self._id is None:
             self._id = asked.request.request_id
         elif self._id != asked.request.request_id:

@@ -61,7 +61,7 @@ _CORS_WITHOUT_KEYS = (
 _LIMITS_WITHOUT_LEDGER = (
     "workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)"
 )
-# The settings of a worker that are arguments of ``create_app`` as they are.
+# The settings of a worker that are passed to ``create_app`` unchanged.
 _PASSED_ON = (
     "workers", "check_host", "log_content", "cors", "url_keys", "admin", "open_ready", "betas",
     "ui",

@@ -1,4 +1,4 @@
-"""The way of a request: identify, read, resolve, translate, call, write, account.
+"""Handle a request: identify, read, resolve, translate, call, write, account.
 
 In the gateway, ``front`` is the codec of the client's wire, and ``upstream`` the model's side.
 """
@@ -88,7 +88,7 @@ async def handle(
 
 
 def identify(service: Service, front: ServerCodec, scope: Scope, account: Account) -> Caller:
-    """Return who sent a request; begin its trace, which records a denied access too."""
+    """Return who sent a request; begin its trace first, so that it records a denied access."""
     headers = read_headers(scope)
     account.span = begin_trace(service.tracing, scope["path"], front.wire, headers)
     account.caller = service.identify(scope, headers, front)
@@ -113,7 +113,7 @@ class ChatHandler:
         models: Models,
         response_id: str | None = None,
     ) -> None:
-        """Take a request through its stages; the account notes what each of them finds.
+        """Identify the caller, decode the request and answer it; note each step in ``account``.
 
         ``response_id`` is the id of the background response that the request generates.
         """

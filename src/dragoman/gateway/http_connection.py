@@ -93,7 +93,7 @@ class HttpConnection(HttpToolsProtocol):
         return self.running is not None and not self.running.response_complete
 
     def call_on_disconnect(self, call: Callable[[], None] | None) -> None:
-        """Call a function if the client of the running request disconnects; with ``None``, none.
+        """Call a function if the client of the running request disconnects; ``None`` stops this.
 
         If the client has already disconnected, the function is called in the next iteration of
         the event loop.
@@ -163,7 +163,7 @@ class HttpConnection(HttpToolsProtocol):
     # --- closing
 
     def set_read_timer(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function after some seconds, unless another call or ``stop_waiting`` is first."""
+        """Call a function after some seconds; a later call or ``stop_waiting`` cancels this."""
         self.stop_waiting()
         self._read_timer = self.loop.call_later(seconds, call)
 

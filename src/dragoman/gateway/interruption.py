@@ -22,7 +22,7 @@ class GoneError(Exception):
 class Interruption:
     """What may interrupt the current task: a client that disconnects, or a timeout.
 
-    The task receives a ``CancelledError``, and ``undo`` reports whether it came from here.
+    The task receives a ``CancelledError``; ``undo`` returns whether this object caused it.
     """
 
     _is_gone = False  # whether the client has disconnected

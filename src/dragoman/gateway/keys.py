@@ -129,7 +129,7 @@ class KeySource(Protocol):
     """The interface of a database that contains keys; ``KeyStore`` implements it."""
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that is another one after every change of the keys."""
+        """Return a value that differs after every change of the keys."""
         ...
 
     def read_keys(self) -> Sequence[Key]:

@@ -93,7 +93,7 @@ class KeyStore:
     def version(self) -> tuple[int, ...]:
         """Return the number of the most recent change, and the identity of the SQLite file.
 
-        If another file has the name of the SQLite file now, such as a restored copy, open it.
+        If the SQLite file was replaced, for example by a restored copy, open the new file.
         """
         with self._lock:
             if (file := self._identify()) != self._file:

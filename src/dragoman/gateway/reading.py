@@ -26,7 +26,7 @@ _LENGTH = re.compile("[0-9]{1,19}")
 
 
 class Incoming(Interruption):
-    """A request that arrives: its body, and the client, which may interrupt it."""
+    """A request that is being received: its body, and its client, which may disconnect."""
 
     _size = 0  # size of the body, once it is complete
     _held = 0  # how many bytes of the shared memory budget the body has reserved
@@ -38,7 +38,7 @@ class Incoming(Interruption):
         self.path: str = scope["path"]
 
     async def receive_body(self, headers: Mapping[str, str], front: ServerCodec) -> bytes:
-        """Return the body; raise an error if the gateway does not take it or it comes too late."""
+        """Return the body; raise an error if the gateway rejects it or it arrives too late."""
         bounds = self._service.bounds
         _check_head(self._service, headers, front)
         timer = self.set_timeout(bounds.body_seconds)
@@ -81,7 +81,7 @@ class Incoming(Interruption):
 
 
 def _check_head(service: Service, headers: Mapping[str, str], front: ServerCodec) -> None:
-    """Raise an error if the gateway cannot take a body now, or not of this kind or length."""
+    """Raise an error if the gateway is too busy, or the body's type or length is not allowed."""
     if service.draining:
         raise OverloadedError("the gateway is shutting down", retry_after=1)
     if service.metrics.in_flight > service.bounds.in_flight:

@@ -41,7 +41,7 @@ class RetrievalHandler:
     async def _answer(
         self, incoming: Incoming, writer: ReplyWriter, account: Account, models: Models
     ) -> None:
-        """Take a request through its stages; the account notes what each of them finds."""
+        """Identify the caller, decode the request and answer it; note each step in ``account``."""
         service, codec = self._service, self._codec
         caller = identify(service, self._front, incoming.scope, account)
         body = await incoming.receive_body(caller.headers, self._front)
@@ -93,7 +93,7 @@ class _RetrievalCall(ModelCall):
         self._request = request
 
     async def send(self, incoming: Incoming) -> Embeddings | Ranking:
-        """Send the request; return the answer, unless the client disconnects before."""
+        """Send the request and return the answer; stop if the client disconnects."""
         try:
             answer: Embeddings | Ranking = await self._model.send(self._request)
         except asyncio.CancelledError:

@@ -17,7 +17,7 @@ from .policy import Target, Translated, refuse_losses, translate
 
 
 class ResolvedModel(Struct, frozen=True):
-    """The model that a caller may use: its name here, its provider, and what it depends on."""
+    """A model that the caller may use: its name, its provider and the provider's properties."""
 
     name: str
     provider: Provider

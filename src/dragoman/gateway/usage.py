@@ -56,7 +56,7 @@ class UsageRow(Struct, frozen=True):
     """One finished request: ``at`` in milliseconds since 1970, ``latency`` in milliseconds.
 
     ``unpriced`` is 1 if the price of a call is unknown; ``usd`` is the known cost. ``error`` is
-    the category of the error, and ``session`` the session of the event log with its records.
+    the category of the error, and ``session`` the session in the event log that has its records.
     """
 
     at: int

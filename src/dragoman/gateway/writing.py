@@ -54,7 +54,7 @@ class ReplyWriter:
         await self.reply(HttpReply(200, {"content-type": "application/json"}, body))
 
     async def refuse(self, error: ProviderError) -> None:
-        """Write an error, unless another reply has begun; that reply then ends without an end."""
+        """Write an error; if a reply has begun, write nothing, so that the reply is cut off."""
         account = self._account
         account.error = error
         error.request_id = error.request_id or account.id
@@ -97,7 +97,7 @@ class ReplyWriter:
         return last
 
     async def finish(self, encoder: ReplyEncoder, last: bytes) -> None:
-        """Write the end of a reply, which is the complete reply if it has not begun."""
+        """Write the rest of a reply: its end, or all of it if nothing has been written yet."""
         if not self._account.status:
             await self.reply(HttpReply(200, {"content-type": encoder.content_type}, last))
             return

@@ -76,7 +76,7 @@ async def _close_at_the_end(model: Model) -> AsyncGenerator[None]:
 def open_named(
     model: str | Provider, connection: Mapping[str, Any]
 ) -> tuple[str, Opened[Provider, SyncProvider]]:
-    """Return the name of a model, and the model that it names or that the caller gave."""
+    """Return a model and its name; open the model if the caller gave only a name."""
     if isinstance(model, Provider):
         return model.model, Opened(lambda: model, SyncProvider, model)
     return model, Opened(lambda: connect(model, **connection), SyncProvider)

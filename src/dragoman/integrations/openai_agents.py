@@ -95,7 +95,7 @@ class _Client:
             for name, value in arguments.items()
             if not isinstance(value, Omit) and value is not None
         }
-        # settings may be models of Pydantic
+        # settings may be Pydantic model objects
         fields = msgspec.to_builtins(given, enc_hook=lambda each: each.model_dump(mode="json"))
         fields |= fields.pop("extra_body", {})
         # the SDK itself names only the program, in User-Agent

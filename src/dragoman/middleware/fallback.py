@@ -208,7 +208,7 @@ class Fallback(Wrapper):
             assert refusal is not None
             passed.append((candidate, *refusal))
         candidate, _, last = passed.pop()
-        if is_ended(served.history):  # this candidate was not called, and its end is the call's
+        if is_ended(served.history):  # the last candidate was skipped; its error ends the call
             asked = replace(request, model=candidate.model)
             served.record(None, Attempt(candidate, asked).start())
         _add_notes(last, passed)

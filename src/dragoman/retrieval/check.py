@@ -45,7 +45,7 @@ def build_rerank_request(
     extras: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> RerankRequest:
-    """Check the arguments of ``rerank`` and return them as a request; see the function above."""
+    """Check the arguments of ``rerank`` and return them as a request."""
     if not isinstance(query, str):
         raise InvalidRequestError(f"query must be a string, not {type(query).__name__}")
     if not query:

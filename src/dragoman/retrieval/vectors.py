@@ -24,7 +24,7 @@ class Vectors(Sequence["memoryview[float]"]):
     def __init__(
         self, data: bytes | bytearray | memoryview[Any] | array.array[float], dimensions: int
     ) -> None:
-        """Wrap a buffer with the numbers of all vectors in sequence, in native byte order."""
+        """Wrap a buffer that contains all vectors, one after the other, in native byte order."""
         flat = memoryview(data).toreadonly().cast("B")
         if dimensions < 0 or (flat.nbytes % (dimensions * WIDTH) if dimensions else flat.nbytes):
             raise ValueError(f"{flat.nbytes} bytes are not vectors of {dimensions} numbers")

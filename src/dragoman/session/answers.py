@@ -84,7 +84,7 @@ def answer_question(
     """Answer an open question of a session that runs in another process.
 
     The first answer counts. Raise ``SessionError`` if the question is not open or was answered
-    before, or if the name of the decider is one that only this process may record. ``log`` may be
+    before, or if the name of the decider is reserved for this process. ``log`` may be
     open for reading only.
     """
     if is_machine(decision.by):

@@ -82,7 +82,7 @@ class Projector:
         return provider.compacted_at([entry.message for entry in entries])
 
     def compaction(self, provider: Provider) -> dict[str, Any]:
-        """Return the extras with which the provider compacts the conversation, if it is to."""
+        """Return the extras that request compaction by the provider, if a policy uses it."""
         if not any(isinstance(policy, NativeCompaction) for policy in self.policies):
             return {}
         window = self._find_window(provider)

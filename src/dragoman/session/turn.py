@@ -149,7 +149,7 @@ class Turn:
     def _offer(self) -> Sequence[Tool] | None:
         choice, found = self.settings.tool_choice, self.journal.state.found
         if isinstance(choice, ForceTool):
-            found = {choice.name: None, **found}  # a model can only be made to call what it has
+            found = {choice.name: None, **found}  # offer the tool that the model must call
         return self.tools.offer(found, searched=self.provider.searches_tools) or None
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> ev.Response:
@@ -196,7 +196,7 @@ class Turn:
         return response
 
     def _is_usable(self, error: BaseException) -> bool:
-        """Return whether a reply is usable although the provider found an invalid call in it."""
+        """Return whether a reply can be used although the provider found an invalid call in it."""
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 

@@ -206,7 +206,7 @@ class McpServer:
         return replace(seen, details=seen.details | asked)
 
     async def read(self, name: str, arguments: Mapping[str, Any]) -> Observation:
-        """List or read resources or prompts; ``name`` is that of one of the four tools."""
+        """List or read resources or prompts; ``name`` is the name of one of the four tools."""
         return _observe(to_result(name, await self._send(name, **arguments)), self._secrets)
 
     async def _send(self, method: str, *arguments: Any, **named: Any) -> Any:

@@ -22,14 +22,14 @@ CONTEXT_TOOLS = {
 
 
 def list_context_tools(capabilities: Any) -> list[str]:
-    """Return the names of the tools for what a server offers."""
+    """Return the names of the tools for the resources and prompts that a server offers."""
     offered = {"resource": capabilities.resources, "prompt": capabilities.prompts}
     words = [word for word, has in offered.items() if has is not None]
     return [name for name in CONTEXT_TOOLS if any(word in name for word in words)]
 
 
 def to_result(name: str, found: Any) -> Any:
-    """Return what a method of the MCP library returned in the form of a tool's result."""
+    """Convert the return value of a method of the MCP library to a tool's result."""
     if name == "read_resource":
         items = [SimpleNamespace(type="resource", resource=each) for each in found.contents]
     elif name == "get_prompt":

@@ -102,10 +102,10 @@ async def open_http(
 
 
 async def _read_error(response: Any, problem: str | None) -> bytes:
-    """Return the JSON-RPC error that a failed request is answered with, or one for its status.
+    """Return the JSON-RPC error in the body of a failed reply, or an error that names its status.
 
-    The library reads the error of a JSON-RPC body, but no other: every status would be "Server
-    returned an error response". It takes 404 for an unknown method or session.
+    Without such a body, the MCP library reports any status as "Server returned an error response",
+    and 404 as an unknown method or session.
     """
     import httpx2
 

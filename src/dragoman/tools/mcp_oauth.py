@@ -29,7 +29,7 @@ log = logging.getLogger("dragoman")
 
 Authorize: TypeAlias = Callable[[str], Awaitable[str]]
 _NO_LOGIN = "no login is stored; log in with dragoman mcp login, or pass McpOAuth(authorize=...)"
-_MAX_PROBLEM = 500  # characters of a failure that an authorization server may have written
+_MAX_PROBLEM = 500  # limit in characters: the authorization server may write the message
 _TIMEOUT = {"connect": 30.0, "read": 30.0, "write": 30.0, "pool": 30.0}
 _HEAD = "Content-Type: text/plain\r\nConnection: close\r\nContent-Length: "
 _PAGE = "You can close this page and return to the program.\n"

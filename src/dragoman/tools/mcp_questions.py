@@ -24,7 +24,7 @@ class Questions:
         self.asked: list[dict[str, Any]] = []
 
     async def answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question as the protocol has it: accepted or declined.
+        """Return the answer to a question in the protocol's form: accepted or declined.
 
         A server may also ask the user to visit a page. The approver is shown its URL, which is
         never opened here; to allow it means that the user opens it.
@@ -51,7 +51,7 @@ class Questions:
     async def _decide(
         self, ask: Ask, asked: dict[str, Any], schema: dict[str, Any]
     ) -> tuple[Decision, dict[str, Any] | None]:
-        """Ask; the decision's input may have another answer than the defaults of the form."""
+        """Ask the approver; the input of its decision may replace the defaults of the form."""
         fields = schema.get("properties")
         fields = fields if isinstance(fields, dict) else {}
         answer: Any = {

@@ -21,7 +21,7 @@ _METHOD_NOT_FOUND = -32601  # a code of JSON-RPC
 
 
 class _Stream:
-    """Have the methods that the MCP library calls on both streams of a connection."""
+    """Define the methods that the MCP library calls on both streams of a connection."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ class RecordedRun(Struct, frozen=True):
     """One recorded run of a tool: its input, and its observation or failure.
 
     ``repeatable`` is whether the same call may be replayed any number of times, because the tool
-    only reads. ``proposed`` is the input that the model proposed, if it ran with another one.
+    only reads. ``proposed`` is the input that the model proposed, if another input ran.
     """
 
     input: dict[str, Any]

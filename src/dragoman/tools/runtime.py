@@ -160,9 +160,9 @@ class Toolbox:
     def offer(self, found: Iterable[str], *, searched: bool) -> tuple[Tool, ...]:
         """Return the tools that the model receives.
 
-        If the provider searches deferred tools (``searched``), these are all but ``search_tools``.
-        Otherwise they are the others and then the deferred tools in ``found``, in its order, so
-        that each list of tools begins with the previous one.
+        If the provider searches deferred tools (``searched``), return all but ``search_tools``.
+        Otherwise return the tools that are not deferred, then the deferred tools in ``found``, in
+        the order of ``found``, so that each list of tools begins with the previous list.
         """
         tools = self.describe()
         if searched:

@@ -24,7 +24,7 @@ _LIGHT = 16  # patterns up to this weight are not metered: a megabyte of text ta
 # limit for all compiled patterns, in bytes; compiling this much takes about 100 ms
 _PROGRAM = 8 * 1024 * 1024
 _BACKTRACKS = 100_000  # how many times one match may backtrack
-_NAMES = 2_000  # characters of property names that a backtracking pattern may be matched with
+_NAMES = 2_000  # most characters of all property names that a backtracking pattern may check
 _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
 

@@ -24,7 +24,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=1)] | UnsetType | None
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that changes a key or a team; a missing field stays as it is."""
+    """The body of a request that changes a key or a team; a missing field is not changed."""
 
     action: Literal["new", "change", "rotate", "block", "revoke", "team"]
     name: str
@@ -72,7 +72,7 @@ async def list_keys(service: Service, _: Request) -> dict[str, Any]:
 
 
 async def change_key(service: Service, request: Request) -> dict[str, Any]:
-    """Apply a change to the key database; a new key is in the reply to this request alone."""
+    """Apply a change to the key database; only the reply to this request has a new key."""
     change = msgspec.json.decode(await request.body(), type=KeyChange)
     shared, ring = find_store(service), service.keys
     assert shared is not None

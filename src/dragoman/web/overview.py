@@ -28,7 +28,7 @@ _MOST_MODELS = 20  # models whose latency is read one by one
 
 
 def _find_start(name: str, now: int) -> tuple[int, int]:
-    """Return the start of a range, which is the start of a bar, and the length of a bar."""
+    """Return when the first bar of a range starts, and the length of each bar."""
     if name not in _RANGES:
         raise ValueError(f"range: must be one of {', '.join(_RANGES)}")
     length, step = _RANGES[name]

@@ -1,6 +1,6 @@
 """The playground: call a model with a request of the page, and show what would be sent.
 
-A call goes the way of every request to the gateway: its key, limits, records and metrics apply.
+A call is handled like any request to the gateway: with its key, limits, records and metrics.
 The request and the events of its reply are those of the library, written as JSON, so that nothing
 is lost on the way to the page. No tool is executed.
 """
@@ -162,9 +162,9 @@ def _read_question(fields: dict[str, Any]) -> PlaygroundCall:
 
 
 async def preview(service: Service, asked: HttpAsked) -> dict[str, Any]:
-    """Return what the page's request is on the wire of each named model, and on all other wires.
+    """Return the page's request in the format of each named model's wire and of all others.
 
-    The models follow in the query. Each has a swap plan: what it would get of the conversation.
+    The query names the models. Each has a swap plan: which messages the model would receive.
     """
     question = _read_question(parse_body(await asked.body(), service.bounds))
     sent: list[dict[str, Any]] = []

@@ -144,6 +144,6 @@ async def _read_state(service: Service, request: Request) -> dict[str, Any]:
 
 
 async def _read_models(service: Service, request: Request) -> dict[str, Any]:
-    """Return what is known of the models; check whether they are ready only if that is asked."""
+    """Return what is known of the models; check their readiness only if the page requests it."""
     problems = await service.models.problems() if "check" in request.query_params else None
     return {"models": service.models.describe(problems)}

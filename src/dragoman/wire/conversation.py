@@ -214,7 +214,7 @@ class ConversationWriter(ABC):
         code: str | None = None,
         loss: bool = True,
     ) -> Any:
-        """Note that a block of an assistant message is not sent; return ``None``, its form."""
+        """Note that a block of an assistant message is not sent; return ``None`` in its place."""
         if code is None and is_compaction(block):
             code, why = "compaction_unreadable", _UNREADABLE
         code = code or f"{block.__struct_config__.tag}_dropped"
@@ -222,15 +222,15 @@ class ConversationWriter(ABC):
 
     @abstractmethod
     def text(self, block: m.Text, path: str) -> Any:
-        """Return a text of the model."""
+        """Return the wire form of a text that the model wrote."""
 
     @abstractmethod
     def call(self, block: m.ToolCall, sent: str, path: str) -> Any:
-        """Return a tool call with the id ``sent``."""
+        """Return the wire form of a tool call, with the id ``sent``."""
 
     @abstractmethod
     def thinking(self, block: m.Thinking, path: str) -> Any:
-        """Return thinking of the model."""
+        """Return the wire form of the model's thinking."""
 
     def redacted(self, block: m.RedactedThinking, path: str) -> Any:
         """Return redacted thinking."""

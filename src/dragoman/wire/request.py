@@ -147,9 +147,9 @@ class RequestWriter(ABC):
             self.notes.rewrite(f"config.extras[{logprobs!r}]", "logprobs_in_raw", why, loss=True)
 
     def extras(self) -> dict[str, Any]:
-        """Return the extras without ``stream``, which the call itself decides.
+        """Return the extras; in a call that does not stream, without ``stream``.
 
-        ``stream: false`` is ignored, and any other value contradicts a call that does not stream.
+        Raise ``InvalidRequestError`` if such a call has a ``stream`` other than false.
         """
         extras = dict(self.config.extras)
         if not self.request.stream and extras.pop("stream", False) is not False:

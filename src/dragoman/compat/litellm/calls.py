@@ -69,7 +69,7 @@ def load_registry(path: Path | None = None) -> Registry:
 
 
 def locate(model: Any, provider: str | None = None) -> Named:
-    """Return where a model is. A name without a known prefix may be one of models.yaml."""
+    """Return where a model is; look up a name without a known prefix in models.yaml."""
     found = find_name(model, provider) if isinstance(model, str) else None
     if found is not None:
         return found
@@ -148,7 +148,7 @@ def _make_call(
 
 
 class CustomStreamWrapper:
-    """A streamed reply: its chunks, for ``for`` or, from ``acompletion``, for ``async for``."""
+    """The chunks of a reply: use ``for``, or ``async for`` if it comes from ``acompletion``."""
 
     def __init__(
         self, first: ModelResponseStream, more: AsyncGenerator[ModelResponseStream]

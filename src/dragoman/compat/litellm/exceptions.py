@@ -48,7 +48,7 @@ for _name, (_status, _parent, _replaced) in read_table().errors.items():
 
 
 def _find_kind(name: str) -> type[OpenAIError]:
-    """Return an exception; it also inherits from that of the openai package, if imported."""
+    """Return a class that also inherits from the openai package's class, if imported."""
     kind, openai = KINDS[name], sys.modules.get("openai")
     if openai is None:
         return kind

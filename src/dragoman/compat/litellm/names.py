@@ -51,7 +51,7 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Named(Struct, frozen=True):
-    """A model: LiteLLM's name of its provider, its route, and the vendor's name of the model."""
+    """A model: LiteLLM's name for its provider, its route, and the vendor's name for it."""
 
     provider: str
     route: Route

@@ -126,7 +126,7 @@ class Conversion:
         return name
 
     def _read_fallbacks(self) -> dict[str, list[str]]:
-        """Return the fallbacks by model name; those of all other models have an empty name."""
+        """Return the fallbacks by model name; the key ``""`` has those for all other models."""
         found: dict[str, list[str]] = {"": []}
         for section in (self._library, self._router):
             found[""] = plain(section.data.get("default_fallbacks")) or found[""]
@@ -181,7 +181,7 @@ class Conversion:
 
 
 def _number(*places: tuple[Section, str]) -> float | None:
-    """Return the first of some settings that is a number. YAML 1.1 also writes 20_000."""
+    """Return the first of some settings that is a number; YAML 1.1 allows ``20_000``."""
     for section, name in places:
         with suppress(TypeError, ValueError):
             number = float(section.data.get(name))  # type: ignore[arg-type]

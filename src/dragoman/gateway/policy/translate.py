@@ -143,7 +143,7 @@ class _Translation:
             self.request = replace(self.request, tools=tools)
 
     def _is_kept(self, left: Leftover) -> bool:
-        """Return whether a part is sent all the same, though not as the client wrote it."""
+        """Return whether a part is sent anyway, in a form other than the client's."""
         is_represented = left.rule.held or left.path in self.asked.own
         return is_represented and not self.others and not self.withheld.isdisjoint(left.roots)
 

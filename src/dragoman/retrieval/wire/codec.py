@@ -78,7 +78,7 @@ class RerankRow(Struct, frozen=True, kw_only=True):
     """The names that one wire has for the fields of a reranking request and its reply.
 
     ``top_k`` is ``None`` on a wire that ranks all documents, and ``returns`` on a wire that never
-    returns them. A reply with ``is_bare`` may be a bare list, whose scores are named ``score``.
+    returns them. With ``is_bare``, the reply may be a bare list, whose scores are named ``score``.
     """
 
     path: str

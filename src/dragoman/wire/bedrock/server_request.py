@@ -99,7 +99,7 @@ def _read_output(fields: ClientRecord) -> dict[str, Any] | None:
 
 
 def _read_more(fields: ClientRecord) -> None:
-    """Record the fields of a single model, of which other wires have thinking and ``top_k``."""
+    """Record fields for one model; other wires can express only thinking and ``top_k``."""
     more = fields.inner(_MORE)
     if more is None:
         return
@@ -191,7 +191,7 @@ def _read_choice(choice: ClientRecord | None) -> m.ToolChoice | None:
 
 
 def _whole(read: Callable[..., B], fields: ClientRecord, *, mark: bool = False) -> B:
-    """Return what ``read`` makes of a block, and record the fields that it did not read."""
+    """Return the result of ``read`` for a block; record the fields that it did not read."""
     block = read(fields, mark=mark)
     fields.done()
     return block

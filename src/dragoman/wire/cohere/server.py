@@ -1,4 +1,4 @@
-"""The server side of this wire. A reply consists of named events, or is one body."""
+"""The server side of the cohere wire. A reply consists of named events, or is one body."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class GeminiServer(ServerCodec):
         return path.endswith(":countTokens")
 
     def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-        """Return the fields; a request whose tokens are counted may be in an object of its own."""
+        """Return the fields; a request to count tokens may be nested in an object."""
         return unwrap_count(fields) if self.is_count(path) else fields
 
     def write_count(self, count: int) -> bytes:

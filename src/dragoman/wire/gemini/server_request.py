@@ -177,7 +177,7 @@ def _leave(inner: _Record, name: str) -> None:
 
 
 def _read_format(inner: _Record) -> dict[str, Any] | None:
-    """Return the schema of the answer; record another format.
+    """Return the schema of the answer; record any other format.
 
     A schema that does not describe an object is written into the prompt on other wires.
     """

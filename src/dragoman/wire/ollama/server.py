@@ -63,7 +63,8 @@ class LineEncoder(ReplyEncoder):
     def ending(self, complete: MessageComplete) -> dict[str, Any]:
         """Return the finish reason, the durations in nanoseconds and the token counts.
 
-        Clients divide by durations, so none but that of loading is zero. On this wire the finish reason is ``stop`` even if the reply has tool calls, valid or not.
+        Clients divide by durations, so only the loading time may be zero. On this wire the finish
+        reason is ``stop`` even if the reply has tool calls, valid or not.
         """
         called = complete.finish_reason == "tool_calls" or isinstance(
             self.unsound, MalformedToolCallError

@@ -107,7 +107,7 @@ def _read_effort(fields: ClientRecord) -> m.Effort | None:
 
 
 def _read_text(fields: ClientRecord) -> dict[str, Any] | None:
-    """Return the schema of the answer; record another format, and the verbosity."""
+    """Return the schema of the answer; record any other format, and the verbosity."""
     text = fields.inner("text")
     if text is None:
         return None
