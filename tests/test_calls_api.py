@@ -185,7 +185,7 @@ async def test_thinking_can_be_read_from_the_reply() -> None:
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_images_of_bytes_paths_and_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_accepts_bytes_path_or_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photo.png").write_bytes(PNG)
     monkeypatch.chdir(tmp_path)
     inline = Image(Inline("iVBORw0KGgo="), "image/png")

@@ -44,7 +44,7 @@ OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
 
 
 @pytest.mark.parametrize("needs", read_table("models_are_chosen_by_needs_others_have_reasons"))
-def test_models_are_chosen_by_needs_others_have_reasons(registry: Registry, needs: Any) -> None:
+def test_models_are_chosen_by_needs_and_others_get_reasons(registry: Registry, needs: Any) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
     assert choice.best.id == "lab:all"  # the cheaper one of two models that meet the needs

@@ -96,7 +96,7 @@ def test_every_case_that_a_page_cites_exists() -> None:
     assert [case for case in cited if not list(cases.glob(f"{case}.*"))] == []
 
 
-def test_pains_have_a_public_issue_and_a_test_of_ours_each() -> None:
+def test_each_problem_on_the_page_has_a_public_issue_and_a_test() -> None:
     page = (ROOT / "docs/concepts/pains.md").read_text()
     rows = [line for line in page.splitlines() if "https://" in line]
     known = specified.find_tests()

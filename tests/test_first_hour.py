@@ -81,7 +81,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("call", "hint"), MISTAKES.values(), ids=MISTAKES)
-async def test_mistake_gets_the_right_form(call: Callable[[Any], Any], hint: str) -> None:
+async def test_error_shows_the_right_form(call: Callable[[Any], Any], hint: str) -> None:
     with pytest.raises((TypeError, d.ProviderError)) as caught:
         await call(Listed("Hi"))
     assert hint in str(caught.value)
@@ -110,7 +110,7 @@ REPLIES: dict[str, tuple[int, bytes, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("status", "body", "headers", "text"), REPLIES.values(), ids=REPLIES)
-async def test_reply_of_something_else_than_a_model_is_explained(
+async def test_reply_that_is_not_from_a_model_is_explained(
     status: int, body: bytes, headers: dict[str, str], text: str
 ) -> None:
     async def answer(connection: Connection) -> None:
@@ -195,7 +195,7 @@ PLANS: dict[str, tuple[list[Any], str, int, str]] = {
 
 
 @pytest.mark.parametrize(("talk", "to", "code", "text"), PLANS.values(), ids=PLANS)
-def test_plan_says_kept_of_what_is_sent_and_exits_by_the_outcome(
+def test_plan_command_shows_the_outcome_and_sets_the_exit_code(
     talk: list[Any], to: str, code: int, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "talk.json").write_text(json.dumps(talk))
@@ -216,7 +216,7 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("text", "fields"), SCHEMAS.values(), ids=SCHEMAS)
-def test_fields_are_a_schema_of_the_answer(text: str, fields: dict[str, Any]) -> None:
+def test_list_of_fields_becomes_the_answer_schema(text: str, fields: dict[str, Any]) -> None:
     made = {
         name: {"type": "array", "items": {"type": kind[0]}}
         if isinstance(kind, list)

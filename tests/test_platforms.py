@@ -58,12 +58,12 @@ def find_posix(nodes: list[ast.AST]) -> set[str]:
     return found
 
 
-def test_page_lists_each_file_that_uses_what_only_posix_has() -> None:
+def test_page_lists_each_file_that_uses_posix_only_features() -> None:
     using = {source.path.as_posix() for source in read_package() if find_posix(source.nodes)}
     assert {name for name in PAGE.read_text().split("`") if name.endswith(".py")} == using
 
 
-def test_every_module_is_imported_without_what_windows_lacks() -> None:
+def test_every_module_can_be_imported_without_posix_only_features() -> None:
     """The standard library and other packages are loaded before the platform is faked."""
     program = f"""
 import importlib, os, pathlib, signal, socket, sys, types
@@ -102,7 +102,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("windows")
-async def test_what_windows_lacks_is_refused_with_advice(tmp_path: Path) -> None:
+async def test_features_missing_on_windows_are_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="in WSL"):
         Workspace(tmp_path)
     with pytest.raises(ToolFailure, match="in WSL"):
@@ -123,7 +123,7 @@ def test_user_without_a_name_is_audited(windows: None, monkeypatch: pytest.Monke
     assert keystore._find_actor().startswith("unknown@")  # noqa: SLF001 - what audit records have
 
 
-async def test_line_is_read_from_a_console_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_line_can_be_read_from_a_console(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise NotImplementedError
 

@@ -80,7 +80,7 @@ async def test_call_neither_checks_readiness_nor_retries() -> None:
     assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
 
 
-async def test_request_that_was_built_before_is_sent_whole() -> None:
+async def test_prebuilt_request_is_sent_completely() -> None:
     search = d.ServerTool("web_search")
     asked = d.Request((d.User("Hi"),), stream=True, metadata={"a": "b"}, server_tools=(search,))
     model = Listed("Hello", "Hello")

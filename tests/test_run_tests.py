@@ -73,7 +73,7 @@ def test_results_count_the_tests_and_end_with_the_names_of_failures(
     assert shown.endswith("\n3 passed, 2 failed, 1 skipped\n")
 
 
-def test_silent_tests_print_their_stacks(
+def test_hanging_tests_print_their_stacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_tests, "SILENT_SECONDS", 0)

@@ -21,7 +21,7 @@ def test_section_lists_failures_with_their_reasons() -> None:
     assert board.surprises == ["c, x: c: a new fault"]
 
 
-def test_suite_that_cannot_be_run_is_a_surprise() -> None:
+def test_suite_that_cannot_be_run_is_reported() -> None:
     board = Board("b", "Title", "About.", missing="npm is not installed")
     assert board.surprises == ["npm is not installed"]
     assert "Not run: npm is not installed" in board.show()

@@ -152,7 +152,7 @@ def test_each_kind_of_branch_counts(statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ["a and b and c", "a or b or c", "[a for a in b if c]"])
-def test_branches_of_one_expression_count_each(statement: str) -> None:
+def test_each_branch_of_an_expression_counts(statement: str) -> None:
     assert list(find_violations(_branches(COMPLEXITY - 1, statement))) == []
     assert len(list(find_violations(_branches(COMPLEXITY, statement)))) == 1
 

@@ -271,7 +271,7 @@ async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wire", ["ollama", "bedrock", "gemini", "anthropic"])
 @pytest.mark.parametrize("hint", [True, False])
-async def test_hint_that_a_wire_lacks_is_not_an_error_if_losses_are(wire: str, hint: bool) -> None:
+async def test_unsupported_hint_is_accepted_if_losses_are_errors(wire: str, hint: bool) -> None:
     image = d.Image(d.Inline("aGk="), "image/png", "high" if hint else None)
     thinking = [
         d.Assistant(

@@ -217,7 +217,7 @@ def test_error_names_an_unknown_tokenizer_vocabulary() -> None:
         exact_text("x", "abacus")
 
 
-def test_error_without_the_extra_tells_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_shows_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens._vocabulary.cache_clear()
     monkeypatch.setitem(sys.modules, "splintr", None)
     with pytest.raises(

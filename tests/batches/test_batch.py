@@ -410,7 +410,7 @@ async def test_changed_input_is_rejected_and_extended_input_is_continued(
         assert [row["line"] for row in results(out)] == list(range(1, len(second) + 1))
 
 
-async def test_row_whose_line_goes_on_is_another_row(tmp_path: Path, out: Path) -> None:
+async def test_row_whose_line_was_extended_counts_as_changed(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("prompt\na")
     await run(source, out, Echo())
@@ -436,7 +436,7 @@ async def test_output_file_of_another_program_is_never_changed(out: Path) -> Non
 
 
 @pytest.mark.parametrize("link", ["", "symlink_to", "hardlink_to"])
-async def test_input_is_never_the_output(tmp_path: Path, link: str) -> None:
+async def test_input_file_is_rejected_as_output_file(tmp_path: Path, link: str) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "a"}\n')
     out = tmp_path / "out.jsonl" if link else source

@@ -473,7 +473,7 @@ def test_session_continues_at_the_terminal(workspace: Path, ending: str) -> None
     check_evidence(records(workspace))
 
 
-def test_once_option_ends_after_the_first_answer(workspace: Path) -> None:
+def test_once_option_ends_the_agent_after_one_answer(workspace: Path) -> None:
     with (
         Background(Scripted(("Done.", []))) as server,
         Terminal(*words(server, workspace, "--once"), columns=120) as terminal,

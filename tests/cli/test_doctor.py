@@ -64,7 +64,7 @@ def run(*words: str) -> tuple[int, dict[str, list[Any]]]:
     return result.exit_code, found
 
 
-def test_unaltered_environment_is_fine_and_its_oddities_are_listed(environment: Path) -> None:
+def test_unaltered_environment_passes_and_unusual_files_are_listed(environment: Path) -> None:
     code, found = run("--integrity")
     assert code == 0
     assert "changed" not in found

@@ -139,7 +139,7 @@ def test_groups_are_converted(
     assert bool(more) == ("remark" in result.stderr)
 
 
-def test_keys_are_hashed_or_named_and_files_are_private_and_kept(tmp_path: Path) -> None:
+def test_imported_keys_are_hashed_and_existing_files_are_kept(tmp_path: Path) -> None:
     result = run(tmp_path)
     for name in ("models.yaml", "keys.yaml"):
         text = (tmp_path / name).read_text()

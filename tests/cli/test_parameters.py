@@ -82,7 +82,7 @@ def test_help_is_taken_from_the_annotations() -> None:
     assert run("--help") == (0, HELP)
 
 
-def test_defaults_reach_the_command() -> None:
+def test_option_defaults_are_passed_to_the_command() -> None:
     assert run("in", "--need", "x")[0] == 0
     [seen] = SEEN
     assert seen.pop("outer") == Outer(needed="x", inner=Inner())

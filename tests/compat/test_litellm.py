@@ -185,7 +185,7 @@ def test_mock_responses_need_no_server() -> None:
         litellm.completion("gpt-4o", HELLO, mock_response=ZeroDivisionError())
 
 
-def test_costs_and_facts_of_models_are_known() -> None:
+def test_costs_and_properties_of_models_are_returned() -> None:
     assert litellm.cost_per_token("gpt-4o", 1_000, 100) == (0.0025, 0.001)
     strings = litellm.completion_cost(model="gpt-4o", prompt="Hey!", completion="How are you?")
     assert 0 < strings < 0.001
@@ -203,7 +203,7 @@ def test_costs_and_facts_of_models_are_known() -> None:
 
 @pytest.mark.parametrize("word", FAULTS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_are_litellms(word: str, stream: bool, server: SimServer) -> None:
+def test_errors_are_litellm_exceptions(word: str, stream: bool, server: SimServer) -> None:
     kind = getattr(litellm, FAULTS[word][1])
     with pytest.raises(kind) as caught:
         ask(word, stream=stream)
@@ -229,7 +229,7 @@ def test_errors_are_litellms(word: str, stream: bool, server: SimServer) -> None
         (ValueError("odd"), "BadRequestError", None),
     ],
 )  # fmt: skip
-def test_errors_are_also_those_of_the_openai_package_if_it_is_imported(
+def test_errors_inherit_from_the_openai_package_if_it_is_imported(
     ours: Exception, name: str, other: str | None
 ) -> None:
     for openai in (None, vendor_errors()):

@@ -354,7 +354,7 @@ def test_pods_have_enough_time_to_shut_down_and_write_nothing_but_scratch_folder
     assert written == ["/tmp", "/state"]
 
 
-def test_alert_rules_of_the_chart_are_those_that_compose_mounts() -> None:
+def test_chart_and_compose_use_the_same_alert_rules() -> None:
     rule = by_kind(render(EVERYTHING))["PrometheusRule"]
     assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
 

@@ -158,7 +158,7 @@ async def test_model_of_another_wire_reports_that_it_has_no_betas() -> None:
     )
 
 
-async def test_betas_of_the_client_join_those_of_the_configuration() -> None:
+async def test_client_betas_are_added_to_configured_betas() -> None:
     async with strict(headers={"Anthropic-Beta": "context-1m-2025-08-07"}) as (gateway, upstream):
         await ask(gateway, {}, "effort-2025-11-24")
         await ask(gateway, {})
@@ -201,7 +201,7 @@ async def test_beta_namespace_of_the_sdk_works_through_the_gateway() -> None:
     assert upstream.betas == [{"context-1m-2025-08-07", FIELDS[0][1]}]
 
 
-def test_default_list_has_every_beta_that_the_strict_server_needs_but_those_of_accounts() -> None:
+def test_default_list_has_all_betas_the_strict_server_needs_except_account_betas() -> None:
     codec = SERVER_CODECS["anthropic"]
     account = {*FIELD_BETAS["fallbacks"], FILES_BETA, "oauth-2025-04-20"}
     named = {*[beta for betas in FIELD_BETAS.values() for beta in betas], SYSTEM_BETA, *account}

@@ -140,7 +140,7 @@ def test_key_changes_made_by_two_processes_are_both_visible(
     other.close()
 
 
-def test_revoked_key_ends_with_the_file_that_had_it(
+def test_key_is_invalid_after_its_database_file_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator restores a copy of the database, or moves a new one to its place."""

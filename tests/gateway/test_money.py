@@ -399,7 +399,7 @@ async def test_content_is_logged_if_requested(tmp_path: Path) -> None:
     assert said[1].message.text == "An answer."
 
 
-async def test_client_that_leaves_in_a_pause_of_retries_has_one_end() -> None:
+async def test_call_ends_once_if_the_client_leaves_between_retries() -> None:
     log, model = MemoryLog(), Billing(SONNET, [("busy", Usage())])
 
     async def pause(seconds: float) -> None:

@@ -84,7 +84,7 @@ async def walk(reply: list[bytes], wire: str, limits: Any, sent: Any) -> list[tu
     ],
     ids=["stream", "body", "another wire, a tool and a budget"],
 )
-async def test_design_page_tells_the_way_of_a_gateway_request(
+async def test_design_page_lists_the_steps_of_a_gateway_request(
     reply: list[bytes], wire: str, limits: Any, sent: Any
 ) -> None:
     printed, seen = printed_path(), await walk(reply, wire, limits, sent)

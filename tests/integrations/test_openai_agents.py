@@ -163,7 +163,7 @@ async def test_edited_reply_is_sent_without_the_kept_state() -> None:
     assert signed == [["s1", None], [None, None]]
 
 
-async def test_errors_are_those_of_dragoman_and_advise_about_retries() -> None:
+async def test_errors_are_dragoman_errors_and_give_retry_advice() -> None:
     limited = d.RateLimitError("slow down", retry_after=3)
     model = DragomanModel(Listed(limited, broken("The Rh", limited)))
     with pytest.raises(d.RateLimitError):
@@ -222,7 +222,7 @@ def test_models_are_found_by_name() -> None:
         models.get_model(None)
 
 
-async def test_copies_of_what_refers_to_a_model_share_its_connections() -> None:
+async def test_copies_of_an_opened_model_share_its_connections() -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         _, opened = open_named("sim", {"base_url": f"{server.url}/v1", "wire": "openai"})
         model = await opened.get()

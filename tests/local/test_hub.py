@@ -60,7 +60,7 @@ def test_access_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     assert not [each for each in hub.asked if TOKEN in each.path]
 
 
-def test_no_token_no_authorization_header(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authorization_requires_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     pull_model(SPEC)
     assert not [each for each in hub.asked if "authorization" in each.headers]

@@ -424,7 +424,7 @@ def test_log_url_is_shown_without_its_password(address: str) -> None:
     )
 
 
-def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> None:
+def test_costs_in_postgres_and_in_a_file_are_equal(address: str, path: Path) -> None:
     with open_log(address) as log:
         tell(log, "fix")
         tell(log, "look", LEFT_OPEN)

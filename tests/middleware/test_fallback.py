@@ -399,9 +399,7 @@ def test_limits_of_a_group_are_the_least_of_its_candidates() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda group: group, d.Retry, lambda group: d.Fallback([group])])
-async def test_smallest_window_of_a_group_does_not_refuse_what_another_candidate_takes(
-    wrap: Any,
-) -> None:
+async def test_group_accepts_a_request_that_fits_only_its_largest_window(wrap: Any) -> None:
     small, large = limited("a", 1_000), limited("b", 100_000)
     await wrap(d.Fallback([small, large])).complete("word " * 20_000)
     assert (len(small.requests), len(large.requests)) == (0, 1)

@@ -291,7 +291,7 @@ async def change(proposal: Any, verdict: Any) -> Decision:
     ],
     ids=["edited", "denied by a person", "denied by a rule", "corrected"],
 )
-async def test_recipe_repeats_a_run_and_executes_nothing(
+async def test_recipe_repeats_a_run_without_executing_tools(
     answers: list[Any], policy: d.Policy, output: Any
 ) -> None:
     log = MemoryLog()

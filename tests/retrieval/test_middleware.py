@@ -294,7 +294,7 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
 # --- layers around models of another operation -------------------------------------------------
 
 
-async def test_a_layer_refuses_what_its_model_does_not_do() -> None:
+async def test_layer_rejects_calls_that_its_model_does_not_support() -> None:
     ranks, embeds = d.Retry(Ranks()), d.Retry(Plain())
     with pytest.raises(d.UnsupportedFeatureError, match="does not embed"):
         await ranks.embed(["a"])

@@ -506,7 +506,7 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     assert renamed[-1] < TENTH * 120
 
 
-async def test_window_of_a_group_is_that_of_its_smallest_candidate() -> None:
+async def test_group_has_the_context_window_of_its_smallest_candidate() -> None:
     log, first, second = MemoryLog(), short(), reader(12, window=200_000, name="second")
     group = Fallback([first, second])
     session = Session(group, [read_page], ALL, log, context=Window(), system="Read.")

@@ -192,7 +192,7 @@ async def test_follow_up_goal_is_handled_in_the_same_run() -> None:
     check_evidence(records)
 
 
-async def test_follow_up_to_an_idle_session_is_its_next_goal() -> None:
+async def test_follow_up_to_an_idle_session_becomes_its_next_goal() -> None:
     session = Session(Listed("One.", "Two."), [note], ALL, MemoryLog())
     await session.run("First.")
     session.follow_up("Second.")

@@ -341,7 +341,7 @@ HEAD = (
 )
 
 
-async def test_headers_for_records_are_those_that_errors_keep(transport: HttpTransport) -> None:
+async def test_records_keep_the_same_headers_as_errors(transport: HttpTransport) -> None:
     async with listen(replying(HEAD + b"hi")) as server:
         request = HttpRequest("POST", server.url, {}, b"{}")
         async with transport.send(request, {}, PATIENT) as reply:

@@ -115,7 +115,7 @@ async def check_page(page: Page, is_deep: bool) -> None:
 
 
 @pytest.mark.parametrize("is_deep", [False, pytest.param(True, marks=WHOLE)])
-async def test_playground_talks_compares_stops_and_shows_what_is_sent(
+async def test_playground_streams_compares_stops_and_shows_requests(
     tmp_path: Path, is_deep: bool
 ) -> None:
     gate = asyncio.Event()

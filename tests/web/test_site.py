@@ -162,7 +162,7 @@ async def test_pages_are_built_when_they_are_requested_and_only_where_they_may_b
     assert len(made) == 1
 
 
-async def test_gateway_without_keys_shows_playground_and_models_to_its_machine() -> None:
+async def test_gateway_without_keys_shows_playground_and_models_only_locally() -> None:
     async with open_site({"fast": priced(reply("Hello"))}) as url:
         state = await read(url, "state", headers={})
         assert state["pages"] == ["playground", "models"]
@@ -296,9 +296,7 @@ async def test_models_show_state_price_group_and_where_facts_come_from(
 # --- keys ----------------------------------------------------------------------------------------
 
 
-async def test_keys_are_created_changed_rotated_blocked_and_revoked_on_record(
-    tmp_path: Path,
-) -> None:
+async def test_each_change_of_a_key_on_the_page_is_recorded(tmp_path: Path) -> None:
     KeyStore(tmp_path / "keys.db", actor="root").add(KEYS.keys)
     ring = load_keys(tmp_path / "keys.db")
     model = priced(reply("Hello"))

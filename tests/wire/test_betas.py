@@ -46,7 +46,7 @@ def test_field_is_blocked_unless_one_of_its_betas_is_sent() -> None:
     ]
 
 
-def test_codec_sends_the_betas_of_a_request_as_a_header_next_to_those_of_its_tools() -> None:
+def test_codec_sends_betas_of_the_request_and_its_tools_in_one_header() -> None:
     codec = CODECS["anthropic"]("m", "http://x/v1", max_output_tokens=9)
     native = {"anthropic": {"betas": ("a-1", "code-execution-2025-08-25"), "top_k": 3}}
     tools = (ServerTool("code_execution"), ServerTool("url_context"))

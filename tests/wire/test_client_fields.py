@@ -40,7 +40,7 @@ OF_MODELS = (
 )  # fmt: skip
 
 
-def test_requests_with_more_than_our_fields_are_read_and_recorded() -> None:
+def test_fields_that_our_request_lacks_are_read_and_recorded() -> None:
     for row in ROWS:
         if row in CONVERSATIONS:
             continue

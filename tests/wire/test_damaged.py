@@ -260,7 +260,7 @@ NO_REPLIES = [b"", b" ", b"{", b'{"a": 1', b"[1]", b"<html>", b"\xef\xbb\xbf{}",
 
 
 @each_wire
-def test_bodies_that_are_no_reply_are_rejected(wire: str) -> None:
+def test_bodies_that_are_not_replies_are_rejected(wire: str) -> None:
     for reply in NO_REPLIES:
         heard = hear(connect(wire), plain_request(stream=False), [reply])
         again = hear(connect(wire), plain_request(stream=False), bytewise(reply))

@@ -51,7 +51,7 @@ NOT_JSON: list[Any] = [object(), {1j}, "a\ud800b", nested(10_000), [float("nan")
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_no_wire_sends_what_is_not_json(wire: str) -> None:
+def test_no_wire_sends_values_that_are_not_json(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     limit = RuntimeConfig(max_tokens=10)
     requests = [Request([User("\ud800")], config=limit)]

@@ -108,7 +108,7 @@ def test_projected_names_are_noted_where_they_occur(wire: str) -> None:
     assert {note.code for note in notes if "math_sum" in note.detail} == {"name_projected"}
 
 
-def test_two_names_that_would_become_one_stay_apart() -> None:
+def test_names_with_the_same_projection_stay_distinct() -> None:
     body = json.loads(client("openai").encode(offer(["a.b", "a_b", "a b"])).http.body)
     first, second, third = [tool["function"]["name"] for tool in body["tools"]]
     assert second == "a_b"
@@ -124,6 +124,6 @@ def test_a_quirk_turns_the_projection_of_names_off() -> None:
 
 
 @given(st.text(max_size=80), st.integers(0, 3))
-def test_folded_names_are_legal(name: str, salt: int) -> None:
+def test_folded_names_satisfy_the_name_rule(name: str, salt: int) -> None:
     rule = NameRule(64, also="_", never_first="0123456789")
     assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", rule.fold(name, salt))
