@@ -638,8 +638,9 @@ def test_cost_round_trips_through_json() -> None:
 
 
 def test_cost_that_a_provider_states_counts_if_no_price_is_known(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dragoman.middleware.attempts._DIFFER", set())
     usage = Usage(10, 5, stated_cost_usd=D("0.0123"))
     stated = cost(usage, "openrouter:x/y")
     assert (stated.total, stated.pricing_version) == (D("0.0123"), "stated")
