@@ -161,7 +161,7 @@ class SharedBudget:
         if self._in_flight[worker]:
             self._in_flight[worker] -= 1
             self._spending.settle(result)
-        else:  # the message of a process that died arrived after that of its successor
+        else:  # a message of a dead process arrived after its successor had begun
             self._spending.add(result)
         self._changed.set()
 

@@ -61,7 +61,7 @@ class Grouping:
         if session not in self._projects:
             first = next(self._log.read(session)).payload
             metadata = first.metadata if isinstance(first, SessionStarted) else {}
-            # without a project, the calls are those of the folder that the session worked in
+            # a session without a project is grouped by the folder that it worked in
             project = metadata.get("project") or metadata.get("workspace") or NONE
             self._projects[session] = str(project)
         return self._projects[session]

@@ -53,7 +53,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 @add_options
 def list_keys(*, as_json: Annotated[Json, "Print the names of the keys as JSON."] = False) -> None:
     """List the keys and where each is stored; the keys themselves are never shown."""
-    vendors: dict[str, list[str]] = {}  # those that use each environment variable
+    vendors: dict[str, list[str]] = {}  # the vendors that use each environment variable
     for vendor in vendor_names():
         if variable := load_vendor(vendor).api_key_env:
             vendors.setdefault(variable, []).append(vendor)

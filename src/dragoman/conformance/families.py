@@ -48,7 +48,7 @@ async def judge_family(family: Family, server: Server) -> dict[str, int]:
 
 
 def describe_calls(outcomes: dict[str, int]) -> str:
-    """Return a line with the number of sound calls, and the faults of the others."""
+    """Return a line with the number of sound calls, and the faults of the other calls."""
     total = sum(outcomes.values())
     faults = [f"{outcomes[name]} {name}" for name in FAULTS if outcomes.get(name)]
     return ", ".join([f"{outcomes.get(SOUND, 0)} of {total} calls sound", *faults])

@@ -147,7 +147,7 @@ class Metrics:
             lines += _family(f"dragoman_{name}_total", "counter", labels, values)
         for name in _DURATIONS:
             lines += _histogram(f"dragoman_{name}_seconds", self._seconds[name])
-        # of too many budgets, keep those of which the least is left
+        # if there are too many budgets, keep the ones with the least left
         shown = sorted(budgets, key=lambda each: each.left)[:_MAX_VALUES]
         for name, field in (("budget_usd", "limit"), ("budget_left_usd", "left")):
             amounts: dict[Labels, float] = {

@@ -133,7 +133,7 @@ class ServedCall:
 
 
 def _restore(messages: Sequence[Message], kept: Iterable[Any]) -> tuple[Message, ...]:
-    """Return a conversation with kept messages in place of those that show the same."""
+    """Replace each message by the kept message that looks the same, if there is one."""
     earlier: dict[bytes, list[Assistant]] = {}
     for each in kept:
         exact = msgspec.convert(each, Assistant)

@@ -69,7 +69,7 @@ async def ui_message_stream_response(
 
 
 class _Events:
-    """Send each event as it is. The last event marks the end of the reply."""
+    """Send each event unchanged. The last event marks the end of the reply."""
 
     def convert(self, event: Event) -> list[Any]:
         return [msgspec.Raw(encode_event(event))]

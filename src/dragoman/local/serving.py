@@ -95,7 +95,7 @@ class LocalServing(Wrapper):
         return request
 
     def _know(self, facts: Mapping[str, Any]) -> None:
-        """Set the capabilities: the facts of the catalogue, and those that the caller declared."""
+        """Set the capabilities that the catalogue lists, and that the caller declared."""
         known = Capabilities.of(facts, "catalogue", by="local")
         self.capabilities = known.merged(read_capabilities(self._declared))
 

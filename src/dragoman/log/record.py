@@ -187,7 +187,7 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
 
 
 def hash_record(record: LogRecord) -> str:
-    """Compute the hash of a record: that of its line without the member ``hash``."""
+    """Compute the hash of a record: the hash of its line without the member ``hash``."""
     body = _write_line(record, "").replace(b'"hash":"",', b"", 1)
     return hashlib.sha256(body).hexdigest()
 

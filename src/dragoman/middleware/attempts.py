@@ -148,7 +148,7 @@ class Attempt:
         return make_end(known | facts, self.answer, self.error, content=self._include_content)
 
     def end_briefly(self) -> CallEnd:
-        """Return a record of the end with the tokens, the cost and who served the call alone.
+        """Return a short record of the end: only the tokens, the cost and who served the call.
 
         The reply's headers are not read and the settings of the request not copied.
         """

@@ -57,7 +57,7 @@ class Layer(Provider, Embedder, Reranker):
             RetrievalModel.check(self, request)
 
     async def send(self, request: Any) -> Any:
-        """Check a request that was built before, send it, and return its complete answer."""
+        """Check and send a request that is already built; return its complete answer."""
         send = Provider.send if request.operation == "chat" else RetrievalModel.send
         return await send(self, request)
 

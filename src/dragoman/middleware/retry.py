@@ -253,7 +253,7 @@ def _check_type(events: list[Event], request: Request) -> None:
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """Return the settings ``base``, overridden by those of ``over``.
+    """Return the settings ``base``, overridden by the settings ``over``.
 
     A field or an extra that is ``None`` in ``over`` keeps its value from ``base``.
     """

@@ -88,7 +88,7 @@ def _cost_of(
 
 
 def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced:
-    """Return the cost that the provider states, if it does, in place of an unknown one."""
+    """Replace an unknown cost by the cost that the provider states, if it states one."""
     stated = usage.stated_cost_usd
     if stated is None or stated < 0:
         return unknown

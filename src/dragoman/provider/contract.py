@@ -284,7 +284,7 @@ class Provider(Model):
 
 
 def _find_read(provider: Provider, messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that a model reads: not those that a compaction replaces."""
+    """Return the messages that a model reads: without messages that a compaction replaces."""
     at = provider.compacted_at(messages)
     system = [each for each in messages[:at] if type(each) is System]
     return [*system, *messages[at:]] if at else messages

@@ -120,7 +120,7 @@ class McpServer:
         self._program: ProgramStream | None = None
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
-        self._running: list[Questions] = []  # those of the running calls
+        self._running: list[Questions] = []  # the questions of the running calls
         self.tools: list[ExecutableTool] = []
         self.refused: list[str] = []
 

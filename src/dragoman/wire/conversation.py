@@ -87,14 +87,14 @@ class ConversationWriter(ABC):
 
     @abstractmethod
     def user(self, message: m.User, path: str) -> None:
-        """Write a message of the user."""
+        """Write a user message."""
 
     @abstractmethod
     def part(self, block: m.UserBlock, path: str) -> Any:
-        """Return a block of a message of the user or of a tool result."""
+        """Return the wire form of a block of a user message or of a tool result."""
 
     def parts(self, blocks: str | Sequence[m.UserBlock], path: str) -> list[Any]:
-        """Return the blocks of a message of the user or of a tool result."""
+        """Return the wire form of the blocks of a user message or of a tool result."""
         assert not isinstance(blocks, str)
         return [self.part(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
 
@@ -233,19 +233,19 @@ class ConversationWriter(ABC):
         """Return the wire form of the model's thinking."""
 
     def redacted(self, block: m.RedactedThinking, path: str) -> Any:
-        """Return redacted thinking."""
+        """Return the wire form of redacted thinking."""
         return self.drop(block, path)
 
     def opaque(self, block: m.Opaque, path: str) -> Any:
-        """Return a block that only its issuer can read."""
+        """Return the wire form of a block that only its issuer can read."""
         return self.drop(block, path)
 
     def picture(self, block: m.Image, path: str) -> Any:
-        """Return an image that the model generated."""
+        """Return the wire form of an image that the model generated."""
         return self.drop(block, path)
 
     def audio(self, block: m.Audio, path: str) -> Any:
-        """Return audio of the model."""
+        """Return the wire form of audio that the model generated."""
         transcript = transcribe(block, path, self.notes)
         return None if transcript is None else self.text(m.Text(transcript), path)
 

@@ -30,7 +30,7 @@ class Conversion:
         self.remarks: list[ConfigError] = []
         self._adapters: dict[str, dict[str, Any]] = {}
         self._entries: dict[str, dict[str, Any]] = {}
-        # the candidates of each name; "order" is that of LiteLLM
+        # the candidates of each name; LiteLLM defines "order"
         self._deployments: dict[str, list[dict[str, Any]]] = {}
         self._plain_keys: dict[str, str] = {}  # keys in plain text, and the variables for them
         for number, entry in enumerate(root.items("model_list") or ()):

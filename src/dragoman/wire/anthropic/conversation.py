@@ -1,4 +1,4 @@
-"""Encode the conversation by the rules of this wire.
+"""Encode the conversation by the rules of the anthropic wire.
 
 User and assistant turns alternate, so consecutive messages of one role become one turn. Tool
 results come first in the turn after their calls. The server rejects a call without a result, a

@@ -1,4 +1,4 @@
-"""Classify errors of this wire: by ``error.type``, then by a table of patterns.
+"""Classify errors of the anthropic wire: by ``error.type``, then by a table of patterns.
 
 A table row that names no conformance case has no recorded reply; its pattern comes from user
 reports.

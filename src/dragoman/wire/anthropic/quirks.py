@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers and models of this wire."""
+"""Quirks: settings for the differences between servers and models of the anthropic wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
-    """How a server or model of this wire differs from the others."""
+    """How a server or model of the anthropic wire differs from the others."""
 
     name_rule: NameRule | None = NameRule(128)
     """Which tool names the server accepts: ``^[a-zA-Z0-9_-]{1,128}$``, as its error says.

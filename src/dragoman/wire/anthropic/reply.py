@@ -1,4 +1,4 @@
-"""Decode replies of this wire: events and bodies, including the deviations of compatible servers.
+"""Decode events and bodies of the anthropic wire, including deviations of compatible servers.
 
 A body is decoded as the equivalent events, so both forms share one path. Blocks are identified by
 ``index`` and closed by their stop event; a stop that is late, repeated or missing is tolerated.
@@ -105,7 +105,7 @@ USAGE = UsageMap(
 
 
 class AnthropicDecoder(Decoder):
-    """Decode events and bodies of this wire.
+    """Decode events and bodies of the anthropic wire.
 
     ``answer`` is the name of the tool whose input is the structured answer.
     """

@@ -1,4 +1,4 @@
-"""Encode requests of this wire: settings, tools, system prompt and response schema."""
+"""Encode requests of the anthropic wire: settings, tools, system prompt and response schema."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class _StreamEncoder(_Encoder):
             # A truncated call, or a malformed one without input, gets no stop event, which would
             # make it look complete.
             self._is_open = False
-        # An input shows that a complete call is not one that was cut before its input.
+        # A complete call sends an input, so that it differs from a call that was cut off.
         is_bare = call.is_object and call.is_blank
         empty = {"type": "input_json_delta", "partial_json": "{}"}
         return (self._delta(empty) if is_bare else b"") + self._close()

@@ -1,4 +1,4 @@
-"""Classify errors of this wire: by status, then by the exception's name, then by patterns."""
+"""Classify errors of the bedrock wire: by status, then by exception name, then by patterns."""
 
 from __future__ import annotations
 

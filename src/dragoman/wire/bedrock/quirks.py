@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between models of this wire."""
+"""Quirks: settings for the differences between models of the bedrock wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
-    """How a model of this wire differs from the others."""
+    """How a model of the bedrock wire differs from the others."""
 
     name_rule: NameRule | None = NameRule(64)
     """Which tool names the service accepts: ``[a-zA-Z0-9_-]+``, at most 64 characters.

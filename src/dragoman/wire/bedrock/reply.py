@@ -1,4 +1,4 @@
-"""Decode replies of this wire: messages of an event stream, and bodies.
+"""Decode replies of the bedrock wire: messages of an event stream, and bodies.
 
 Blocks are read as on the anthropic wire: identified by index and closed by their stop event. Text
 and reasoning begin without a start event. The token counts arrive after the stop reason, so a
@@ -58,7 +58,7 @@ USAGE = UsageMap(
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Decode messages and bodies of this wire.
+    """Decode messages and bodies of the bedrock wire.
 
     ``answer`` is the name of the tool whose input is the structured answer.
     """

@@ -1,4 +1,4 @@
-"""Encode requests of this wire.
+"""Encode requests of the bedrock wire.
 
 Turns follow the rules of the anthropic wire, so its writer arranges the conversation: it pairs
 calls with results, makes ids legal, and selects the thinking to send back. Each block is then

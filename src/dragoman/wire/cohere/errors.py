@@ -1,4 +1,4 @@
-"""Classify errors of this wire.
+"""Classify errors of the cohere wire.
 
 The body of an error is one sentence without a code. The error class is chosen by the HTTP status,
 then by patterns in the sentence.

@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers and models of this wire."""
+"""Quirks: settings for the differences between servers and models of the cohere wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..quirks import WireQuirks
 
 
 class Quirks(WireQuirks, frozen=True):
-    """How a server or model of this wire differs from the others."""
+    """How a server or model of the cohere wire differs from the others."""
 
     name_rule: NameRule | None = NameRule(64, also="_", never_first=digits)
     """Which tool names the server accepts: letters, digits and underscores, and no digit first. It

@@ -1,4 +1,4 @@
-"""Decode replies of this wire: events and bodies.
+"""Decode replies of the cohere wire: events and bodies.
 
 Events are named by ``type``. The index of a block is not unique: the text after a thought may have
 the same index, so only ``content-start`` begins a block. Every stream ends with ``message-end``,
@@ -74,7 +74,7 @@ USAGE = UsageMap(
 
 
 class CohereDecoder(Decoder):
-    """Decode events and bodies of this wire."""
+    """Decode events and bodies of the cohere wire."""
 
     finish_words = READ["cohere"]
 

@@ -1,4 +1,4 @@
-"""Encode requests of this wire.
+"""Encode requests of the cohere wire.
 
 The plan, content and calls of an assistant message are separate fields, so text that follows a
 call is sent before it. Documents are sent in a field of the request, not of a message.

@@ -27,7 +27,7 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 class ContentWriter(PairedWriter):
-    """Write the conversation as contents of this wire, without the system prompt."""
+    """Write the conversation as contents of the Gemini wire, without the system prompt."""
 
     orphan_code = "result_dropped"
     no_place = "only the model that made it takes it back"

@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers and models of this wire."""
+"""Quirks: settings for the differences between servers and models of the Gemini wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
-    """How an endpoint of this wire differs from the others. The defaults suit the current models."""
+    """How an endpoint of the Gemini wire differs from others. The defaults suit current models."""
 
     name_rule: NameRule | None = NameRule(64, also="_-.:", never_first=digits + "-.:")
     """Which tool names the server accepts: letters, digits, underscores, dots, colons and dashes,

@@ -1,4 +1,4 @@
-"""Decode replies of this wire: chunks, bodies and arrays, including the deviations of servers."""
+"""Decode chunks, bodies and arrays of the Gemini wire, including deviations of servers."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class _OpenCall:
 
 
 class GeminiDecoder(Decoder):
-    """Decode chunks and bodies of this wire."""
+    """Decode chunks and bodies of the Gemini wire."""
 
     finish_words = READ["gemini"]
 

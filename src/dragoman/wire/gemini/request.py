@@ -1,4 +1,4 @@
-"""Encode requests of this wire: settings, tools and schema.
+"""Encode requests of the Gemini wire: settings, tools and schema.
 
 The module ``contents`` encodes the messages.
 """
@@ -200,7 +200,7 @@ def _write_server_tool(tool: m.ServerTool, at: int) -> dict[str, Any]:
 
 
 def _add_tools(body: dict[str, Any], tools: Sequence[Any]) -> None:
-    """Append tools to those of a body; each is sent as it is written."""
+    """Append tools, unchanged, to the tools of a body."""
     body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in tools]]
 
 

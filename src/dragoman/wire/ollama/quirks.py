@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers of this wire."""
+"""Quirks: settings for the differences between servers of the ollama wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
-    """Settings that are sent to an endpoint of this wire with every call."""
+    """Settings that are sent to an endpoint of the ollama wire with every call."""
 
     num_ctx: int | None = None
     """The context length that the server loads the model with. Without this setting the server

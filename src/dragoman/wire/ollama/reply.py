@@ -1,4 +1,4 @@
-"""Decode replies of this wire: one JSON object per line."""
+"""Decode replies of the ollama wire: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ USAGE = UsageMap({"input_tokens": "prompt_eval_count", "output_tokens": "eval_co
 
 
 class OllamaDecoder(Decoder):
-    """Decode replies of this wire. A reply that is not streamed is a stream of one line."""
+    """Decode replies of the ollama wire. A reply that is not streamed is a stream of one line."""
 
     framing = LineDecoder
     finish_words = READ["ollama"]

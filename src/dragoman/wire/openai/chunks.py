@@ -1,4 +1,4 @@
-"""The JSON of a chunk or a body of this wire, with only the fields that the decoder uses."""
+"""The JSON of a chunk or a body of the openai wire, with only the fields that the decoder uses."""
 
 from __future__ import annotations
 

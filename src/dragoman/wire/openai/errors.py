@@ -1,4 +1,4 @@
-"""Classify errors of this wire by a table of patterns."""
+"""Classify errors of the openai wire by a table of patterns."""
 
 from __future__ import annotations
 

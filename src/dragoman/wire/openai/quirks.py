@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers of this wire."""
+"""Quirks: settings for the differences between servers of the openai wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..quirks import WireQuirks
 
 
 class Quirks(WireQuirks, frozen=True):
-    """How a server of this wire differs from the others. The defaults suit most of them."""
+    """How a server of the openai wire differs from the others. The defaults suit most of them."""
 
     name_rule: NameRule | None = NameRule(64)
     """Which tool names the server accepts. Hosted OpenAI and most servers of this wire accept 64

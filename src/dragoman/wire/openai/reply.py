@@ -1,4 +1,4 @@
-"""Decode replies of this wire: chunks and bodies, including the deviations of servers."""
+"""Decode replies of the openai wire: chunks and bodies, including the deviations of servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _OpenCalls:
 
 
 class OpenAIDecoder(Decoder):
-    """Decode chunks and bodies of this wire."""
+    """Decode chunks and bodies of the openai wire."""
 
     def __init__(
         self,

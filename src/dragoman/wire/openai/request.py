@@ -1,4 +1,4 @@
-"""Encode requests of this wire, with workarounds for features that a server lacks."""
+"""Encode requests of the openai wire, with workarounds for features that a server lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token counts of this wire, under the names that different servers use."""
+"""The token counts of the openai wire, under the names that different servers use."""
 
 from __future__ import annotations
 

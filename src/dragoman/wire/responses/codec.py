@@ -1,4 +1,4 @@
-"""The client codec of this wire, for one model at one base URL."""
+"""The client codec of the Responses wire, for one model at one base URL."""
 
 from __future__ import annotations
 

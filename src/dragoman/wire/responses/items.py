@@ -1,4 +1,4 @@
-"""Encode the conversation as input items of this wire.
+"""Encode the conversation as input items of the Responses wire.
 
 The server stores nothing, so it rejects a call without its output, an output without its call, and
 reasoning without the item that follows it. Such items are not sent. Opaque items are sent back

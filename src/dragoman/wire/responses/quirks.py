@@ -1,4 +1,4 @@
-"""Quirks: settings for the differences between servers and models of this wire."""
+"""Quirks: settings for the differences between servers and models of the Responses wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..quirks import ResultQuirks
 
 
 class Quirks(ResultQuirks, frozen=True):
-    """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI."""
+    """How a server of the Responses wire differs from others. The defaults suit hosted OpenAI."""
 
     name_rule: NameRule | None = NameRule(64)
     """Which tool names the server accepts. Open Responses allows 64 letters, digits, underscores

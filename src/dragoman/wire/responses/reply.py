@@ -1,4 +1,4 @@
-"""Decode replies of this wire: events and bodies, including the deviations of compatible servers.
+"""Decode events and bodies of the Responses wire, including deviations of compatible servers.
 
 This module reads events, bodies, usage and the finish reason. The module ``output`` tracks the
 output items.
@@ -85,7 +85,7 @@ USAGE = UsageMap(
 
 
 class ResponsesDecoder(Decoder):
-    """Decode events and bodies of this wire.
+    """Decode events and bodies of the Responses wire.
 
     A reply with as many tokens as ``limit`` counts as truncated.
     """

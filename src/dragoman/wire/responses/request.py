@@ -1,4 +1,4 @@
-"""Encode requests of this wire; ``items`` encodes the conversation."""
+"""Encode requests of the Responses wire; ``items`` encodes the conversation."""
 
 from __future__ import annotations
 
