@@ -241,7 +241,7 @@ class _MessageType(StructMeta):
 
     def __call__(cls, *given: Any, **fields: Any) -> Any:  # noqa: N805
         first = cls.__struct_fields__.index("content")
-        if len(given) == first + 1 and not fields:  # as most messages; it halves their cost
+        if len(given) == first + 1 and not fields:  # fast path for most messages
             return super().__call__(*given)
         head, parts = given[:first], given[first:]
         if head and len(parts) > 1 and isinstance(parts[-1], bool):

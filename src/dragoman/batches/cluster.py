@@ -67,7 +67,7 @@ def read_spooled(text: str) -> NamedRow | BadRow:
     """Decode a line of the files that the actors read."""
     try:
         return _spooled.decode(text)
-    except RecursionError:  # an actor has less of its stack left than the driver had
+    except RecursionError:  # an actor has less stack space left than the driver
         names = _NAMES.match(text)
         assert names is not None
         line, name, shape = [msgspec.json.decode(each) for each in names.groups()]
@@ -258,7 +258,7 @@ class Asker:
         self._caller: RowCaller
         self._parser: Parser
         self._output: Output
-        self._announced: Any = None  # to be awaited before the first call
+        self._announced: Any = None  # awaited before the first call
         # Ray may pass several blocks at a time; their rows are processed by the same tasks
         self._waiting: deque[tuple[Row | BadRow, asyncio.Future[Result | None]]] = deque()
         self._workers: set[asyncio.Task[None]] = set()

@@ -68,7 +68,7 @@ class Chat:
         self.messages: list[m.Message] = list(opening)
         self.tools: tuple[m.Tool, ...] = ()
         self.config = m.RuntimeConfig()
-        self.fill: Callable[[str], str] = str  # writes what is typed into a template
+        self.fill: Callable[[str], str] = str  # fills the template with the typed line
         self._opening = list(opening)
         self._opener = opener
         self.transcript = transcript or Transcript("chat", None)

@@ -17,7 +17,7 @@ from ..messages import Message, User, new_ulid
 from ..middleware.attempts import CallEnd
 
 log = logging.getLogger("dragoman")
-_MAX_DEFINED = 10_000  # lists of tools that are written once; then all are written again
+_MAX_DEFINED = 10_000  # number of tool lists to remember, so that each is written only once
 _GOAL = 2000  # maximum length of a conversation's title, which is the first question
 
 

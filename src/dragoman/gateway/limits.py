@@ -25,7 +25,7 @@ each process separately.
 """
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-_ATTEMPTS = 7  # how often a lease is tried to be released; with doubling pauses for two minutes
+_ATTEMPTS = 7  # attempts to release a lease; the pauses double, about two minutes in total
 _CONNECTIONS = 8  # maximum number of Redis connections of one process
 _PAUSE = 1.0  # seconds to wait after a Redis failure before the next command
 _LOCAL = "local:"  # prefix of the ids of leases that the local counter granted

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from .access import Service
 from .http_protocol import BoundedHttpProtocol
 
-_CONNECTIONS = 64  # of one worker; the open-file limit allows for them in addition
+_CONNECTIONS = 64  # limit per worker; dragoman serve reserves open files for them
 _BACKLOG = 128
 
 

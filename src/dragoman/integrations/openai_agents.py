@@ -106,7 +106,7 @@ class _Client:
             )
         form = fields.get("text", {}).get("format", {})
         if "title" in form.get("schema", {}):
-            form["name"] = schema_name(form["schema"])  # the SDK calls every schema the same
+            form["name"] = schema_name(form["schema"])  # the SDK gives all schemas one name
         kept = [item.pop(KEPT) for item in fields["input"] if KEPT in item]
         call = ServedCall(await self._opened.get(), "responses", fields, kept)
         if fields.get("stream"):

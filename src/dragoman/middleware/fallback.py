@@ -160,7 +160,7 @@ class Fallback(Wrapper):
         order = self._order(request)
         for number in order:
             candidate = self._candidates[number]
-            served.reply = None  # the usage of the candidate before is in the history
+            served.reply = None  # the history has the usage of the previous candidate
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
                 before, reason, failure = passed[-1]

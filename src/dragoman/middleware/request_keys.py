@@ -27,7 +27,7 @@ def canonical(request: Request | EmbedRequest | RerankRequest) -> dict[str, Any]
         holder = plain["config"]
         for tool in plain["tools"]:
             if not tool["deferred"]:
-                del tool["deferred"]  # keys of before the field stay valid
+                del tool["deferred"]  # so that keys without this field stay valid
     else:
         plain = msgspec.to_builtins(request, str_keys=True)
         plain = holder = {name: value for name, value in plain.items() if value is not None}

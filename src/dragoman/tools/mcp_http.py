@@ -155,7 +155,7 @@ async def _bound(
     except msgspec.ValidationError as excess:
         raise error(str(excess)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # the library reports what is not JSON
+        pass  # the MCP library reports a body that is not JSON
     if kept:
         yield bytes(kept)
 

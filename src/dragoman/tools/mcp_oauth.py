@@ -259,7 +259,7 @@ async def log_in_by_browser(
             await asyncio.to_thread(webbrowser.open, url)
         return await landed
     finally:
-        server.close()  # without waiting: a browser keeps connections open that it does not use
+        server.close()  # do not wait: browsers keep unused connections open
 
 
 class Guard:

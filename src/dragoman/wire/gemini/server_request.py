@@ -327,7 +327,7 @@ class _Reader:
     def __init__(self) -> None:
         self._waiting: list[tuple[str, str]] = []  # the id and name of each call without a result
         self._count = 0
-        self._named: set[Any] = set()  # the names of the functions that a turn has results of
+        self._named: set[Any] = set()  # names of functions with results in this turn
 
     def read(self, fields: _Record) -> list[m.Message]:
         messages: list[m.Message] = []
