@@ -76,7 +76,9 @@ def test_models_without_a_key_are_chosen_only_on_request(
     assert "openai:gpt-5" in [
         entry.id for entry in registry.choose("images", configured=False).models
     ]
-    with pytest.raises(InvalidModelError, match=r"no model fits; of 4: .*no_vision_support \(1\)"):
+    with pytest.raises(
+        InvalidModelError, match=r"no model fits; 4 are excluded: .*no_vision_support \(1\)"
+    ):
         _ = registry.choose("images,context=3m", among=OWN).best
 
 

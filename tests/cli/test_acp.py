@@ -389,7 +389,7 @@ async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Pa
     provider, editor = Listed(wrong, "Hi.", "Hello."), Editor()
     async with serving(editor, provider) as connection:
         session_id = await begin(connection, folder)
-        with pytest.raises(acp.RequestError, match="'audio' of this type is not sent"):
+        with pytest.raises(acp.RequestError, match="this kind of 'audio' cannot be sent"):
             await connection.prompt(session_id=session_id, prompt=[audio])
         with pytest.raises(acp.RequestError, match="Incorrect key") as caught:
             await ask(connection, session_id)

@@ -373,7 +373,7 @@ def _read_block(block: Any, workspace: Path) -> UserBlock:
     found = block.resource if isinstance(block, schema.EmbeddedResourceContentBlock) else None
     if isinstance(found, schema.TextResourceContents):
         return Text(f"{_name_resource(found.uri, workspace)}:\n\n{found.text}")
-    raise _refuse(f"prompt: {block.type!r} of this type is not sent; use text and images")
+    raise _refuse(f"prompt: this kind of {block.type!r} cannot be sent; use text and images")
 
 
 def _name_resource(uri: str, workspace: Path) -> str:

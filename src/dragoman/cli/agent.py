@@ -145,7 +145,9 @@ class AgentOptions(Struct, kw_only=True):
         option(flags="--ask", flag_value="ask"),
     ] = None
     hook: Annotated[
-        str | None, "Run a program that decides on each tool call, as JSON.", option("COMMAND")
+        str | None,
+        "Let a program decide on each tool call; JSON goes in and out.",
+        option("COMMAND"),
     ] = None
     await_approval: Annotated[
         bool, "Accept decisions that another process makes with dragoman log approve."
@@ -158,7 +160,7 @@ class AgentOptions(Struct, kw_only=True):
     context: Annotated[
         str,
         "Shorten a conversation that grows too long: leave out old results or old turns, "
-        "summarise old turns, let the provider compact the conversation, or do nothing.",
+        "summarise old turns, let the provider compact the conversation, or keep everything.",
         option(type=click.Choice(list(_CONTEXTS))),
     ] = "results"
     plugins: Annotated[

@@ -61,7 +61,7 @@ class BatchCommand(Struct, kw_only=True):
     schema: SchemaOption = None
     embed: Annotated[
         bool | None,
-        "Embed the rows or send chats, by default as the model does.",
+        "Embed the rows or send chats; the kind of model decides by default.",
         option(flags="--embed/--chat"),
     ] = None
     input_type: Annotated[str | None, "Embed rows as query or as document.", option("TYPE")] = None
@@ -79,7 +79,7 @@ class BatchCommand(Struct, kw_only=True):
         float | None, "Send at most N tokens a minute.", option("N", "--tpm")
     ] = None
     limits_redis: Annotated[
-        str | None, "Share --rpm and --tpm with other processes in Redis.", option("URL")
+        str | None, "Share --rpm and --tpm with other processes through Redis.", option("URL")
     ] = None
     retries: Annotated[int, "Retry a failed call up to this many times.", option(ge=0, le=100)] = 4
     budget: Annotated[

@@ -119,8 +119,8 @@ class ServeOptions(Struct):
     ] = False
     ready_port: Annotated[
         int | None,
-        "Answer /health and /ready on this port too, over plain HTTP, without a key and names"
-        " of models.",
+        "Answer /health and /ready on this port too, over plain HTTP, without a key and"
+        " without names of models.",
         option(ge=1, le=65535),
     ] = None
     otel: Annotated[

@@ -82,7 +82,7 @@ class TemplateOptions(Struct, frozen=True):
         """
         if self.template is None:
             if self.values:
-                raise click.UsageError("-p sets a variable of a template; name it with -t")
+                raise click.UsageError("-p sets a variable of a template; use -t, too")
             return SavedPrompt(prompt=text)
         saved = _load(self.template)
         given = {**saved.defaults, **self._check_values(saved), "input": text}

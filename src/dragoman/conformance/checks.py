@@ -207,7 +207,7 @@ async def _end_mark(server: Server) -> None:
         "bedrock": (b"messageStop", b"metadata"),
     }
     if server.wire not in marks:
-        raise NotApplicable(f"the {server.wire} wire has none of its own")
+        raise NotApplicable(f"the {server.wire} wire has no mark at the end of a stream")
     await server.listen(_QUESTION)
     tail = server.witness.last_tail.replace(b" ", b"")
     wanted = b" or ".join(marks[server.wire]).decode()

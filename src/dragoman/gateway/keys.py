@@ -269,7 +269,7 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
 def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
     found = section.values(Key, without=["id", "team_budget_usd_month"])
     if name.startswith(TEAM):
-        raise section.fail(f"the name of a key does not begin with {TEAM}")
+        raise section.fail(f"the name of a key must not begin with {TEAM}")
     for field in ("hash", "old_hash"):
         if field in found and not is_hash(found[field]):
             raise section.fail(_NOT_HASH, field)
@@ -278,7 +278,7 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
             raise section.fail("must be 1 or more", field)
     old_until = _read_value(section, "old_until", str, _read_time, _NOT_TIME)
     if ("old_hash" in found) != (old_until is not None):
-        raise section.fail("old_hash and old_until go together")
+        raise section.fail("old_hash and old_until must be given together")
     if "hash" not in found:
         raise section.fail(_NOT_HASH, "hash")
     found["models"] = found.get("models") or ("*",)

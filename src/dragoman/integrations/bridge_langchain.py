@@ -169,7 +169,9 @@ def _write_block(block: m.UserBlock, path: str) -> dict[str, Any]:
     if isinstance(block, m.Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, m.Audio):
-        raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
+        raise UnsupportedContentError(
+            f"{path}: audio cannot be sent to a model of another library"
+        )
     source = block.source
     made = {"base64": source.base64_data} if isinstance(source, m.Inline) else {"url": source.url}
     kind = "image" if not hasattr(block, "name") else "file"

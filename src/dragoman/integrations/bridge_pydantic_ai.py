@@ -157,7 +157,9 @@ def _write_block(block: m.UserBlock, path: str) -> Any:
     if isinstance(block, m.Text):
         return block.text
     if isinstance(block, m.Audio):
-        raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
+        raise UnsupportedContentError(
+            f"{path}: audio cannot be sent to a model of another library"
+        )
     if isinstance(block.source, m.Inline):
         return pai.BinaryContent(
             base64.b64decode(block.source.base64_data), media_type=block.media_type or "image/png"

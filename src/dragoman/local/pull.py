@@ -99,7 +99,7 @@ def pull_model(
         raise store.WeightsError(f"sha256 must be 64 hexadecimal digits, not {sha256!r}")
     if text in ("", *catalog.models):
         if name is not None or sha256 is not None:
-            raise store.WeightsError("leave out name and sha256; the catalogue fixes them")
+            raise store.WeightsError("leave out name and sha256; the catalogue states them")
         return _pull_entry(text or catalog.default, progress)
     prefix, _, rest = text.partition(":")
     if prefix in catalog.hubs:

@@ -65,7 +65,7 @@ class Choice(Struct, frozen=True):
             return self.models[0]
         counts = Counter([reason for reasons in self.excluded.values() for reason in reasons])
         shown = ", ".join([f"{reason} ({count})" for reason, count in counts.most_common(4)])
-        raise InvalidModelError(f"no model fits; of {len(self.excluded)}: {shown}")
+        raise InvalidModelError(f"no model fits; {len(self.excluded)} are excluded: {shown}")
 
 
 class Wanted(Struct, frozen=True):

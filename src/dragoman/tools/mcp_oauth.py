@@ -283,7 +283,7 @@ class Guard:
             outgoing, sent = await anext(flow), None
             while True:
                 if outgoing is not request:
-                    # Do not ask again after a failure, nor to close or listen.
+                    # Send neither a request after a failure nor one that closes or listens again.
                     if self.problem is not None or request.method != "POST":
                         break
                     check_place(str(outgoing.url), self._server)

@@ -30,7 +30,7 @@ class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.allowed and (self.input is not None or self.scope != "once"):
             raise ValueError("a denial takes neither an input nor a scope")
         if self.prefix is not None and self.scope != "prefix":
-            raise ValueError("prefix: needs the scope prefix")
+            raise ValueError("prefix: is for the scope 'prefix' only")
 
 
 class Approvals:

@@ -26,7 +26,7 @@ USAGE = UsageMap(
             # Together and Mistral (006-usage-accounting-cached-at-the-top)
             "cached_tokens",
             "num_cached_tokens",
-            # Databricks (006-usage-accounting-cache-read-and-creation)
+            # Databricks sends these (006-usage-accounting-cache-read-and-creation).
             "cache_read_input_tokens",
         ),
         "cache_creation_input_tokens": ("cache_creation_input_tokens",),
