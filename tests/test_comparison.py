@@ -13,13 +13,14 @@ import dragoman as d
 from dragoman.cli import main
 from dragoman.comparison import write_page
 from dragoman.gateway.app import create_app
-from dragoman.log import MemoryLog, SqliteLog
+from dragoman.log import CallStarted, LogError, MemoryLog, SqliteLog
 from dragoman.sim import Answer, Call, Script, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tools import tool
 from dragoman.wire import SERVER_CODECS
 
 from .gateway.serving import serving
 from .listed import Listed
+from .waiting import until
 
 Sim = Callable[..., SimServer]
 ran: list[str] = []
@@ -122,6 +123,31 @@ async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_p
         assert again.tool_choice == sent.tool_choice
     assert [len(each.definitions) for each in starts] == [1, 0, 0, int(wire == "bedrock")]
     assert len({each.tools_digest for each in starts[:3]}) == 1
+
+
+async def test_gateway_defines_tools_again_if_a_record_was_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ScriptedProvider(ScriptRule(lambda request: answer(request, {})), model="n")
+    with MemoryLog() as log:
+        append, missed = log.append, [LogError("the disk is full")]
+
+        async def miss_one(session: str, payload: Any, **facts: Any) -> Any:
+            if isinstance(payload, CallStarted) and missed:
+                raise missed.pop()
+            return await append(session, payload, **facts)
+
+        monkeypatch.setattr(log, "append", miss_one)
+        app = create_app({"m": model}, log=log, log_content=True)
+        async with (
+            serving(app) as url,
+            d.connect("m", base_url=url + "/v1", api_key="k") as client,
+        ):
+            await client.complete("a", [look])
+            await until(lambda: list(log.find("llm.call_completed")), "the record of the call")
+            await client.complete("b", [look])
+        starts: list[Any] = [each.payload for each in log.find("llm.call_started")]
+    assert [len(each.definitions) for each in starts] == [1]
 
 
 def run(*words: str) -> Result:

@@ -96,6 +96,9 @@ class Background:
             with contextlib.suppress(OverloadedError):
                 await self._put(owner, {**made, "status": "cancelled"})
             raise
+        except Exception:
+            log.exception("a response in the background failed")
+            await self._end(owner, {**made, "status": "failed", "error": client.read_error()})
         finally:
             self._stopped.discard(made["id"])
 

@@ -139,6 +139,7 @@ class CallLog:
             try:
                 opened = None if write_to is None else await asyncio.to_thread(write_to)
             except LogError as error:
+                self._defined.clear()  # the log may lack definitions that were not written
                 log.warning("the call %s could not be logged: %s", turn, error)
                 return
             with nullcontext(self.events) if opened is None else opened as events:
@@ -146,4 +147,5 @@ class CallLog:
                     try:
                         await events.append(session, payload, turn=turn)
                     except LogError as error:
+                        self._defined.clear()
                         log.warning("a record of the call %s could not be logged: %s", turn, error)
