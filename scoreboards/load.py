@@ -18,10 +18,9 @@ from .install import PYTHON_PACKAGES, install_node, install_python, node, node_v
 
 TITLE = "Load"
 ABOUT = """\
-Requests through a gateway to a mock server, on one machine, sent by AIPerf. All servers are a single process. `direct` is the mock
-without a gateway. Streams have 500 chunks, 8 at a time, and replies are short texts, 16 at a time. Times are in
-milliseconds. The load generator uses the same processors, so compare the rows with each other; `CPU` is what the gateway
-itself used for a request. LiteLLM's proxy runs without a database; Portkey's gateway takes the upstream from a header."""
+Requests through a gateway to a mock server, on one machine, sent by AIPerf. `direct` is the mock without a gateway. Streams
+have 500 chunks; replies are short texts. Times are in milliseconds. The load generator uses the same processors, so compare
+the rows with each other; `CPU` is what the gateway, a single process, used for a request."""
 # the model, how many requests are measured, and how many of them at a time
 CASES = {"stream": ("paced", 80, 8), "reply": ("text", 800, 16)}
 COLUMNS = {
