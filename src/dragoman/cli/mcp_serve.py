@@ -88,8 +88,10 @@ def _report(work: Any) -> str:
             if len(found) <= _MAX_RESULT:
                 return scrub(found)
             problem = "the result is too long; ask for less"
-        except (click.ClickException, ProviderError, ValueError) as error:
-            problem = error.format_message() if hasattr(error, "format_message") else str(error)
+        except click.ClickException as error:
+            problem = error.format_message()
+        except (ProviderError, ValueError) as error:
+            problem = str(error)
         except SystemExit:
             problem = complaints.getvalue().strip()
     raise ToolError(scrub(problem))
