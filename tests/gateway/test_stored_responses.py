@@ -192,19 +192,6 @@ async def test_background_response_that_cannot_be_stored_fails(
         assert "store cannot be used" in made.error.message
 
 
-async def test_background_response_ends_as_failed_after_an_unexpected_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def break_off(self: Any) -> Any:
-        raise RuntimeError("a mistake of the gateway")
-
-    monkeypatch.setattr("dragoman.gateway.background._Absent.receive", break_off)
-    async with stored(tmp_path, "Done.") as (client, _, _store):
-        begun = await client.responses.create(model="fast", input="Work.", background=True)
-        assert (await wait_for_end(client, begun.id)).status == "failed"
-    assert "a mistake of the gateway" in caplog.text
-
-
 async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
     ann, first = new_key()
     bob, second = new_key()

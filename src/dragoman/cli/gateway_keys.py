@@ -102,7 +102,7 @@ class KeyRights(Struct):
     ] = None
     on_loss: Annotated[
         Literal["drop", "warn", "reject"] | None,
-        "Drop fields that the model's wire lacks, with or without a warning, or reject the request.",
+        "Drop fields that the model's wire lacks, with a warning or without, or reject requests.",
     ] = None
 
 

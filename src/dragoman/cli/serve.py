@@ -151,8 +151,8 @@ class ServeOptions(Struct):
     ] = None
     betas: Annotated[
         tuple[str, ...],
-        "Pass on a beta that clients name (or a pattern such as 'files-api-*') to models of the same"
-        " wire; may be repeated. 'default' stands for every beta that affects one request only.",
+        "Pass on a beta that clients name (or a pattern such as 'files-api-*') to models of the "
+        "same wire; may be repeated. 'default' stands for betas that affect one request only.",
         option("BETA", "--beta"),
     ] = ("default",)
     store: Annotated[
@@ -172,8 +172,8 @@ class ServeOptions(Struct):
     ] = None
     ui: Annotated[
         bool,
-        "Serve the web pages at /. With --auth, only the key of --admin opens the pages; without --auth"
-        " and --admin, this machine sees the playground and the models.",
+        "Serve the web pages at /. With --auth, only the key of --admin opens the pages; without "
+        "--auth and --admin, this machine sees the playground and the models.",
     ] = True
     as_json: Annotated[Json, "Print a new key as JSON."] = False
 

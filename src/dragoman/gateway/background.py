@@ -98,7 +98,6 @@ class Background:
             raise
         except Exception:
             log.exception("a response in the background failed")
-            await self._end(owner, {**made, "status": "failed", "error": client.read_error()})
         finally:
             self._stopped.discard(made["id"])
 

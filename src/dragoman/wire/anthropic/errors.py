@@ -58,8 +58,8 @@ ROWS: tuple[ErrorRow, ...] = (
     _kind("request_too_large", e.InvalidRequestError),
     row("404", r"^\S* not_found_error file not found", e.InvalidRequestError),
     _kind("not_found_error", e.InvalidModelError),
-    # There is no row for ``api_error``: aimock sends it with 400, 401, 404 and 429, too, so the
-    # status decides.
+    # ``api_error`` has no row: the status decides, since aimock sends this type with 400, 401,
+    # 404 and 429, too.
     _kind("timeout_error", e.UnavailableError),
     # errors about an unknown or loading model, as compatible servers report them
     *rows(
