@@ -126,7 +126,7 @@ class _Sqlite:
             path, timeout=busy or BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         if str(path) != ":memory:":
-            self._base.execute("pragma journal_mode = wal")
+            self._write_ahead(time.monotonic() + (busy or BUSY_SECONDS))
             self._base.execute("pragma synchronous = normal")
         for statement in schema:
             self._base.execute(statement)
@@ -141,6 +141,18 @@ class _Sqlite:
 
     def close(self) -> None:
         self._base.close()
+
+    def _write_ahead(self, deadline: float) -> None:
+        # SQLite does not wait for a lock here: it raises an error if two processes open a new file.
+        while True:
+            try:
+                self._base.execute("pragma journal_mode = wal")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
 
 class _Postgres:

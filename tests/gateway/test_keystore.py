@@ -2,7 +2,9 @@
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -67,6 +69,19 @@ def test_key_store_contains_hashes_rather_than_keys(
     if place.endswith(".db"):
         assert shown.encode() not in Path(place).read_bytes()
         assert Path(place).stat().st_mode & 0o077 == 0
+
+
+def test_a_new_file_may_be_opened_several_times_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+
+    def create(number: int) -> None:
+        together.wait()
+        with contextlib.closing(KeyStore(tmp_path / f"{number // 4}.db")) as store:
+            store.create(f"key{number}")
+
+    with ThreadPoolExecutor(4) as threads:
+        created = [threads.submit(create, number) for number in range(4 * 40)]
+    assert [each.exception() for each in created] == [None] * len(created)
 
 
 def test_rotated_key_stays_valid_during_the_overlap(store: KeyStore) -> None:

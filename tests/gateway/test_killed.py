@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from dragoman import database
 from dragoman.database import is_postgres
 from dragoman.errors import RateLimitError
 from dragoman.gateway.keys import Key
@@ -185,6 +186,7 @@ def kill_at(steps: int) -> None:
             super().__init__(*arguments, **options)
             self.set_progress_handler(step, 1)
 
+    database.BUSY_SECONDS = 60.0  # a busy machine may stop the other process for a while
     psycopg.Connection.execute = count_statement  # type: ignore[method-assign]
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)  # type: ignore[assignment]
 
