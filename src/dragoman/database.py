@@ -143,7 +143,7 @@ class _Sqlite:
         self._base.close()
 
     def _write_ahead(self, deadline: float) -> None:
-        # SQLite does not wait for a lock here: it raises an error if two processes open a new file.
+        # SQLite itself does not wait here: it raises an error if two processes open a new file.
         while True:
             try:
                 self._base.execute("pragma journal_mode = wal")
