@@ -132,7 +132,6 @@ class Endpoint(ABC, Generic[Q]):
         vendor: str | None = None,
         keep_raw: bool = True,
         max_output_tokens: int | None = None,
-        lessons: tuple[Lesson, ...] = (),
     ) -> None:
         self.model = model
         self.base_url = base_url
@@ -140,7 +139,7 @@ class Endpoint(ABC, Generic[Q]):
         self.issuer_vendor = vendor
         self.max_output_tokens = max_output_tokens
         self._keep_raw = keep_raw
-        self.lessons = lessons
+        self.lessons: tuple[Lesson, ...] = ()
         # an invalid base URL raises an error here, not at the first call
         self.url = join_url(base_url, self.route, self.version)
         self.root = root_of(base_url)
