@@ -8,6 +8,7 @@ import aiohttp
 import anthropic
 import pytest
 
+from dragoman.gateway.access import read_headers
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
 from dragoman.sim import ScriptedProvider
@@ -164,6 +165,11 @@ async def test_client_betas_are_added_to_configured_betas() -> None:
         await ask(gateway, {})
     both = {"context-1m-2025-08-07", "effort-2025-11-24"}
     assert upstream.betas == [both, {"context-1m-2025-08-07"}]
+
+
+def test_values_of_a_repeated_header_are_joined() -> None:
+    pairs = [(b"anthropic-beta", b"a"), (b"accept", b"*/*"), (b"anthropic-beta", b"b")]
+    assert read_headers({"headers": pairs}) == {"anthropic-beta": "a, b", "accept": "*/*"}
 
 
 async def test_betas_in_a_body_do_not_bypass_the_list() -> None:

@@ -40,7 +40,7 @@ Scope = MutableMapping[str, Any]
 # Headers for authentication and framing. A request that repeats one of them is rejected, since a
 # proxy in front may use the other value (request smuggling).
 _SINGLE = frozenset(
-    b"authorization x-api-key x-goog-api-key content-length content-type host".split()
+    "authorization x-api-key x-goog-api-key content-length content-type host".split()
 )
 # seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
 _SPARE = 60.0
@@ -113,14 +113,18 @@ def _too_many(limit: int, what: str) -> InvalidRequestError:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by lower-case name; reject a request that repeats a critical header."""
-    pairs = scope["headers"]
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    """Return the headers by lower-case name, with the values of a repeated header joined.
+
+    Reject a request that repeats a critical header.
+    """
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    headers = dict(pairs)
     if len(headers) < len(pairs):
-        names = [name for name, _ in pairs if name in _SINGLE]
-        for name in set(names):
-            if names.count(name) > 1:
-                raise InvalidRequestError(f"the header {name.decode('latin-1')} is there twice")
+        for name in headers:
+            values = [value for other, value in pairs if other == name]
+            if len(values) > 1 and name in _SINGLE:
+                raise InvalidRequestError(f"the header {name} is there twice")
+            headers[name] = ", ".join(values)
     return headers
 
 
