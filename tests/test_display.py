@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dragoman import connect
+from dragoman import connect, display
 from dragoman.conformance import CheckOutcome, Report
-from dragoman.display import Displayed, Passage, Sheet, Table, shorten, write_html, write_markdown
+from dragoman.display import Display, Passage, Table, shorten, write_html, write_markdown
 from dragoman.session import Session
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
@@ -18,13 +18,13 @@ NASTY = (
     "<script>alert(1)</script> ![x](https://evil.example/?q=1) [y](javascript:z) | a `b` ```\n````"
     ' & "quoted" <img src=x>'
 )
-SHEETS = {
-    "title": Sheet(NASTY, []),
-    "facts": Sheet("t", [NASTY, NASTY]),
-    "passages": Sheet(
+DISPLAYS = {
+    "title": Display(NASTY, []),
+    "facts": Display("t", [NASTY, NASTY]),
+    "passages": Display(
         "t", [], [Passage(NASTY, NASTY), Passage("", NASTY), Passage(NASTY, NASTY, folded=True)]
     ),
-    "tables": Sheet("t", [], [], [Table(("a", "b"), [(NASTY, "1"), ("2", NASTY)])]),
+    "tables": Display("t", [], [], [Table(("a", "b"), [(NASTY, "1"), ("2", NASTY)])]),
 }
 HARMLESS = {
     "div", "strong", "small", "details", "summary", "table", "thead", "tbody", "tr", "th", "td",
@@ -56,9 +56,9 @@ def render(markdown: str) -> Page:
     return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@pytest.mark.parametrize("name", DISPLAYS)
 def test_texts_in_notebook_displays_are_escaped(name: str) -> None:
-    for page in (Page(write_html(SHEETS[name])), render(write_markdown(SHEETS[name]))):
+    for page in (Page(write_html(DISPLAYS[name])), render(write_markdown(DISPLAYS[name]))):
         assert set(page.tags) <= HARMLESS
         assert page.sources == []
         seen = " ".join(page.text.split())
@@ -68,20 +68,20 @@ def test_texts_in_notebook_displays_are_escaped(name: str) -> None:
 @settings(max_examples=20)
 @given(st.text(max_size=40))
 def test_any_text_in_a_display_is_escaped(text: str) -> None:
-    sheet = Sheet(f"t {text}", [text], [Passage(text, text)], [Table(("a",), [(text,)])])
-    assert set(Page(write_html(sheet)).tags) <= HARMLESS
-    assert set(render(write_markdown(sheet)).tags) <= HARMLESS
+    shown = Display(f"t {text}", [text], [Passage(text, text)], [Table(("a",), [(text,)])])
+    assert set(Page(write_html(shown)).tags) <= HARMLESS
+    assert set(render(write_markdown(shown)).tags) <= HARMLESS
 
 
 def test_text_in_a_table_cell_is_shortened_to_one_line() -> None:
     assert shorten("a\n b  c") == "a b c"
     assert shorten("x" * 300) == "x" * 199 + "…"
-    table = write_markdown(Sheet("t", [], [], [Table(("a",), [("x\ny",)]), Table(("b",), [])]))
+    table = write_markdown(Display("t", [], [], [Table(("a",), [("x\ny",)]), Table(("b",), [])]))
     assert table.splitlines()[2:] == ["| a |", "| --- |", "| x y |"]
 
 
 def test_display_counts_a_single_image_in_the_singular() -> None:
-    assert "1 image\n" in write_markdown(Sheet("t", [], images=[("image/png", "aGk=")]))
+    assert "1 image\n" in write_markdown(Display("t", [], images=[("image/png", "aGk=")]))
 
 
 def test_display_of_a_report_shows_each_check_and_no_address() -> None:
@@ -138,4 +138,4 @@ async def test_display_of_a_session_shows_tool_names_and_no_credentials() -> Non
 
 def test_displaying_a_class_without_a_display_method_raises_an_error() -> None:
     with pytest.raises(NotImplementedError):
-        Displayed()._repr_html_()
+        display.Displayed()._repr_html_()

@@ -1,6 +1,6 @@
 """Display results as HTML and Markdown in notebooks.
 
-A class that notebooks display derives from ``Displayed`` and returns a ``Sheet``. The sheet holds
+A class that notebooks display derives from ``Displayed`` and returns a ``Display``, which holds
 plain text only: everything is escaped when it is written, because texts of a model or a server may
 contain markup. No URL is loaded: an image is shown only if its bytes are part of the result.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "Displayed", "Passage", "Sheet", "Table", "escape_markdown", "shorten", "write_html",
+    "Display", "Displayed", "Passage", "Table", "escape_markdown", "shorten", "write_html",
     "write_markdown",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ class Passage(NamedTuple):
     folded: bool = False
 
 
-class Sheet(NamedTuple):
+class Display(NamedTuple):
     """The contents of a displayed result.
 
     It has a title, a line of short statements (``facts``), texts, tables, and images as pairs of
@@ -47,18 +47,18 @@ class Sheet(NamedTuple):
 
 
 class Displayed:
-    """Add the methods by which notebooks display a value; a subclass implements ``_sheet``."""
+    """Add the methods by which notebooks display a value; a subclass implements ``_display``."""
 
     __slots__ = ()
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return write_html(self._sheet())
+        return write_html(self._display())
 
     def _repr_markdown_(self) -> str:
-        return write_markdown(self._sheet())
+        return write_markdown(self._display())
 
 
 def shorten(text: str, most: int = 200) -> str:
@@ -72,19 +72,18 @@ def shorten(text: str, most: int = 200) -> str:
 _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
 
-def write_html(sheet: Sheet) -> str:
+def write_html(display: Display) -> str:
     """Return an HTML fragment without scripts and links; its styles affect only the fragment."""
-    parts = [f"<strong>{_escape(sheet.title)}</strong>"]
-    parts += (
-        [f"<div><small>{_escape(' · '.join(sheet.facts))}</small></div>"] if sheet.facts else []
-    )
-    parts += [_write_passage(passage) for passage in sheet.passages]
+    parts = [f"<strong>{_escape(display.title)}</strong>"]
+    if display.facts:
+        parts.append(f"<div><small>{_escape(' · '.join(display.facts))}</small></div>")
+    parts += [_write_passage(passage) for passage in display.passages]
     parts += [
         '<img alt="image" style="max-width:100%" '
         f'src="data:{_escape(media_type)};base64,{_escape(data)}">'
-        for media_type, data in sheet.images
+        for media_type, data in display.images
     ]
-    parts += [_write_table(table) for table in sheet.tables if table.rows]
+    parts += [_write_table(table) for table in display.tables if table.rows]
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -116,16 +115,16 @@ _MARKUP = r"([\\`*_{}\[\]()#+\-.!|<>~$&])"
 _TICKS = r"`+"
 
 
-def write_markdown(sheet: Sheet) -> str:
+def write_markdown(display: Display) -> str:
     """Return Markdown that shows every text literally: in code blocks, or escaped."""
-    parts = [f"**{escape_markdown(sheet.title)}**"]
-    parts += [escape_markdown(" · ".join(sheet.facts))] if sheet.facts else []
-    for passage in sheet.passages:
+    parts = [f"**{escape_markdown(display.title)}**"]
+    parts += [escape_markdown(" · ".join(display.facts))] if display.facts else []
+    for passage in display.passages:
         parts += [escape_markdown(passage.title)] if passage.title else []
         parts.append(_fence(passage.text))
-    if sheet.images:
-        parts.append("1 image" if len(sheet.images) == 1 else f"{len(sheet.images)} images")
-    for table in sheet.tables:
+    if display.images:
+        parts.append("1 image" if len(display.images) == 1 else f"{len(display.images)} images")
+    for table in display.tables:
         if table.rows:
             lines = [table.heads, ("---",) * len(table.heads)]
             lines += [

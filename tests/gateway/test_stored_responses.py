@@ -17,7 +17,7 @@ from dragoman.gateway.keystore import KeyStore
 from dragoman.gateway.ledger import Ledger
 from dragoman.gateway.store import ResponseStore
 from dragoman.gateway.stored_responses import RESPONSE
-from dragoman.gateway.usage import UsageBook
+from dragoman.gateway.usage_book import UsageBook
 from dragoman.messages import Assistant, User
 from tests.listed import Clock, Listed, speak
 from tests.waiting import poll, until

@@ -24,7 +24,7 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing
 from dragoman.gateway.keystore import KeyStore, load_keys
-from dragoman.gateway.usage import UsageBook, UsageRow
+from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.serving import serving
 

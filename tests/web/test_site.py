@@ -25,7 +25,7 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
-from dragoman.gateway.usage import UsageBook, UsageRow
+from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.registry import Registry
 from dragoman.serving import serving

@@ -20,7 +20,7 @@ from playwright.async_api import Page, expect
 from dragoman import connect
 from dragoman.errors import BillingError, OverloadedError, RateLimitError
 from dragoman.events import Usage
-from dragoman.gateway import accounts, usage
+from dragoman.gateway import request_account, usage_book
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.messages import Request
@@ -165,9 +165,9 @@ async def check_tables(page: Page, script: Sequence[Sent]) -> None:
 async def test_overview_shows_an_hour_of_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, script = Clock(time.time() // 3600 * 3600 - 3600), write_script()
     moved = SimpleNamespace(time=clock, perf_counter=clock)
-    for module in (accounts, overview):
+    for module in (request_account, overview):
         monkeypatch.setattr(module, "time", moved)
-    monkeypatch.setattr(usage, "time", SimpleNamespace(time=time.time, perf_counter=clock))
+    monkeypatch.setattr(usage_book, "time", SimpleNamespace(time=time.time, perf_counter=clock))
 
     def answer(request: Request) -> Answer:
         given = Sent(**json.loads(request.messages[0].text))

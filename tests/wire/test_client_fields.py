@@ -15,7 +15,7 @@ from dragoman.wire import SERVER_CODECS, Asked, ReplyEncoder
 from dragoman.wire.caching import drop_marks
 from dragoman.wire.gemini.server_request import unwrap_count
 from dragoman.wire.losses import Losses
-from dragoman.wire.ollama.listings import show_model
+from dragoman.wire.ollama.model_pages import show_model
 from dragoman.wire.responses.echo import write_echo
 from dragoman.wire.responses.server_request import as_items
 from tests.gateway.translations import CONVERSATIONS, ROWS, limited

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ..capabilities import Capabilities
-from ..display import Displayed, Sheet, Table
+from ..display import Display, Displayed, Table
 
 Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
 
@@ -94,14 +94,14 @@ class Report(Struct, Displayed, frozen=True):
         record = {"wire": self.wire, "model": self.model, "at": self.at, "by": self.by}
         return _indent({**record, "capabilities": known, "probes": dict(self.probes)})
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         outcomes = [(each.name, WORDS[each.status], _found(each)) for each in self.outcomes]
         probed = [(name, _fact_word(value)) for name, value in _facts(self).items()]
         tables = [
             Table(("check", "outcome", "what was found"), outcomes),
             Table(("capability", "probed"), probed),
         ]
-        return Sheet(
+        return Display(
             f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables
         )
 

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..display import Displayed, Passage, Sheet, Table
+from ..display import Display, Displayed, Passage, Table
 from ..messages import Assistant, AssistantBlock, Citation, Image, Inline, LossWarning, ToolCall
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
@@ -295,7 +295,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
         """The sources that the provider cites for the message's texts."""
         return self.message.citations
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         counts = {
             "tokens in": self.usage.input_tokens,
             "tokens out": self.usage.output_tokens,
@@ -311,7 +311,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
         ]
         warnings = [(warning.path, warning.detail) for warning in self.warnings]
         sources = [(each.media_type or "image/png", each.source) for each in self.images]
-        return Sheet(
+        return Display(
             f"{self.provider or '?'}:{self.model or '?'}",
             facts,
             [passage for passage in passages if passage.text],

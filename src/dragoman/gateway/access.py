@@ -32,7 +32,7 @@ from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
 from .tracing import Tracing
-from .usage import UsageBook
+from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
 
 Scope = MutableMapping[str, Any]

@@ -50,7 +50,7 @@ from .store import DAY, ResponseStore
 from .stored_response_pages import kept_routes
 from .tracing import Tracing
 from .unknown_paths import explain, find_codec
-from .usage import UsageBook
+from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
 
 SETTINGS = "DRAGOMAN_SERVE"

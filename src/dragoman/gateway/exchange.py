@@ -19,12 +19,12 @@ from ..errors import OverloadedError, ProviderError, UnavailableError, without_f
 from ..middleware.redis_limiter import LimiterUnavailableError
 from ..wire import Asked, ReplyEncoder, ServerCodec
 from .access import Caller, Scope, Service, read_headers
-from .accounts import Account, ChatCall
 from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
 from .models import Models, Upstream
 from .reading import Incoming, parse_body, read_request
+from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace

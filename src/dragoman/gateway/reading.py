@@ -17,9 +17,9 @@ from ..wire.fields import read_body
 from ..wire.rules import NO_BETAS
 from ..wire.seal import holds_sealed
 from .access import Bounds, Caller, Scope, Service
-from .accounts import LARGE
 from .interruption import GoneError, Interruption, Receive
 from .policy import read
+from .request_account import LARGE
 
 T = TypeVar("T")
 _LENGTH = re.compile("[0-9]{1,19}")

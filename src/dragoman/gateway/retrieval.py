@@ -15,11 +15,11 @@ from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, Retrie
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from ..wire import HttpReply
 from .access import Bounds, Scope, Service
-from .accounts import Account, ModelCall
 from .exchange import handle, identify
 from .interruption import Receive
 from .models import Models
 from .reading import Incoming
+from .request_account import Account, ModelCall
 from .writing import ReplyWriter, Send
 
 MAX_TEXTS = 10_000

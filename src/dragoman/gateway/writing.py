@@ -17,9 +17,9 @@ from ..messages import LossWarning
 from ..provider import Reply
 from ..wire import HttpReply, ReplyEncoder, ServerCodec
 from .access import Service
-from .accounts import Account, ChatCall, find_switches
 from .policy import rename_settings
 from .reading import Incoming
+from .request_account import Account, ChatCall, find_switches
 from .stop_sequences import StopCutter
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

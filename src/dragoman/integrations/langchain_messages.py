@@ -19,7 +19,7 @@ from langchain_core.messages.tool import tool_call
 from .. import messages as m
 from ..errors import InvalidRequestError
 from ..events import Response, Usage
-from .kept import KEPT, restore
+from .exact_message import KEPT, restore
 
 
 def read_messages(messages: Sequence[lc.BaseMessage]) -> list[m.Message]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..display import Displayed, Passage, Sheet
+from ..display import Display, Displayed, Passage
 from ..errors import advise_import
 from ..events import Parsed, Response, TextDelta, ThinkingDelta, ToolUseStart
 from ..provider import EventStream
@@ -77,10 +77,10 @@ class _GrowingReply(Displayed):
     def __repr__(self) -> str:
         return "".join(self._text) or "…"
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         passages = [
             Passage("thinking", "".join(self._thinking), folded=True),
             Passage("", "".join(self._text)),
         ]
         facts = ["receiving", *[f"calls {name}" for name in self._calls]]
-        return Sheet("…", facts, [passage for passage in passages if passage.text])
+        return Display("…", facts, [passage for passage in passages if passage.text])

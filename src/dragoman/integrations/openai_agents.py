@@ -24,7 +24,7 @@ from ..errors import InvalidRequestError, ProviderError
 from ..provider import Provider
 from ..sync import SyncProvider
 from ..wire.schema import schema_name
-from .kept import KEPT
+from .exact_message import KEPT
 from .loops import Opened, open_named
 from .losses import DragomanLossWarning
 from .served import ServedCall

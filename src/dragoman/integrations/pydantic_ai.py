@@ -31,7 +31,7 @@ from ..errors import ProviderError
 from ..messages import Tool
 from ..provider import EventStream, Provider
 from .bridge import SETTINGS
-from .kept import KEPT
+from .exact_message import KEPT
 from .loops import open_named
 from .losses import DragomanLossWarning, warn_of_losses
 from .pydantic_ai_messages import read_choice, read_messages

@@ -16,7 +16,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from .. import messages as m
-from .kept import KEPT, restore
+from .exact_message import KEPT, restore
 
 
 def read_messages(

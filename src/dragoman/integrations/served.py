@@ -26,7 +26,7 @@ from ..provider import Provider
 from ..sse import SseDecoder
 from ..wire import SERVER_CODECS
 from ..wire.seal import holds_sealed
-from .kept import show
+from .exact_message import show
 from .losses import warn_of_losses
 
 

@@ -77,7 +77,7 @@ class CassetteMiss(LookupError):  # noqa: N818 - a miss is not a failure
 # --- the cassette file -------------------------------------------------------------------------
 
 
-class Take(Struct, frozen=True):
+class RecordedCall(Struct, frozen=True):
     """One recorded call: its key, its masked request, and its lines in the cassette."""
 
     key: str
@@ -109,13 +109,13 @@ class Take(Struct, frozen=True):
                 ) from None
 
 
-def read_cassette(path: Path) -> list[Take]:
+def read_cassette(path: Path) -> list[RecordedCall]:
     """Return the calls recorded on a cassette; an empty list if the file does not exist."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    takes: list[Take] = []
+    calls: list[RecordedCall] = []
     group: list[bytes] = []
     for number, line in enumerate(lines, 1):
         record = _read_line(path, number, line)
@@ -130,11 +130,11 @@ def read_cassette(path: Path) -> list[Take]:
             group.append(line)
             if "end" in record:
                 head = msgspec.json.decode(group[0])
-                takes.append(Take(head["key"], head.get("request", {}), tuple(group)))
+                calls.append(RecordedCall(head["key"], head.get("request", {}), tuple(group)))
                 group = []
     if group:
         raise CassetteError(f"{path}:{len(lines)}: the last call does not end")
-    return takes
+    return calls
 
 
 def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -174,13 +174,13 @@ def _lock(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def add_take(path: Path, take: Take, *, replacing: bool) -> None:
+def add_call(path: Path, call: RecordedCall, *, replacing: bool) -> None:
     """Add a recorded call to a cassette; the file is replaced atomically by a new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
-        takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
+        calls = [each for each in read_cassette(path) if not (replacing and each.key == call.key)]
         lines = [msgspec.json.encode({"cassette": VERSION})]
-        for each in [*takes, take]:
+        for each in [*calls, call]:
             lines += each.lines
         fresh = path.with_name(f".{path.name}.{new_ulid()}")
         try:
@@ -253,8 +253,8 @@ class Record(Wrapper, Middleware):
 
     async def _play(self, request: Any) -> AsyncIterator[Event]:
         began, events = self._clock(), list[Event]()
-        take = self._shelf.find(request_key(request), canonical(request))
-        for at, item in take.play(
+        call = self._shelf.find(request_key(request), canonical(request))
+        for at, item in call.play(
             self.path, decode_event if self.operation == "chat" else read_answer
         ):
             if self._replay_timing and (wait := began + at - self._clock()) > 0:
@@ -304,7 +304,8 @@ class Record(Wrapper, Middleware):
             log.info("%s: a call that did not end is not recorded", self.path)
             raise
         note("end", None if failure is None else write_error(failure))
-        add_take(self.path, Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
+        call = RecordedCall(key, shown, tuple(lines))
+        add_call(self.path, call, replacing=key not in self._recorded)
         self._recorded.add(key)
         if held := served.held:
             served.held = []
@@ -318,26 +319,26 @@ class _Shelf:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._takes: list[Take] | None = None
+        self._calls: list[RecordedCall] | None = None
         self._played: Counter[str] = Counter()
 
-    def find(self, key: str, shown: Mapping[str, Any]) -> Take:
+    def find(self, key: str, shown: Mapping[str, Any]) -> RecordedCall:
         """Return the next recording for a key; raise ``CassetteMiss`` if there is none."""
-        if self._takes is None:
-            self._takes = read_cassette(self._path)
-        takes = [take for take in self._takes if take.key == key]
+        if self._calls is None:
+            self._calls = read_cassette(self._path)
+        calls = [call for call in self._calls if call.key == key]
         number = self._played[key]
-        if number < len(takes):
+        if number < len(calls):
             self._played[key] += 1
-            return takes[number]
-        if takes:
-            why = f"this call was recorded {len(takes)} times and is made once more"
+            return calls[number]
+        if calls:
+            why = f"this call was recorded {len(calls)} times and is made once more"
             raise CassetteMiss(self._path, key, why, "")
         again = 'record it with mode="record", or delete the file and use mode="once"'
-        if not self._takes:
+        if not self._calls:
             raise CassetteMiss(self._path, key, f"there is no call on this cassette; {again}", "")
         why = f"this call is not on the cassette; {again}. The nearest that is, and this one:"
-        raise CassetteMiss(self._path, key, why, nearest_diff(shown, self._takes))
+        raise CassetteMiss(self._path, key, why, nearest_diff(shown, self._calls))
 
 
 def readdress(event: Event, request_id: str) -> Event:
@@ -348,19 +349,19 @@ def readdress(event: Event, request_id: str) -> Event:
     return replace(event, request_id=request_id)
 
 
-def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
+def nearest_diff(request: Mapping[str, Any], calls: list[RecordedCall]) -> str:
     """Return a diff between a request and the most similar recorded request."""
     wanted = _show(hide(request))
     by_lines = difflib.SequenceMatcher(b=wanted, autojunk=False)
     by_letters = difflib.SequenceMatcher(b="".join(wanted), autojunk=False)
 
-    def likeness(take: Take) -> tuple[float, float]:
-        lines = _show(take.request)
+    def likeness(call: RecordedCall) -> tuple[float, float]:
+        lines = _show(call.request)
         by_lines.set_seq1(lines)
         by_letters.set_seq1("".join(lines))
         return by_lines.ratio(), by_letters.quick_ratio()
 
-    nearest = max(takes, key=likeness)
+    nearest = max(calls, key=likeness)
     return "\n".join(
         difflib.unified_diff(_show(nearest.request), wanted, "recorded", "asked", lineterm="", n=2)
     )

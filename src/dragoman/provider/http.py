@@ -24,8 +24,8 @@ from ..wire import Codec, Decoder, Encoded, HttpRequest, SwapPlan
 from ..wire.continuity import find_compaction
 from ..wire.counting import count_tokens
 from .contract import ReplyProvider
-from .fit import NO_LOSS, fit_request
 from .http_model import HttpModel
+from .model_limits import NO_LOSS, fit_request
 from .reply import AssembledReply, Reply
 
 log = logging.getLogger("dragoman")

@@ -24,7 +24,7 @@ from .auth import AuthSettings, read_auth
 from .keys import read_key
 from .limits import RateLimits, Retries, read_connection, read_rate_limit, read_timeouts
 from .pools import Connection
-from .vendors import Side, Vendor, load_vendor, vendor_names
+from .vendors import RetrievalForm, Vendor, load_vendor, vendor_names
 
 # The adapter contract allows arbitrary "options" for an adapter. The options below are sent as
 # HTTP headers.
@@ -62,8 +62,8 @@ class Adapter(Struct, frozen=True):
     connection: Connection = Connection()
     own_wire: str | None = None
     auth: AuthSettings | None = None
-    embed: Side = Side("")
-    rerank: Side = Side("")
+    embed: RetrievalForm = RetrievalForm("")
+    rerank: RetrievalForm = RetrievalForm("")
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
@@ -200,8 +200,8 @@ class Adapter(Struct, frozen=True):
     def retrieval_settings(self, operation: Operation) -> dict[str, Any]:
         """Return the adapter's arguments for ``connect_embedder`` or ``connect_reranker``."""
         vendor = self.vendor
-        own: Side = getattr(self, operation)
-        side: Side | None = getattr(vendor, operation, None)
+        own: RetrievalForm = getattr(self, operation)
+        side: RetrievalForm | None = getattr(vendor, operation, None)
         known = EMBED_CODECS if operation == "embed" else RERANK_CODECS
         wire = own.wire or (side.wire if side is not None else self.wire)
         if wire not in known:
@@ -295,7 +295,7 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
 
 def _read_side(
     section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None
-) -> Side:
+) -> RetrievalForm:
     """Read the ``embed`` or ``rerank`` section of an adapter.
 
     Report an address or quirk that the wire rejects.
@@ -303,7 +303,7 @@ def _read_side(
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
     wire, quirks = own.choice("wire", tuple(codecs)) or "", own.section("quirks").plain()
-    side = Side(wire, own.get("base_url", str), quirks)
+    side = RetrievalForm(wire, own.get("base_url", str), quirks)
     if side.wire:
         try:
             codecs[side.wire].connect("m", side.base_url or base_url or _NOWHERE, side.quirks)

@@ -64,7 +64,7 @@ class WireForm(_Part, frozen=True):
     only: str | None = None
 
 
-class Side(_Part, frozen=True):
+class RetrievalForm(_Part, frozen=True):
     """How a vendor embeds or ranks: wire, quirks, and the address if it differs from chat."""
 
     wire: str = "openai"
@@ -121,8 +121,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     base_url_env: str | None = None
     hint: str | None = None
     chats: bool = True
-    embed: Side | None = None
-    rerank: Side | None = None
+    embed: RetrievalForm | None = None
+    rerank: RetrievalForm | None = None
     auth: VendorAuth = VendorAuth()
     region: Region = Region()
     as_of: str | None = None

@@ -13,7 +13,6 @@ continues from the log and runs nothing twice.
 
 from __future__ import annotations
 
-from .answers import Question, RemoteApprover, answer_question, find_questions
 from .budget import Budget, Spending
 from .context import (
     ContextPolicy,
@@ -29,6 +28,7 @@ from .context import (
 from .hooks import HookError, hook
 from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
+from .remote_approval import Question, RemoteApprover, answer_question, find_questions
 from .session import Session
 from .state import IntentState, State, reduce_records
 from .telemetry import SessionTelemetry

@@ -27,8 +27,8 @@ from ..tools import (
     Toolbox,
     ToolFailure,
 )
-from .answers import is_machine
 from .journal import Journal
+from .remote_approval import is_machine
 from .state import IntentState
 
 

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from .. import errors
 from .. import log as logs
 from ..calls import redact
-from ..display import Displayed, Sheet
+from ..display import Display, Displayed
 from ..events import Event, Parsed, Response, Usage
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
 from ..middleware.attempts import Price
@@ -33,13 +33,13 @@ from ..wire import SwapPlan
 from .budget import Budget
 from .closing import close_open
 from .context import ContextPolicy
+from .display import describe_session
 from .execution import Pipeline
 from .fork import write_fork
 from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
 from .records import record_message
-from .sheet import describe_session
 from .state import State, reduce_records
 from .supervisor import Supervisor
 from .turn import RUNNABLE, Turn, TurnSettings
@@ -295,7 +295,7 @@ class Session(Displayed, Generic[Parsed]):
         where = ", log in memory" if isinstance(self.log, logs.MemoryLog) else ""
         return f"<Session {self.id} {_name(self.provider)}{where}>"
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         return describe_session(self.id, self.provider, self.state)
 
     # --- the agent loop -------------------------------------------------------------------------

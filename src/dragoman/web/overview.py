@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from ..gateway.access import Service
 from ..gateway.ledger import KeyBudget
-from ..gateway.usage import Sums
+from ..gateway.usage_book import Sums
 
 _HOUR = 3_600_000  # milliseconds
 # for each range, its length and the length of a bar, in milliseconds

@@ -18,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 from ..errors import InvalidRequestError, ProviderError, scrub
 from ..events import Event, MessageComplete, encode_event
 from ..gateway.access import Service
-from ..gateway.accounts import Account, ChatCall
 from ..gateway.exchange import handle, identify
 from ..gateway.models import Models, find_ends
 from ..gateway.policy import Translated
 from ..gateway.reading import Incoming, parse_body
+from ..gateway.request_account import Account, ChatCall
 from ..gateway.translation import check_translated, resolve_model
 from ..gateway.unknown_paths import find_codec
 from ..gateway.writing import ReplyWriter, write_events

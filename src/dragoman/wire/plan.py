@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..display import Displayed, Sheet, Table
+from ..display import Display, Displayed, Table
 from ..errors import ProviderError
 from ..messages import Message, Request
 from .codec import Codec, Note
@@ -52,7 +52,7 @@ class SwapPlan(Struct, Displayed, frozen=True):
             return None
         return self.estimated_tokens <= self.context_tokens
 
-    def _sheet(self) -> Sheet:
+    def _display(self) -> Display:
         fits = {
             True: "fits the context window",
             False: "does not fit the context window",
@@ -63,7 +63,7 @@ class SwapPlan(Struct, Displayed, frozen=True):
         rows = [
             (item.path, item.kind, item.outcome, item.reason or item.rule) for item in self.items
         ]
-        return Sheet(
+        return Display(
             f"Swap to {self.target}",
             facts,
             tables=[Table(("where", "what", "outcome", "reason"), rows)],

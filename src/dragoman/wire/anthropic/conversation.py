@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...validate.data_url import read_data_url
+from ..cache_marks import mark_of, take_mark
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import PairedWriter
 from ..json import dict_of, dig, ordered_json
-from ..marks import mark_of, take_mark
 from ..media import read_text, refuse_audio
 from .quirks import Quirks
 

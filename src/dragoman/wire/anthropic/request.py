@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ..cache_marks import mark_of, place_marks
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..marks import mark_of, place_marks
 from ..request import RequestWriter, join_texts
 from ..schema import schema_name
 from ..settings import write_settings

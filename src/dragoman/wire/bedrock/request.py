@@ -17,9 +17,9 @@ from ...validate.data_url import read_data_url
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
 from ..anthropic.schema import project_strict
+from ..cache_marks import mark_of, place_marks
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..marks import mark_of, place_marks
 from ..openai.request import AUDIO_FORMATS
 from ..request import RequestWriter
 from ..schema import schema_name

@@ -21,7 +21,7 @@ from ..server import (
     encode_json,
 )
 from ..server_errors import message_on
-from .listings import PAGES, show_model
+from .model_pages import PAGES, show_model
 from .reply import USAGE
 from .server_request import TABLE, read_request
 

@@ -12,9 +12,9 @@ from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import dig, json_text, sorted_json, string_of
+from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .errors import inband_error
-from .other_parts import OtherParts, read_reference
 from .quirks import Quirks
 from .usage import read_usage
 
@@ -94,7 +94,7 @@ class OpenAIDecoder(Decoder):
         # openai/choice-numbered-from-one, openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
-        self._other_parts: OtherParts | None = None
+        self._attachments: Attachments | None = None
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -301,10 +301,10 @@ class OpenAIDecoder(Decoder):
                 why = "thinking that is not text is only in raw"
                 self.lose("thinking_in_raw", "content", why)
 
-    def _others(self) -> OtherParts:
+    def _others(self) -> Attachments:
         """Return the collector of other parts, which is made on first use: most replies are text."""
-        self._other_parts = self._other_parts or OtherParts(self._request)
-        return self._other_parts
+        self._attachments = self._attachments or Attachments(self._request)
+        return self._attachments
 
     # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
@@ -405,8 +405,8 @@ class OpenAIDecoder(Decoder):
         if self._coerced:
             _emit_coerced("".join(self._coerced), self.out)
         self._attach_details()
-        if self._other_parts is not None:
-            self._other_parts.emit(self.out)
+        if self._attachments is not None:
+            self._attachments.emit(self.out)
         self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:

@@ -10,19 +10,19 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...reasoning import merge_fields
+from ..cache_marks import mark_end, mark_of, place_marks
 from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
-from ..marks import mark_end, mark_of, place_marks
 from ..request import RequestWriter
 from ..schema import closed_object
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
-from .other_parts import write_pictures
+from .attachments import write_pictures
 from .quirks import Quirks
 
 SETTINGS = {

@@ -11,7 +11,7 @@ from ...messages import AssistantBlock, Text, Thinking
 from ..rules import FieldTable
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, terms_of
-from .other_parts import write_other_parts
+from .attachments import write_attachments
 from .server_request import TABLE, read_request
 from .usage import USAGE
 
@@ -57,7 +57,7 @@ class _StreamEncoder(ReplyEncoder):
         return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        other = write_other_parts(complete.final_content)
+        other = write_attachments(complete.final_content)
         late = self._chunk(other) if other else b""
         return late + self._chunk({}, self.finish_word(complete)) + self._usage() + _DONE
 
@@ -110,7 +110,7 @@ class _BodyEncoder(BodyEncoder):
             message["reasoning_content"] = thoughts
         if calls:
             message["tool_calls"] = calls
-        return message | write_other_parts(blocks)
+        return message | write_attachments(blocks)
 
 
 def _reply_id(message_id: str) -> str:

@@ -29,7 +29,7 @@ from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
 from .ledger import CallLease
-from .usage import UsageRow
+from .usage_book import UsageRow
 
 access = logging.getLogger("dragoman.access")
 

@@ -16,7 +16,7 @@ from ..urls import media_url
 _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
-class OtherParts:
+class Attachments:
     """Collect citations, images, audio and executed tools; add them at the end of the message."""
 
     def __init__(self, request: m.Request) -> None:
@@ -123,7 +123,7 @@ def write_pictures(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
     ]
 
 
-def write_other_parts(blocks: Sequence[m.AssistantBlock]) -> dict[str, Any]:
+def write_attachments(blocks: Sequence[m.AssistantBlock]) -> dict[str, Any]:
     """Return the citations, images and audio of a reply as fields of the message to send."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [

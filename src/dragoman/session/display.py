@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..calls import redact
-from ..display import Sheet, Table, shorten
+from ..display import Display, Table, shorten
 from ..messages import Assistant, Message, System
 from ..provider import Provider
 from .state import State
 
 
-def describe_session(name: str, provider: Provider, state: State) -> Sheet:
+def describe_session(name: str, provider: Provider, state: State) -> Display:
     """Return the summary of a session for display; keys and passwords in messages are removed."""
     spent = state.spent
     facts = [name, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
@@ -19,7 +19,7 @@ def describe_session(name: str, provider: Provider, state: State) -> Sheet:
         for each in state.messages
     ]
     title = f"Session with {provider.name}:{provider.model}"
-    return Sheet(title, facts, tables=[Table(("role", "message"), rows)])
+    return Display(title, facts, tables=[Table(("role", "message"), rows)])
 
 
 def _summarise(message: Message) -> str:
