@@ -16,6 +16,7 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.policy import NEVER, rename_settings
 from dragoman.gateway.policy.hosted import Hosted, fit_hosted, read_hosted
+from dragoman.gateway.policy.translate import describe_wire
 from dragoman.messages import ServerTool
 from dragoman.sim import ScriptedProvider
 from dragoman.wire import SERVER_CODECS
@@ -205,11 +206,11 @@ async def test_hosted_tool_that_the_client_names_twice_is_sent_once() -> None:
 
 def test_hosted_tool_with_options_is_not_mapped_for_a_group_of_two_wires() -> None:
     asked, plain = Hosted("web_search", {"allowed_domains": ["a"]}), Hosted("web_search", {})
-    wires = {"anthropic", "responses"}
+    wires = [describe_wire(each).hosted for each in ("anthropic", "responses")]
     assert fit_hosted(asked, wires, beside_functions=False) is None
     assert fit_hosted(plain, wires, beside_functions=False) == (ServerTool("web_search"), ())
-    assert fit_hosted(asked, {""}, beside_functions=False) is None
-    assert read_hosted("gemini", "googleSearch", 5) is None
+    assert fit_hosted(asked, [describe_wire("").hosted], beside_functions=False) is None
+    assert read_hosted(describe_wire("gemini").hosted, "googleSearch", 5) is None
 
 
 async def test_on_loss_reject_turns_every_lost_field_into_an_error() -> None:

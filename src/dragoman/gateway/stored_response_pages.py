@@ -16,7 +16,7 @@ from .pages import Page, serve_page
 from .store import ResponseStore
 from .stored_responses import CONVERSATION, RESPONSE, NotKeptError, new_id
 
-_CODEC = SERVER_CODECS["responses"]
+_CODEC = next(codec for codec in SERVER_CODECS.values() if codec.keeps_responses)
 _MAX_BODY = 1024 * 1024
 
 

@@ -67,4 +67,4 @@ def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
     found = [front for front in codecs if any(mark in path for mark in front.path_marks)] or [
         front for front in codecs if any(mark in headers for mark in front.header_marks)
     ]
-    return found[0] if found else SERVER_CODECS["openai"]
+    return found[0] if found else next(iter(codecs))

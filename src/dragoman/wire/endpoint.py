@@ -26,6 +26,7 @@ from .errors import ErrorRow, Failure, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
+from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name
 from .strict import strict_form
 from .urls import join_url, root_of
@@ -116,6 +117,10 @@ class Endpoint(ABC, Generic[Q]):
     lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
+    # The fields that a limit to one tool call needs beside it, if the request chooses no tool.
+    beside_parallel: ClassVar[Mapping[str, Any]] = {}
+    needs_max_tokens: ClassVar[bool] = False  # whether the wire requires a limit of the reply
+    hosted: ClassVar[HostedTools] = NO_HOSTED
     # The capabilities without which a response schema is requested in the prompt.
     schemas_need: ClassVar[Sequence[str]] = ("supports_structured_output",)
     # The header of a request to which configured values are added instead of replacing it.

@@ -127,6 +127,23 @@ class FieldTable(Struct, frozen=True):
         }
 
 
+class HostedTools(Struct, frozen=True):
+    """The tools that providers of a wire run and that other wires may have too."""
+
+    names: Mapping[str, str] = {}
+    """The wire's names of these tools, without dates, mapped to the portable names."""
+    options: tuple[str, ...] = ()
+    """The portable options that the tools take."""
+    renamed: Mapping[str, str] = {}
+    """The wire's names of options, mapped to the portable names where they differ."""
+    depend_on_model: bool = False
+    """Whether only some models have them, so that they are not offered to other wires' clients."""
+    exclude_functions: bool = False
+    nest_domains: bool = False
+    """Whether the allowed domains are nested in ``filters``."""
+
+
+NO_HOSTED = HostedTools()
 NO_FIELDS: Mapping[str, Any] = {}
 NO_TABLE = FieldTable({}, (), {})
 

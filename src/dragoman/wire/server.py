@@ -177,6 +177,8 @@ class ServerCodec(ABC):
     """Whether clients may send their key in the query of the URL."""
     key_advice: ClassVar[str] = ""
     """What a client must do if its key is missing or unknown."""
+    mentions_json: ClassVar[bool] = False
+    """Whether a client that requests JSON without a schema must mention JSON in the prompt."""
     keeps_responses: ClassVar[bool] = False
     """Whether a request may refer to earlier responses that the server keeps."""
     key_header: ClassVar[str] = ""

@@ -1,61 +1,21 @@
 """Translate server tools from the client's wire to the wire of the model.
 
-Search, code execution and page fetching work alike on all wires that have them. File search in a
-vendor's store and computer control do not: their ids and actions are specific to the vendor, so
-those tools are rejected. On the openai wire, search is a property of the model, and a server
-without search ignores the field, so search is never translated to that wire.
+Search, code execution and page fetching work alike on all wires that have them; each wire
+describes them in ``Endpoint.hosted``. File search in a vendor's store and computer control do not:
+their ids and actions are specific to the vendor, so those tools are rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from ...messages import ServerTool
+from ...wire.rules import HostedTools
 
-_RUN = {
-    "web_search": frozenset({"anthropic", "gemini", "responses"}),
-    "code_execution": frozenset({"anthropic", "gemini", "responses"}),
-    "url_context": frozenset({"anthropic", "gemini"}),
-}
-# The vendors' names of each server tool. On the anthropic wire a tool type ends with a date, which
-# is removed before the lookup.
-_NAMES: dict[str, dict[str, str]] = {
-    "openai": {"web_search_options": "web_search"},
-    "responses": {
-        "web_search": "web_search",
-        "web_search_preview": "web_search",
-        "web_search_2025_08_26": "web_search",
-        "web_search_preview_2025_03_11": "web_search",
-        "code_interpreter": "code_execution",
-    },
-    "gemini": {
-        "googleSearch": "web_search",
-        "codeExecution": "code_execution",
-        "urlContext": "url_context",
-    },
-    "anthropic": {
-        "web_search": "web_search",
-        "code_execution": "code_execution",
-        "web_fetch": "url_context",
-    },
-}
-_DATED = frozenset({"anthropic"})
-_ALONE = frozenset({"gemini"})  # wires on which server tools exclude functions
-_FILTERED = frozenset({"responses"})  # wires that nest the allowed domains in ``filters``
-# The names of options that differ from the portable names.
-_OPTIONS = {"gemini": {"excludeDomains": "blocked_domains"}}
-# The wires that accept each option of a server tool. If the model's wire does not accept an
-# option, the option is dropped and reported.
-_PLACES = {
-    "allowed_domains": ("anthropic", "responses"),
-    "blocked_domains": ("anthropic",),
-    "user_location": ("anthropic", "responses"),
-    "max_uses": ("anthropic",),
-    "search_context_size": ("responses",),
-}
+_DATE = "_0123456789"  # the characters of a date after a tool's type: web_search_20250305
 # Options that must not be dropped: without them the tool could access what the client forbids, or
 # miss what the client provides.
 _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
@@ -68,11 +28,12 @@ class Hosted(Struct, frozen=True):
     options: dict[str, Any]
 
 
-def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
-    """Return the server tool that a client requests; ``None`` if other wires cannot offer it."""
-    dated = kind.rpartition("_")
-    known = dated[0] if wire in _DATED and dated[2].isdigit() else kind
-    name = _NAMES.get(wire, {}).get(known)
+def read_hosted(tools: HostedTools, kind: str, record: Any) -> Hosted | None:
+    """Return the server tool that a client requests; ``None`` if other wires cannot offer it.
+
+    ``tools`` are those of the client's wire.
+    """
+    name = tools.names.get(kind.rstrip(_DATE))
     if name is None or not isinstance(record, Mapping):
         return None
     options = {
@@ -82,7 +43,7 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
         options |= filters
     if options.get("container") == {"type": "auto"}:
         del options["container"]
-    for key, portable in _OPTIONS.get(wire, {}).items():
+    for key, portable in tools.renamed.items():
         if key in options:
             options[portable] = options.pop(key)
     place = options.get("user_location")
@@ -94,29 +55,30 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
 
 
 def fit_hosted(
-    hosted: Hosted, wires: Collection[str], *, beside_functions: bool
+    hosted: Hosted, wires: Sequence[HostedTools], *, beside_functions: bool
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
-    """Return the server tool for a model of the given wires, and the names of dropped options.
+    """Return the server tool for a model, and the names of dropped options.
 
-    Return ``None`` if one of the wires does not support the tool. Gemini before version 3 does not
-    accept server tools together with functions.
+    ``wires`` are the tools of each wire that the model may use. Return ``None`` if one of the
+    wires does not support the tool, or only without functions.
     """
-    if (
-        not wires
-        or not _RUN[hosted.name] >= set(wires)
-        or (beside_functions and not _ALONE.isdisjoint(wires))
-    ):
-        return None
+    for tools in wires:
+        if (
+            tools.depend_on_model
+            or hosted.name not in tools.names.values()
+            or (beside_functions and tools.exclude_functions)
+        ):
+            return None
     made: dict[str, Any] = {}
     lost = []
     for name, value in hosted.options.items():
-        if set(wires) <= set(_PLACES.get(name, ())):
+        if all(name in tools.options for tools in wires):
             made[name] = value
         elif name in _REQUIRED:
             return None
         else:
             lost.append(name)
-    if not _FILTERED.isdisjoint(wires) and "allowed_domains" in made:
+    if "allowed_domains" in made and any(tools.nest_domains for tools in wires):
         if len(wires) > 1:
             return None  # the model may use several wires, whose fields for this option differ
         made["filters"] = {"allowed_domains": made.pop("allowed_domains")}

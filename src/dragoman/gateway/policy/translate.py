@@ -13,7 +13,7 @@ from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
 from ...wire.codec import HINTS
-from ...wire.endpoint import Place
+from ...wire.endpoint import Endpoint
 from ...wire.losses import Leftover, merge, nest
 from ...wire.rules import FieldRule
 from .hosted import fit_hosted, read_hosted
@@ -23,13 +23,6 @@ DEFAULT_MAX_TOKENS = 4096
 
 # Fields that only the codec writes; for example, it requests usage in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
-_WITHOUT_STOP = frozenset({"responses"})
-_NEED_LIMIT = frozenset({"anthropic"})
-# The wires whose clients must mention JSON in the prompt themselves to get an answer in JSON.
-_MENTION_JSON = frozenset({"openai", "responses"})
-_HAVE_JSON_MODE = frozenset({"openai", "responses", "gemini", "ollama"})
-# Fields that must accompany a limit to one tool call, if the client chooses no tool.
-_BESIDE_PARALLEL = {"anthropic": {"tool_choice": {"type": "auto"}}}
 _JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
 
 
@@ -88,8 +81,7 @@ class _Translation:
         self.drops = drops
         self.asked = asked
         self.request = asked.request
-        self.client = front.wire
-        self.beta_header = front.beta_header
+        self.front = front
         self.wire = front.wire if is_native else ""
         self.target = target
         self.names = front.table.names
@@ -124,7 +116,7 @@ class _Translation:
 
     def pass_betas(self) -> None:
         """Send the client's betas to a model of its wire; report the betas that are not sent."""
-        betas, header = self.asked.betas, self.beta_header
+        betas, header = self.asked.betas, self.front.beta_header
         if betas.passed and self.wire in self.target.wires:
             self._over(self.wire, {"betas": betas.passed})
         if betas.passed and self.others:
@@ -151,10 +143,11 @@ class _Translation:
         """Offer a server tool to the model if the model's wire has it; return whether it does."""
         if left.tool is None:
             return False
-        hosted = read_hosted(self.client, left.tool.kind, left.tool.options)
+        own = describe_wire(self.front.wire).hosted
+        hosted = read_hosted(own, left.tool.kind, left.tool.options)
         if hosted is None:
             return False
-        wires = self.others or {self.wire}
+        wires = [describe_wire(wire).hosted for wire in self.others] or [own]
         fitted = fit_hosted(hosted, wires, beside_functions=bool(self.request.tools))
         if fitted is None:
             return False
@@ -195,9 +188,9 @@ class _Translation:
         if config is not NO_CONFIG:
             self._drop_lacking(config)
         if (
-            self.target.wires & _NEED_LIMIT
-            and config.max_tokens is None
+            config.max_tokens is None
             and not self.target.has_limit
+            and any(describe_wire(wire).needs_max_tokens for wire in self.target.wires)
         ):
             budget = config.reasoning if type(config.reasoning) is int else 0
             self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
@@ -208,21 +201,14 @@ class _Translation:
             self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def _drop_lacking(self, config: RuntimeConfig) -> None:
-        codecs = [CODECS[wire] for wire in self.others if wire in CODECS]
-        lacking = {name for codec in codecs for name in getattr(codec, "lacking", ())}
-        for name in sorted(lacking):
+        for name in sorted({name for wire in self.others for name in describe_wire(wire).lacking}):
             value = getattr(config, name)
             if value is not None:
                 self._set(**{name: None})
-                if value != 0 or name == "seed":
-                    self._warn(
-                        f"{name}_dropped",
-                        self.names.get(name, name),
-                        "the model's wire has no such setting",
-                    )
-        if config.stop_sequences and self.target.wires & _WITHOUT_STOP:
-            self.stops = tuple([stop for stop in config.stop_sequences if stop])
-            self._set(stop_sequences=None)
+                if name == "stop_sequences":
+                    self.stops = tuple([stop for stop in value if stop])
+                elif value != 0 or name == "seed":
+                    self._warn_lacking(name)
 
     def done(self) -> Translated:
         """Return the translated request, with its warnings."""
@@ -237,7 +223,10 @@ class _Translation:
     def _apply(self, rule: FieldRule, code: str, path: str) -> None:
         if rule.effect == "refused" and not (self.drops and rule.can_drop):
             is_blocked = not self.others and self.asked.betas.block(rule)
-            why = f"{self.beta_header} must name its beta, and this gateway allow it: {', '.join(rule.betas)}"
+            why = (
+                f"{self.front.beta_header} must name its beta, and this gateway allow it: "
+                f"{', '.join(rule.betas)}"
+            )
             raise UnsupportedFeatureError(
                 f"{path}: the model {self.target.name!r} cannot do this; "
                 f"{why if is_blocked else rule.what}"
@@ -246,27 +235,24 @@ class _Translation:
 
     def _express(self, concept: str, value: Any, wire: str) -> None:
         if concept == "parallel_tool_calls" and self.request.tool_choice is None:
-            self._over(wire, _BESIDE_PARALLEL.get(wire, {}))
+            self._over(wire, describe_wire(wire).beside_parallel)
         fields = _write_concept(concept, value, wire)
         if fields is not None:
             self._over(wire, fields)
         elif concept == "json_mode" or (concept == "parallel_tool_calls" and value is True):
             return
         else:
-            self._warn(
-                f"{concept}_dropped",
-                self.names.get(concept, concept),
-                "the model's wire has no such setting",
-            )
+            self._warn_lacking(concept)
 
     def _ask_for_json(self) -> None:
         """Add an instruction to answer in JSON to the prompt, unless it is unnecessary.
 
-        The openai and responses wires require that the client itself mentions JSON in the prompt.
-        For their clients nothing is added if every wire of the model has a JSON mode.
+        Some wires require that the client itself mentions JSON in the prompt. For their clients
+        nothing is added if every wire of the model has a JSON mode.
         """
-        is_told = self.wire in _MENTION_JSON and self.others <= _HAVE_JSON_MODE
-        if self.others and not is_told:
+        is_told = self.wire and self.front.mentions_json
+        have_mode = all("json_mode" in describe_wire(wire).concepts for wire in self.others)
+        if self.others and not (is_told and have_mode):
             self.request = replace(
                 self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages)
             )
@@ -280,11 +266,20 @@ class _Translation:
     def _warn(self, code: str, path: str, why: str) -> None:
         self.warnings.append(LossWarning(code, path, why))
 
+    def _warn_lacking(self, setting: str) -> None:
+        name = self.names.get(setting, setting)
+        self._warn(f"{setting}_dropped", name, "the model's wire has no such setting")
+
+
+def describe_wire(wire: str) -> type[Endpoint[Any]]:
+    """Return the codec that describes a wire; for an unknown wire, one that lacks everything."""
+    codec = CODECS.get(wire)
+    return codec if isinstance(codec, type) and issubclass(codec, Endpoint) else Endpoint
+
 
 def _write_concept(concept: str, value: Any, wire: str) -> dict[str, Any] | None:
     """Return the fields of a wire's body that express a setting; ``None`` if there are none."""
-    concepts: Mapping[str, Place] = getattr(CODECS.get(wire), "concepts", {})
-    place = concepts.get(concept)
+    place = describe_wire(wire).concepts.get(concept)
     if place is None:
         return None
     path, convert = (place, None) if isinstance(place, str) else place

@@ -28,6 +28,7 @@ from ..endpoint import (
 from ..errors import read_failure
 from ..json import entries_of
 from ..readiness import check_key, get_json, read_success, serves_one_model
+from ..rules import HostedTools
 from ..urls import join_url
 from .betas import COMPACT, HEADER, TOOL_BETAS
 from .errors import ROWS
@@ -49,6 +50,16 @@ class AnthropicCodec(Endpoint[Quirks]):
         "parallel_tool_calls": ("tool_choice.disable_parallel_tool_use", not_),
         "user": "metadata.user_id",
     }
+    beside_parallel: ClassVar[Mapping[str, Any]] = {"tool_choice": {"type": "auto"}}
+    needs_max_tokens = True
+    hosted = HostedTools(
+        {
+            "web_search": "web_search",
+            "code_execution": "code_execution",
+            "web_fetch": "url_context",
+        },
+        ("allowed_domains", "blocked_domains", "user_location", "max_uses"),
+    )
     joined_header = HEADER
     keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks

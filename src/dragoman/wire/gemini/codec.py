@@ -12,6 +12,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..readiness import check_key, get_json, read_success
+from ..rules import HostedTools
 from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
@@ -71,6 +72,15 @@ class GeminiCodec(Endpoint[Quirks]):
         "top_k": "generationConfig.topK",
         "json_mode": ("generationConfig.responseMimeType", lambda _: "application/json"),
     }
+    hosted = HostedTools(
+        {
+            "googleSearch": "web_search",
+            "codeExecution": "code_execution",
+            "urlContext": "url_context",
+        },
+        renamed={"excludeDomains": "blocked_domains"},
+        exclude_functions=True,  # before version 3
+    )
     quirks_type = Quirks
     decoder_type = GeminiDecoder
     write_request = GeminiWriter.write

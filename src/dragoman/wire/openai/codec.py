@@ -16,7 +16,7 @@ from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..readiness import check_key, get_json, refuse_failure, serves_one_model
-from ..rules import CONCEPTS
+from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
 from .errors import ROWS
 from .quirks import Quirks
@@ -37,6 +37,8 @@ class OpenAICodec(Endpoint[Quirks]):
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),
         "verbosity": "verbosity",
     }
+    # Search is a property of the model, and a server without search ignores the field.
+    hosted = HostedTools({"web_search_options": "web_search"}, depend_on_model=True)
     quirks_type = Quirks
     write_request = ChatWriter.write
     error_rows = ROWS

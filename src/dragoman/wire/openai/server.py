@@ -134,6 +134,7 @@ class OpenAIServer(ServerCodec):
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/chat/completions",)
     base_path = "/v1"
+    mentions_json = True
     read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder

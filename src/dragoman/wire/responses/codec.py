@@ -23,7 +23,7 @@ from ..endpoint import (
 )
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
-from ..rules import CONCEPTS
+from ..rules import CONCEPTS, HostedTools
 from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
@@ -73,10 +73,19 @@ class ResponsesCodec(Endpoint[Quirks]):
         "json_mode": ("text.format", lambda _: {"type": "json_object"}),
         "verbosity": "text.verbosity",
     }
+    hosted = HostedTools(
+        {
+            "web_search": "web_search",
+            "web_search_preview": "web_search",
+            "code_interpreter": "code_execution",
+        },
+        ("allowed_domains", "user_location", "search_context_size"),
+        nest_domains=True,
+    )
     keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
     quirks_type = Quirks
     write_request = ResponsesWriter.write
-    lacking = ("seed", "frequency_penalty", "presence_penalty")
+    lacking = ("seed", "frequency_penalty", "presence_penalty", "stop_sequences")
     error_rows = ROWS
     read_error = staticmethod(read_error_body)
     refusals = _REFUSALS

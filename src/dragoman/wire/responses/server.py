@@ -372,6 +372,7 @@ class ResponsesServer(ServerCodec):
     paths = ("/v1/responses",)
     other_paths = ("/v1/responses/input_tokens",)
     base_path = "/v1"
+    mentions_json = True
     read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
