@@ -68,18 +68,17 @@ async def test_lengths_of_lists_in_a_request_are_limited(name: str) -> None:
 @pytest.mark.parametrize("url", ["https://x/a.png", "file:///etc/passwd", "http://10.0.0.1/a.png"])
 async def test_media_urls_are_rejected_when_the_operator_forbids_them(url: str) -> None:
     closed = create_app({"fast": ScriptedProvider("Hello.")}, bounds=Bounds(media_urls=False))
-    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
-    inline = [
-        {
-            "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
-        }
-    ]
+    image, inline = (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": each}}]}]
+        for each in (url, "data:image/png;base64,AAAA")
+    )
+    audio = [{"role": "user", "parts": [{"fileData": {"mimeType": "audio/mp3", "fileUri": url}}]}]
     assert (await post(APP, "openai", bodies(messages=image)["openai"])).status == 200
     refused = await post(closed, "openai", bodies(messages=image)["openai"])
     assert refused.status == 400
     assert b"messages[0].content[0]: this gateway accepts media inline" in refused.body
     assert (await post(closed, "openai", bodies(messages=inline)["openai"])).status == 200
+    assert (await post(closed, "gemini", bodies(contents=audio)["gemini"])).status == 400
 
 
 async def test_large_request_does_not_block_the_event_loop() -> None:

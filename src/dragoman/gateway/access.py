@@ -20,7 +20,7 @@ from ..errors import (
     QuotaExceededError,
     UnsupportedContentError,
 )
-from ..messages import Document, Image, Request, Url
+from ..messages import Request, Url
 from ..provider import Model
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
@@ -100,7 +100,7 @@ class Bounds(Struct, frozen=True):
         for at, message in enumerate(request.messages):
             blocks = () if isinstance(message.content, str) else message.content
             for index, block in enumerate(blocks):
-                source = block.source if isinstance(block, Image | Document) else None
+                source = getattr(block, "source", None)
                 if isinstance(source, Url) and source.url[:5].lower() != "data:":
                     path = f"messages[{at}].content[{index}]"
                     raise UnsupportedContentError(

@@ -21,13 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import messages as m
-from .media import (
-    ENCRYPTED_PER_TOKEN,
-    estimate_audio,
-    estimate_document,
-    estimate_image,
-    read_inline,
-)
+from ..validate.data_url import read_inline
+from .media import ENCRYPTED_PER_TOKEN, estimate_audio, estimate_document, estimate_image
 from .text import count_tokens, read_table
 
 __all__ = [
@@ -244,7 +239,7 @@ _DOCUMENT_BAND = 1.0
 
 
 def _sort_document(document: m.Document, contents: _Contents) -> None:
-    data = read_inline(document)
+    _, data = read_inline(document) or ("", "")
     if document.media_type.startswith("text/") and data:
         try:
             contents.texts.append(base64.b64decode(data).decode("utf-8", "replace"))

@@ -9,8 +9,8 @@ import base64
 import math
 from collections.abc import Callable
 
-from ..messages import Audio, Document, Image, Inline, Url
-from ..validate.data_url import read_data_url
+from ..messages import Audio, Image, Inline
+from ..validate.data_url import read_inline
 
 ENCRYPTED_PER_TOKEN = 6  # base64 characters per token of encrypted thinking
 _LOW_DETAIL = 85  # tokens of an image with detail="low"
@@ -89,16 +89,8 @@ def estimate_image(image: Image, family: str) -> float:
     count = RULES.get(family, _ANY_PICTURE)
     if image.detail == "low" and count is _by_tiles:
         return _LOW_DETAIL
-    width, height = read_size(read_inline(image)) or _ASSUMED_SIZE
+    width, height = read_size((read_inline(image) or ("", ""))[1]) or _ASSUMED_SIZE
     return count(max(1, width), max(1, height))
-
-
-def read_inline(block: Image | Document) -> str:
-    """Return the base64 data of a block, or an empty string if the media is at a remote URL."""
-    if isinstance(block.source, Url):
-        found = read_data_url(block.source.url)
-        return "" if found is None else found[1]
-    return block.source.base64_data
 
 
 def read_size(data: str) -> tuple[int, int] | None:

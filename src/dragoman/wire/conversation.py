@@ -40,6 +40,7 @@ class ConversationWriter(ABC):
     # the types of parts that the wire rejects at the end of a message
     unfinished: ClassVar[tuple[str, ...]] = ()
     no_place: ClassVar[str] = "this wire has no place for it"
+    media_fields: ClassVar[tuple[str, ...]] = ("detail", "name")  # of media, that the wire has
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Any, notes: Notes) -> None:
         messages = project_names(request, quirks.name_rule, notes).messages
@@ -96,7 +97,13 @@ class ConversationWriter(ABC):
     def parts(self, blocks: str | Sequence[m.UserBlock], path: str) -> list[Any]:
         """Return the wire form of the blocks of a user message or of a tool result."""
         assert not isinstance(blocks, str)
-        return [self.part(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
+        places = [(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
+        for block, where in places:
+            for name in ("detail", "name"):
+                if name not in self.media_fields and getattr(block, name, None) is not None:
+                    why = "this wire has no place for it"
+                    self.notes.drop(f"{where}.{name}", f"{name}_dropped", why)
+        return [self.part(*place) for place in places]
 
     def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
         """Raise an error if a tool result cannot have this medium."""

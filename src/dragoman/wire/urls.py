@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
-from ..messages import Document, Image, Inline
+from ..messages import Audio, Document, Image, Inline
 
 
 def join_url(base_url: str, path: str, default: str = "") -> str:
@@ -41,7 +41,7 @@ def root_of(base_url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def media_url(block: Image | Document) -> str:
+def media_url(block: Image | Document | Audio) -> str:
     """Return the URL of a medium, which is a ``data:`` URL if the medium is inline."""
     if isinstance(block.source, Inline):
         return f"data:{block.media_type};base64,{block.source.base64_data}"

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...validate.data_url import read_data_url
+from ...validate.data_url import read_inline
 from ..cache_marks import mark_of, take_mark
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import PairedWriter
 from ..json import dict_of, dig, ordered_json
 from ..media import read_text, refuse_audio
+from ..urls import media_url
 from .quirks import Quirks
 
 # The fields of a block that Dragoman has attributes for.
@@ -32,6 +33,7 @@ class TurnWriter(PairedWriter):
 
     unfinished = ("thinking", "redacted_thinking")
     sends_compaction_first = True
+    media_fields = ("name",)
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
@@ -79,8 +81,6 @@ class TurnWriter(PairedWriter):
         if isinstance(block, m.Text):
             return {"type": "text", "text": block.text, **mark_of(block)}
         if isinstance(block, m.Image):
-            if block.detail is not None:
-                self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
             return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
         if isinstance(block, m.Audio):
             refuse_audio(block, path)
@@ -186,18 +186,15 @@ def foreign_fields(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_source(block: m.Image | m.Document, path: str) -> dict[str, Any]:
-    source = block.source
-    if isinstance(source, m.Inline):
-        return {"type": "base64", "media_type": block.media_type, "data": source.base64_data}
-    if not source.url.startswith("data:"):
-        return {"type": "url", "url": source.url}
-    # Media in a data: URL are sent inline, because the server fetches only http URLs.
-    found = read_data_url(source.url)
-    if found is None or found[0] is None:
+    found = read_inline(block)
+    if found is not None and found[0] is not None:
+        return {"type": "base64", "media_type": found[0], "data": found[1]}
+    url = media_url(block)
+    if url.startswith("data:"):  # the server fetches only http URLs
         raise UnsupportedContentError(
             f"{path}: this wire takes data: URLs in base64 with a media type only"
         )
-    return {"type": "base64", "media_type": found[0], "data": found[1]}
+    return {"type": "url", "url": url}
 
 
 def _write_document(block: m.Document, path: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...validate.data_url import read_data_url
+from ...validate.data_url import read_inline
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
 from ..anthropic.schema import project_strict
@@ -183,8 +183,6 @@ class _Writer(TurnWriter):
         if isinstance(block, m.Audio):
             return {"type": "medium", "converse": {"audio": _write_medium(block, AUDIO, path)}}
         if isinstance(block, m.Image):
-            if block.detail is not None:
-                self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
             made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
         else:
             name = self._document_name(block, path)
@@ -203,11 +201,7 @@ class _Writer(TurnWriter):
 def _write_medium(
     block: m.Image | m.Document | m.Audio, kinds: Mapping[str, str], path: str
 ) -> dict[str, Any]:
-    kind, data = block.media_type, None
-    if isinstance(block.source, m.Inline):
-        data = block.source.base64_data
-    elif (found := read_data_url(block.source.url)) is not None:
-        kind, data = found[0] or kind, found[1]
+    kind, data = read_inline(block) or (block.media_type, None)
     word = kinds.get(kind or "")
     if word is None:
         formats = ", ".join(dict.fromkeys(kinds.values()))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...reasoning import NOT_REASONING
+from ...validate.data_url import read_inline
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
@@ -190,14 +191,12 @@ the field ``tool_plan``.
 
 
 def _write_document(block: m.Document, count: int, path: str) -> dict[str, Any]:
-    if not isinstance(block.source, m.Inline) or not (block.media_type or "").startswith("text/"):
+    found = read_inline(block)
+    if found is None or not (found[0] or "").startswith("text/"):
+        kind = block.media_type or "one of an unknown type"
         raise UnsupportedContentError(
-            f"{path}: this wire takes documents of text inline, not {quote(_kind_of(block))}"
+            f"{path}: this wire takes documents of text inline, not {quote(kind)}"
         )
-    text = read_text(block.source.base64_data, path)
+    text = read_text(found[1], path)
     titled = {} if block.name is None else {"title": block.name}
     return {"id": f"doc_{count}", "data": {**titled, "text": text}}
-
-
-def _kind_of(block: m.Document) -> str:
-    return block.media_type or "one of an unknown type"

@@ -12,12 +12,13 @@ from typing import Any
 
 from ... import messages as m
 from ...errors import UnsupportedContentError
-from ...validate.data_url import read_data_url
+from ...validate.data_url import read_inline
 from ..codec import Notes
 from ..continuity import drop_state, is_ours, is_welcome
 from ..conversation import PairedWriter
 from ..ids import CallPosition, IdMap
 from ..json import ordered_json
+from ..urls import media_url
 from .quirks import Quirks
 from .reply import write_picture
 
@@ -31,6 +32,7 @@ class ContentWriter(PairedWriter):
 
     orphan_code = "result_dropped"
     no_place = "only the model that made it takes it back"
+    media_fields = ()
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
@@ -50,7 +52,7 @@ class ContentWriter(PairedWriter):
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):
             return {"text": block.text}
-        return _write_media(block, path, self.notes)
+        return _write_media(block, path)
 
     # --- messages of the model, and the results of its calls
 
@@ -88,7 +90,7 @@ class ContentWriter(PairedWriter):
         return ordered_json(write_picture(block))
 
     def audio(self, block: m.Audio, path: str) -> dict[str, Any]:
-        medium = _write_media(block, path, self.notes)
+        medium = _write_media(block, path)
         return {**medium, **self._signature(block.continuity, path)}
 
     def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
@@ -110,11 +112,8 @@ class ContentWriter(PairedWriter):
         response = {"error" if message.is_error else "result": message.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
         if not isinstance(message.content, str):
-            media = [
-                self.part(block, f"{path}.content[{index}]")
-                for index, block in enumerate(message.content)
-                if not isinstance(block, m.Text)
-            ]
+            parts = self.parts(message.content, path)
+            media = [part for part in parts if "text" not in part]
             if media:  # Gemini 3 accepts media in a function response; older models answer 400
                 inner["parts"] = media
         results[place] = {"functionResponse": inner}
@@ -162,20 +161,14 @@ _SUFFIXES = {
 }
 
 
-def _write_media(block: m.Image | m.Document | m.Audio, path: str, notes: Notes) -> dict[str, Any]:
-    if isinstance(block, m.Image):
-        if block.detail is not None:
-            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
-    elif isinstance(block, m.Document) and block.name is not None:
-        notes.drop(f"{path}.name", "name_dropped", "this wire has no place for it")
-    if isinstance(block.source, m.Inline):
-        return _inline(block.media_type, block.source.base64_data, path)
-    url = block.source.url
+def _write_media(block: m.Image | m.Document | m.Audio, path: str) -> dict[str, Any]:
+    if (found := read_inline(block, percent_encoded=True)) is not None:
+        if not found[0]:
+            raise UnsupportedContentError(f"{path}.media_type is required for inline content")
+        return {"inlineData": {"mimeType": found[0], "data": found[1]}}
+    url = media_url(block)
     if url[:5].lower() == "data:":
-        found = read_data_url(url, percent_encoded=True)
-        if found is None:
-            raise UnsupportedContentError(f"{path}.source.url is not a data: URL that can be read")
-        return _inline(found[0] or block.media_type, found[1], path)
+        raise UnsupportedContentError(f"{path}.source.url is not a data: URL that can be read")
     suffix = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
     media_type = block.media_type or _SUFFIXES.get(suffix)
     if not media_type:
@@ -183,9 +176,3 @@ def _write_media(block: m.Image | m.Document | m.Audio, path: str, notes: Notes)
             f"{path}.media_type is required on this wire: the URL does not show it"
         )
     return {"fileData": {"mimeType": media_type, "fileUri": url}}
-
-
-def _inline(media_type: str | None, data: str, path: str) -> dict[str, Any]:
-    if not media_type:
-        raise UnsupportedContentError(f"{path}.media_type is required for inline content")
-    return {"inlineData": {"mimeType": media_type, "data": data}}

@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import messages as m
 from ...errors import UnsupportedContentError
+from ...validate.data_url import read_inline
 from ..codec import Notes
 from ..conversation import FieldWriter
 from ..json import merge_extras, ordered_json
@@ -56,6 +57,8 @@ class OllamaWriter(RequestWriter):
 class _Writer(FieldWriter):
     """Write a conversation; a tool result is sent with the tool's name in place of the call id."""
 
+    media_fields = ()
+
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         self._names = {
@@ -83,11 +86,10 @@ class _Writer(FieldWriter):
     def part(self, block: m.UserBlock, path: str) -> str:
         if isinstance(block, m.Text):
             return block.text
-        if not isinstance(block, m.Image) or not isinstance(block.source, m.Inline):
+        found = read_inline(block) if isinstance(block, m.Image) else None
+        if found is None:
             raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")
-        if block.detail is not None:
-            self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
-        return block.source.base64_data
+        return found[1]
 
     def text(self, block: m.Text, path: str) -> tuple[str, str]:
         return "content", block.text

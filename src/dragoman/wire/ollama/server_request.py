@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import messages as m
 from ...errors import InvalidRequestError
+from ...media import read_source
 from ...validate import parse_tools
 from ..fields import open_body, read_body
 from ..losses import ClientRecord
@@ -179,15 +180,6 @@ def _read_content(fields: ClientRecord) -> str | tuple[m.UserBlock, ...]:
     )
 
 
-# Requests contain no media types, so the type of an image is recognised by its first bytes.
-_KINDS = (
-    (b"\x89PNG", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"RIFF", "image/webp"),
-)
-
-
 def _read_image(data: Any, path: str) -> m.Image:
     if not isinstance(data, str):
         raise InvalidRequestError(f"{path} must be base64 text")
@@ -195,7 +187,6 @@ def _read_image(data: Any, path: str) -> m.Image:
         head = base64.b64decode(data[:16], validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequestError(f"{path} is not base64") from None
-    return m.Image(
-        m.Inline(data),
-        next((kind for first, kind in _KINDS if head.startswith(first)), "image/png"),
-    )
+    # Requests contain no media types, so the type of an image is recognised by its first bytes.
+    kind = read_source(head)[1] or ""
+    return m.Image(m.Inline(data), kind if kind.startswith("image/") else "image/png")

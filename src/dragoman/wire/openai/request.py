@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...reasoning import merge_fields
+from ...validate.data_url import read_inline
 from ..cache_marks import mark_end, mark_of, place_marks
 from ..caching import read_cache, write_key
 from ..codec import Notes
@@ -247,7 +248,7 @@ class _Writer(FieldWriter):
             return {"type": "image_url", "image_url": image}
         if isinstance(block, m.Audio):
             return {"type": "input_audio", "input_audio": _write_audio(block, path)}
-        if not isinstance(block.source, m.Inline):
+        if read_inline(block) is None:
             raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
         file = {"filename": block.name or "document", "file_data": media_url(block)}
         return {"type": "file", "file": file}
@@ -347,14 +348,15 @@ AUDIO_FORMATS = {
 
 
 def _write_audio(block: m.Audio, path: str) -> dict[str, str]:
-    if not isinstance(block.source, m.Inline):
+    found = read_inline(block)
+    if found is None:
         raise UnsupportedContentError(f"{path}: this wire takes audio inline, not by URL")
-    form = AUDIO_FORMATS.get((block.media_type or "").lower())
+    form = AUDIO_FORMATS.get((found[0] or "").lower())
     if form is None:
         raise UnsupportedContentError(
-            f"{path}.media_type: this wire takes WAV and MP3, not {quote(block.media_type)}"
+            f"{path}.media_type: this wire takes WAV and MP3, not {quote(found[0])}"
         )
-    return {"data": block.source.base64_data, "format": form}
+    return {"data": found[1], "format": form}
 
 
 # --- tool calls through a JSON Schema ----------------------------------------------------------

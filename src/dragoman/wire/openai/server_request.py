@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError
 from ...validate import parse_messages, parse_tool_choice, parse_tools
-from ..fields import open_body, read_body, read_media_url, read_schema
+from ...validate.data_url import read_inline
+from ..fields import open_body, read_body, read_schema
 from ..losses import ClientRecord, Losses, OfferedTool
 from ..rules import (
     CACHE,
@@ -182,19 +183,14 @@ def inline_media(message: m.Message) -> m.Message:
     """
     if not isinstance(message, m.User) or isinstance(message.content, str):
         return message
-    return m.User(
-        [
-            _inline_image(block) if isinstance(block, m.Image) else block
-            for block in message.content
-        ]
-    )
+    return m.User([_inline(block) for block in message.content])
 
 
-def _inline_image(image: m.Image) -> m.Image:
-    if not isinstance(image.source, m.Url):
-        return image
-    source, media_type = read_media_url(image.source.url)
-    return image if media_type is None else replace(image, source=source, media_type=media_type)
+def _inline(block: m.UserBlock) -> m.UserBlock:
+    found = read_inline(block) if isinstance(block, m.Image) else None
+    if found is None or found[0] is None:
+        return block
+    return replace(block, source=m.Inline(found[1]), media_type=found[0])
 
 
 # --- reading tools and settings of clients -----------------------------------------------------
