@@ -317,7 +317,8 @@ def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
     events = decoder.feed(b"data: a\n\n") + decoder.end()
     d.check_events(events)
     assert type(decoder.error) is d.InvalidResponseError
-    assert isinstance(decoder.error.__cause__, KeyError)
+    assert isinstance(cause := decoder.error.__cause__, KeyError)
+    assert cause.__traceback__ is None, "its frames would keep the reply and the decoder in memory"
     assert d.fold(events).text == "a"
 
 

@@ -443,7 +443,7 @@ class Decoder(ABC):
         if not isinstance(error, ProviderError):
             cause, reason = error, f"the reply cannot be read: {_reason(error)}"
             error = InvalidResponseError(_describe_page(self._kept) or reason)
-            error.__cause__ = without_frames(cause)
+            error.__cause__ = without_frames(cause)  # they refer to the reply and to this decoder
         if error.body_text is None and self._kept:
             error.keep_body(b"".join(self._kept[: MAX_KEPT // _PAGE])[:MAX_KEPT])
         self.out.fail(error)
