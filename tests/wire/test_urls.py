@@ -3,8 +3,9 @@
 import pytest
 
 from dragoman.capabilities import Capabilities
+from dragoman.transport.connect import is_loopback
 from dragoman.wire import CODECS
-from dragoman.wire.urls import is_loopback, join_url, root_of
+from dragoman.wire.urls import join_url, root_of
 from tests.rows import read_table
 
 from .cases import plain_request

@@ -27,7 +27,7 @@ from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
-from ..wire.urls import is_loopback
+from ..transport.connect import is_loopback
 from .errors import reject, report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
 

@@ -22,8 +22,8 @@ from ..errors import (
 )
 from ..messages import Request, Url
 from ..provider import Model
+from ..transport.connect import is_loopback
 from ..wire import ServerCodec
-from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing, hash_key

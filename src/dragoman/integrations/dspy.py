@@ -11,8 +11,8 @@ itself caches replies and retries calls (``cache=False`` and ``num_retries=0`` t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self
@@ -30,7 +30,7 @@ from ..sync import SyncProvider, run
 from ..wire import SERVER_CODECS
 from .loops import Opened, open_named
 from .losses import DragomanLossWarning
-from .served import ServedCall
+from .served import ServedCall, StartedStream
 
 __all__ = ["DragomanLM", "DragomanLossWarning"]
 
@@ -69,7 +69,7 @@ def _leave(work: Coroutine[Any, Any, bytes]) -> Any:
     return work  # the caller awaits it
 
 
-class _Answer:
+class _Answer(StartedStream[bytes]):
     """The reply to one request, in the form that DSPy's transports return."""
 
     reason, http_version = "", "HTTP/1.1"
@@ -77,10 +77,9 @@ class _Answer:
     def __init__(
         self, opened: Opened[Provider, SyncProvider], finish: Callable[..., Any], request: Any
     ) -> None:
-        self.status = 0
+        super().__init__(self._write(opened, request))
+        self.status, self._finish = 0, finish  # the first bytes decide the status
         self.headers: list[tuple[str, str]] = []
-        self._finish, self._first = finish, b""
-        self._parts = self._write(opened, request)
 
     async def _write(
         self, opened: Opened[Provider, SyncProvider], request: Any
@@ -102,29 +101,16 @@ class _Answer:
             yield reply.body
 
     async def __aenter__(self) -> Self:
-        self._first = await anext(self._parts)  # the first bytes decide the status
-        return self
+        return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
-        await self._parts.aclose()
-
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, b""
-        return first or await anext(self._parts)
-
-    def __aiter__(self) -> Self:
-        return self
+        await self.aclose()
 
     def __enter__(self) -> Self:
-        return run(self.__aenter__())
+        return run(self.start())
 
     def __exit__(self, *_: object) -> None:
-        run(self.__aexit__())
-
-    def __iter__(self) -> Iterator[bytes]:
-        with suppress(StopAsyncIteration):
-            while True:
-                yield run(self.__anext__())
+        run(self.aclose())
 
     def read(self) -> Any:
         return self._finish(self._read())

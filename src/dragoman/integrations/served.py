@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,47 @@ from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
 from ..sse import SseDecoder
+from ..sync import run
 from ..wire import SERVER_CODECS
 from ..wire.seal import holds_sealed
 from .exact_message import show
 from .losses import warn_of_losses
+
+PartT = TypeVar("PartT")
+
+
+class StartedStream(Generic[PartT]):
+    """The parts of a reply, for ``for`` and for ``async for``.
+
+    ``start`` waits for the first part, so that a refused call fails where it is made.
+    """
+
+    def __init__(self, parts: AsyncGenerator[PartT]) -> None:
+        self._first: list[PartT] = []
+        self._parts = parts
+
+    async def start(self) -> Self:
+        self._first.append(await anext(self._parts))
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PartT:
+        return self._first.pop() if self._first else await anext(self._parts)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PartT:
+        try:
+            return run(self.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    async def aclose(self) -> None:
+        """Close the connection, even if the reply has not ended."""
+        await self._parts.aclose()
 
 
 class ServedCall:

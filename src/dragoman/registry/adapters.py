@@ -17,9 +17,9 @@ from ..plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..retrieval.values import Operation
 from ..transport import Timeouts
+from ..transport.connect import is_loopback
 from ..validate.fields import suggest
 from ..wire import CODECS
-from ..wire.urls import is_loopback
 from .auth import AuthSettings, read_auth
 from .keys import read_key
 from .limits import RateLimits, Retries, read_connection, read_rate_limit, read_timeouts

@@ -25,8 +25,9 @@ from msgspec.structs import replace
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
+from ..transport.connect import is_loopback
 from .mcp_context import CONTEXT_TOOLS, list_context_tools, to_result
-from .mcp_http import MAX_ITEMS, MAX_REPLY, is_loopback, open_http
+from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
 from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
 from .mcp_questions import Questions
 from .mcp_stdio import ProgramStream, answer_requests, open_program

@@ -7,7 +7,6 @@ decompresses it and builds about fifty bytes of objects from each byte of it.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Mapping
 from http.client import responses
 from typing import Annotated, Any, TypeAlias
@@ -158,15 +157,6 @@ async def _bound(
         pass  # the MCP library reports a body that is not JSON
     if kept:
         yield bytes(kept)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine."""
-    # ``wire`` has a function of the same name, which is not used because tools do not import
-    # wires.
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host.lower() == "localhost"
 
 
 def _find_origin(url: str) -> tuple[str, str, int | None]:

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import re
 import webbrowser
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import parse_qs, urljoin, urlsplit
 
@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from ..config import ConfigError
 from ..registry.keys import open_keyring, read_key, remove_key, store_key
-from .mcp_http import is_loopback
+from ..transport.connect import is_loopback
 
 log = logging.getLogger("dragoman")
 
@@ -289,7 +289,7 @@ class Guard:
                     check_place(str(outgoing.url), self._server)
                     outgoing.headers["Accept-Encoding"] = "identity"
                     outgoing.extensions = {"timeout": _TIMEOUT, "oauth": True}
-                self._hide(outgoing.headers.get_list("authorization"))
+                self._hide(outgoing.headers)
                 response, sent = (yield outgoing), outgoing
                 outgoing = await flow.asend(response)
             if sent is request:
@@ -304,8 +304,6 @@ class Guard:
         request.headers.pop("authorization", None)
         yield request
 
-    def _hide(self, values: Iterable[str]) -> None:
-        for value in values:
-            secret = value.partition(" ")[2] or value
-            if secret not in self._secrets:
-                self._secrets.append(secret)
+    def _hide(self, headers: Any) -> None:
+        sent = [each.partition(" ")[2] or each for each in headers.get_list("authorization")]
+        self._secrets += [each for each in sent if each not in self._secrets]

@@ -25,7 +25,6 @@ from msgspec import Struct
 
 from ..config import ConfigError
 from ..errors import InvalidResponseError, NetworkError, advise_import, without_frames
-from ..wire.urls import is_loopback
 from .connection import ClientConnection, FramingError
 from .contract import Secret
 
@@ -100,6 +99,16 @@ class Proxy:
         if parts.username or parts.password:
             pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
             self.authorization = Secret("Basic " + base64.b64encode(pair.encode()).decode())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is ``localhost`` or a loopback address; ``127.example.org`` is not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def find_proxy(target: Address) -> Proxy | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
@@ -46,13 +45,3 @@ def media_url(block: Image | Document | Audio) -> str:
     if isinstance(block.source, Inline):
         return f"data:{block.media_type};base64,{block.source.base64_data}"
     return block.source.url
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is ``localhost`` or a loopback address; ``127.example.org`` is not."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -21,13 +21,13 @@ from types import ModuleType
 from typing import Any
 
 from ...events import Usage as Counts
-from ...registry import load_vendor, read_sources
+from ...registry import Registry, load_vendor, read_sources
 from ...registry.vendors import FACTS
 from ...sync import run
 from ...tokens import estimate_input_tokens, estimate_text
 from ...validate import parse_messages, parse_tools
 from . import exceptions, records
-from .calls import CustomStreamWrapper, complete, embed, load_registry, locate
+from .calls import CustomStreamWrapper, complete, embed, locate
 from .records import EmbeddingResponse, ModelResponse, stream_chunk_builder
 
 __all__ = [
@@ -101,12 +101,12 @@ def _find(model: str, provider: str | None = None) -> tuple[str, Any]:
     named = locate(model, provider)
     vendor, name = named.route.vendor, named.model
     if not named.provider:
-        return "", load_registry().find(name)
+        return "", Registry.load().find(name)
     if not vendor or not load_vendor(vendor).lists(name):
         raise exceptions.KINDS["NotFoundError"](
             f"nothing is known of {model!r}", named.provider, name
         )
-    return named.provider, load_registry().find(f"{vendor}:{name}")
+    return named.provider, Registry.load().find(f"{vendor}:{name}")
 
 
 def get_model_info(model: str, custom_llm_provider: str | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ...errors import InvalidModelError, UnsupportedFeatureError
 from ...integrations.loops import Opened
 from ...integrations.losses import warn_of_losses
-from ...integrations.served import ServedCall
+from ...integrations.served import ServedCall, StartedStream
 from ...messages import LossWarning
 from ...prices import PricedAs, cost
 from ...provider import Provider
@@ -28,7 +28,7 @@ from ...registry.auth import AuthSettings
 from ...retrieval import Embedder
 from ...retrieval.wire.server import EmbedServer
 from ...sim import ScriptedProvider
-from ...sync import SyncProvider, run
+from ...sync import SyncProvider
 from ...validate.structured import response_schema_of
 from .exceptions import KINDS, OpenAIError, converted_errors
 from .names import Named, Route, find_name, read_table
@@ -56,16 +56,10 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _keep_registry(source: Path | bytes) -> Opened[Any, Any]:
     """Return the registry of models.yaml, or of an adapter in JSON, for each event loop."""
     if isinstance(source, Path):
-        return Opened(lambda: load_registry(source), SyncProvider)
+        return Opened(Registry.load, SyncProvider)
     settings = msgspec.json.decode(source)
     settings["auth"] = msgspec.convert(settings.get("auth"), AuthSettings | None)
     return Opened(lambda: Registry([Adapter(**settings)]), SyncProvider)
-
-
-def load_registry(path: Path | None = None) -> Registry:
-    """Return the registry of models.yaml."""
-    path = path or config_path()
-    return Registry.load(path if path.exists() else None)
 
 
 def locate(model: Any, provider: str | None = None) -> Named:
@@ -74,7 +68,7 @@ def locate(model: Any, provider: str | None = None) -> Named:
     if found is not None:
         return found
     try:
-        return Named("", Route(), load_registry().find(str(model)).id)
+        return Named("", Route(), Registry.load().find(str(model)).id)
     except InvalidModelError as error:
         known = ", ".join(sorted(read_table().routes))
         problem = f"no provider is known for {model!r}; write provider/model, with one of {known}"
@@ -147,32 +141,8 @@ def _make_call(
     return call
 
 
-class CustomStreamWrapper:
+class CustomStreamWrapper(StartedStream[ModelResponseStream]):
     """The chunks of a reply: use ``for``, or ``async for`` if it comes from ``acompletion``."""
-
-    def __init__(
-        self, first: ModelResponseStream, more: AsyncGenerator[ModelResponseStream]
-    ) -> None:
-        self._first, self._more = [first], more
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ModelResponseStream:
-        return self._first.pop() if self._first else await anext(self._more)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ModelResponseStream:
-        try:
-            return run(self.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    async def aclose(self) -> None:
-        """Close the connection before the stream has ended."""
-        await self._more.aclose()
 
 
 async def _read_chunks(call: ServedCall, named: Named) -> AsyncGenerator[ModelResponseStream]:
@@ -199,9 +169,7 @@ async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any
         call = _make_call(provider, messages, body, drops=bool(options["drop_params"]))
         if not body.get("stream"):
             return _note(ModelResponse(await call.read()), call, named)
-    chunks = _read_chunks(call, named)
-    # wait for the first chunk, so that a refused call fails where it is made
-    return CustomStreamWrapper(await anext(chunks), chunks)
+    return await CustomStreamWrapper(_read_chunks(call, named)).start()
 
 
 async def complete(model: str, messages: Any, given: Mapping[str, Any]) -> Any:
