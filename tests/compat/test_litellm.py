@@ -19,16 +19,9 @@ from unittest import mock
 import pydantic
 import pytest
 
+from dragoman import errors
 from dragoman.compat import litellm
 from dragoman.compat.litellm.exceptions import converted_errors
-from dragoman.errors import (
-    ContextOverflowError,
-    InvalidRequestError,
-    NetworkError,
-    OverloadedError,
-    StructuredOutputError,
-    TimedOutError,
-)
 from dragoman.integrations import DragomanLossWarning
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from tests.server import Connection
@@ -218,13 +211,13 @@ def test_errors_are_litellm_exceptions(word: str, stream: bool, server: SimServe
 @pytest.mark.parametrize(
     ("ours", "name", "other"),
     [
-        (TimedOutError("slow"), "Timeout", "APITimeoutError"),
-        (OverloadedError("busy"), "ServiceUnavailableError", "APIStatusError"),
-        (NetworkError("gone"), "APIConnectionError", "APIConnectionError"),
-        (ContextOverflowError("long"), "ContextWindowExceededError", "BadRequestError"),
-        (InvalidRequestError("rude", provider_code="content_policy_violation"),
+        (errors.TimedOutError("slow"), "Timeout", "APITimeoutError"),
+        (errors.OverloadedError("busy"), "ServiceUnavailableError", "APIStatusError"),
+        (errors.NetworkError("gone"), "APIConnectionError", "APIConnectionError"),
+        (errors.ContextOverflowError("long"), "ContextWindowExceededError", "BadRequestError"),
+        (errors.InvalidRequestError("rude", provider_code="content_policy_violation"),
          "ContentPolicyViolationError", "BadRequestError"),
-        (StructuredOutputError("wrong"), "JSONSchemaValidationError",
+        (errors.StructuredOutputError("wrong"), "JSONSchemaValidationError",
          "APIResponseValidationError"),
         (ValueError("odd"), "BadRequestError", None),
     ],
@@ -305,15 +298,16 @@ def test_wrong_names_and_settings_get_a_clear_error(server: SimServer) -> None:
         _ = litellm.Router
 
 
-def test_keys_of_the_environment_are_not_sent_to_an_address_in_a_call() -> None:
-    seen: list[str | None] = []
+def test_key_and_fields_of_a_vendor_are_not_sent_to_another_address() -> None:
+    seen: list[Any] = []
 
     async def answer(connection: Connection) -> None:
-        seen.append(connection.seen.headers.get("authorization"))
+        fields = json.loads(connection.seen.body)
+        seen.append((connection.seen.headers.get("authorization"), fields.get("max_tokens")))
         connection.reply(401, b"{}")
 
     with Background(answer) as other, mock.patch.dict(os.environ, {"OPENAI_API_KEY": "secret"}):
-        for more in ({}, {"api_key": "own"}):
+        for model, key in (("openai/m", None), ("openai/m", "own"), ("deepinfra/m", "own")):
             with pytest.raises(litellm.AuthenticationError):
-                ask(api_base=f"{other.url}/v1", **more)
-    assert seen == [None, "Bearer own"]
+                ask(model=model, api_base=f"{other.url}/v1", api_key=key, max_tokens=9)
+    assert seen == [(None, None), ("Bearer own", None), ("Bearer own", 9)]

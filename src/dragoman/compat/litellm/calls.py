@@ -94,7 +94,8 @@ async def _open(named: Named, options: Mapping[str, Any], operation: str = "open
     if adapter and provider:
         if elsewhere and not base_url and "api_key" not in settings:
             adapter["api_key_env"] = route.key_variable
-        adapter |= {"name": provider, "type": route.vendor or "openai", "max_retries": 0}
+        kind = route.vendor or "openai-compatible"
+        adapter |= {"name": provider, "type": kind, "max_retries": 0}
         kept, name = _keep_registry(msgspec.json.encode(adapter)), f"{provider}:{name}"
     elif provider and not route.vendor:
         raise KINDS["BadRequestError"](f"{provider} needs api_base", provider, name)

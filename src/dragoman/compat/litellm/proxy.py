@@ -96,7 +96,7 @@ class Conversion:
     def _read_adapter(self, params: Section, named: Named) -> dict[str, Any]:
         names = ("api_base", *named.route.settings)
         adapter = named.route.find_adapter({name: self._text(params, name) for name in names})
-        adapter["type"] = named.route.vendor or "openai"
+        adapter["type"] = named.route.vendor or "openai-compatible"
         key = params.data.get("api_key")
         if isinstance(key, str) and key.startswith(_REFERENCE):
             adapter["api_key_env"] = key.removeprefix(_REFERENCE)
