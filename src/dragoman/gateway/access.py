@@ -40,7 +40,7 @@ Scope = MutableMapping[str, Any]
 # Headers for authentication and framing. A request that repeats one of them is rejected, since a
 # proxy in front may use the other value (request smuggling).
 _SINGLE = frozenset(
-    "authorization x-api-key x-goog-api-key content-length content-type host".split()
+    ["authorization", "x-api-key", "x-goog-api-key", "content-length", "content-type", "host"]
 )
 # seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
 _SPARE = 60.0
