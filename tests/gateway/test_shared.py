@@ -185,6 +185,7 @@ def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for answers as long as a busy machine needs, and repeat failed attempts soon."""
+    monkeypatch.setattr("dragoman.database._SETTINGS", f"set lock_timeout = '{PATIENCE:g}s'")
     monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", PATIENCE)
     monkeypatch.setattr(ledger_module, "_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(redis_module, "SECONDS", PATIENCE)
