@@ -186,7 +186,8 @@ def kill_at(steps: int) -> None:
             super().__init__(*arguments, **options)
             self.set_progress_handler(step, 1)
 
-    database.BUSY_SECONDS = 60.0  # a busy machine may stop the other process for a while
+    # A busy machine may stop the other process for a while.
+    database.BUSY_SECONDS, database._SETTINGS = 60.0, "set lock_timeout = '60s'"  # noqa: SLF001
     psycopg.Connection.execute = count_statement  # type: ignore[method-assign]
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)  # type: ignore[assignment]
 
