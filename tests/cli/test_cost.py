@@ -72,15 +72,11 @@ def test_cached_tokens_are_billed_once_on_every_wire() -> None:
         for usage in (ours, theirs, {"usage": theirs})
     ]
     assert set(totals) == {"0.0006225"}
-    other = {
-        "prompt_tokens": 1000,
-        "prompt_tokens_details": {"cached_tokens": 900},
-        "completion_tokens": 0,
-    }
-    assert (
-        bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]["cached_input"]
-        == "0.0001125"
-    )
+    chat = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 900}}
+    responses = {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 900}}
+    for other in ({**chat, "completion_tokens": 0}, {**responses, "output_tokens": 0}):
+        parts = bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]
+        assert parts["cached_input"] == "0.0001125"
 
 
 def test_cost_command_prices_a_reply_that_this_library_saved_as_json() -> None:

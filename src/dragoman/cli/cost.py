@@ -25,6 +25,7 @@ from ..prices.results import EXACT
 from ..registry import Registry
 from ..wire.anthropic.reply import USAGE as MESSAGES_USAGE
 from ..wire.openai.usage import read_usage as chat_usage
+from ..wire.responses.reply import USAGE as RESPONSES_USAGE
 from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
 from .errors import reject, report_errors
@@ -190,6 +191,8 @@ def _read_usage(usage: dict[str, Any]) -> Usage:
         return chat_usage(counts) or Usage()
     if "cache_read_input_tokens" in counts:
         return MESSAGES_USAGE.read(counts)
+    if "input_tokens_details" in counts:
+        return RESPONSES_USAGE.read(counts)
     known = {name: counts[name] for name in Usage.__struct_fields__ if name in counts}
     return msgspec.convert(known, Usage)
 
