@@ -218,11 +218,8 @@ class Ledger:
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
             (account, month),
         )
-        return {
-            "": Decimal(0),
-            month: Decimal(0),
-            **{period: Decimal(usd) for period, usd in rows},
-        }
+        none = {"": Decimal(0), month: Decimal(0)}
+        return none | {period: Decimal(usd) for period, usd in rows}
 
     def _spend(self, account: str, month: str, money: Decimal) -> None:
         # the transaction has locked the account, so no other process changes the amount in between

@@ -96,9 +96,7 @@ class ResponseStore:
             self._drop_oldest(owner)
 
     def _drop_oldest(self, owner: str) -> None:
-        (count,) = self._base.run("select count(*) from dragoman_kept where owner = ?", (owner,))[
-            0
-        ]
+        [(count,)] = self._base.run("select count(*) from dragoman_kept where owner = ?", (owner,))
         if count > MAX_ROWS:
             self._base.run(
                 "delete from dragoman_kept where owner = ? and until <= (select until from "
@@ -120,7 +118,5 @@ class ResponseStore:
         return found
 
     def _delete(self, owner: str, kind: str, name: str) -> list[Any]:
-        statement = (
-            "delete from dragoman_kept where owner = ? and kind = ? and id = ? returning id"
-        )
-        return self._base.run(statement, (owner, kind, name))
+        sql = "delete from dragoman_kept where owner = ? and kind = ? and id = ? returning id"
+        return self._base.run(sql, (owner, kind, name))

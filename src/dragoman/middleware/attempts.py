@@ -138,9 +138,7 @@ class Attempt:
 
         ``facts`` are further fields; they take precedence over what the attempt has learned.
         """
-        known: dict[str, Any] = {
-            "latency_ms": self._since_start(self.ended),
-        }
+        known: dict[str, Any] = {"latency_ms": self._since_start(self.ended)}
         if isinstance(self._request, Request):
             known["first_event_ms"] = self._since_start(self.first)
         known |= {**self._describe(*self.find_served()), **self.bill(), **_read_reply(self.reply)}
@@ -153,13 +151,9 @@ class Attempt:
         The reply's headers are not read and the settings of the request not copied.
         """
         provider, model = self.find_served()
-        known: dict[str, Any] = {
-            "request_id": self._request.request_id,
-            "provider": provider,
-            "model": model,
-        }
-        known |= {"at": self.at, "latency_ms": self._since_start(self.ended), **self.bill()}
-        known |= self._judge()
+        known: dict[str, Any] = {"request_id": self._request.request_id, "provider": provider}
+        known |= {"model": model, "at": self.at, "latency_ms": self._since_start(self.ended)}
+        known |= {**self.bill(), **self._judge()}
         return make_end(known, self.answer, self.error, content=False)
 
     def fail(self, error: ProviderError, wait: float | None = None) -> CallFailed:
