@@ -1,8 +1,8 @@
 """Kill processes that write keys, usage, stored responses and cache entries, in the middle of a
 write.
 
-Two processes write to the store at once, and both are killed. They are forks of a process that has
-imported everything; this file is its program.
+Two processes write the same names to the store at once, and both are killed. They are forks of a
+process that has imported everything; this file is its program.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -36,64 +36,62 @@ ROUNDS = 200 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 6
 KINDS = (CONVERSATION, RESPONSE, ITEM)
 
 
-def names() -> Iterator[str]:
-    """Yield a new name for every write, of this process and of later ones."""
-    return map(f"{os.getpid()}-{{}}".format, count())
-
-
 def query(place: str, statement: str) -> list[Any]:
     connect: Any = psycopg.connect if is_postgres(place) else sqlite3.connect
     with closing(connect(place)) as base:
         return base.execute(statement).fetchall()
 
 
-def content(name: str) -> str:
-    """Return a text that takes several pages of the file."""
-    return name * 1000
+def content() -> str:
+    """Return a text that takes several pages of the file, of this process."""
+    return f"{os.getpid()} " * 1000
 
 
-async def write_keys(place: str) -> AsyncIterator[str]:
+def is_whole(text: str) -> bool:
+    return text == text[: len(text) // 1000] * 1000
+
+
+async def write_keys(place: str, names: Iterable[str]) -> AsyncIterator[str]:
     store = KeyStore(place)
-    for name in names():
-        store.create(name, models=(content(name),))
-        yield name
+    for name in names:
+        with suppress(ValueError):  # the other process was first
+            store.create(name, models=(content(),))
+            yield name
 
 
 def read_keys(place: str) -> set[str]:
     with closing(KeyStore(place)) as store:
         keys, records = store.read_keys(), store.audit(limit=1_000_000)
-    assert all(key.models == (content(key.id),) for key in keys)
+    assert all(is_whole(key.models[0]) for key in keys)
     # every change has its audit record
     assert sorted([record.subject for record in records]) == sorted([key.id for key in keys])
     return {key.id for key in keys}
 
 
-async def write_responses(place: str) -> AsyncIterator[str]:
+async def write_responses(place: str, names: Iterable[str]) -> AsyncIterator[str]:
     store = ResponseStore(place)
-    for name in names():
-        await store.put("ann", [(kind, name, {"text": content(name)}) for kind in KINDS])
+    for name in names:
+        await store.put("ann", [(kind, name, content()) for kind in KINDS])
         yield name
 
 
 def read_responses(place: str) -> set[str]:
-    store = ResponseStore(place)
-    found = {name for (name,) in query(place, "select id from dragoman_kept")}
-    for kind in KINDS:  # a response is stored with its items, or not at all
-        kept = asyncio.run(store.get("ann", kind, sorted(found)))
-        assert kept == {name: {"text": content(name)} for name in found}
-    store.close()
+    with closing(ResponseStore(place)) as store:
+        found = {name for (name,) in query(place, "select id from dragoman_kept")}
+        kept, *others = [asyncio.run(store.get("ann", kind, sorted(found))) for kind in KINDS]
+    # one process stores a response with its items, or not at all
+    assert others == [kept] * 2
+    assert all(map(is_whole, kept.values()))
     return found
 
 
-async def write_usage(place: str) -> AsyncIterator[str]:
-    """Use keys that allow one request each. The other process uses the same keys."""
+async def write_usage(place: str, names: Iterable[str]) -> AsyncIterator[str]:
+    """Use keys that allow one request each."""
     ledger = Ledger(place, clock=lambda: 600.0)
-    for number in count(max(0, len(read_usage(place)) - 2)):
-        try:
-            ledger.admit(Key(name := f"slot{number}", "h", requests_per_minute=1))
-        except RateLimitError:
-            continue  # the other process was first
-        yield name
+    for name in names:
+        with suppress(RateLimitError):  # the other process was first
+            ledger.admit(Key(name, "h", requests_per_minute=1))
+            yield name
 
 
 def read_usage(place: str) -> set[str]:
@@ -103,10 +101,10 @@ def read_usage(place: str) -> set[str]:
     return set(used)
 
 
-async def write_entries(place: str) -> AsyncIterator[str]:
+async def write_entries(place: str, names: Iterable[str]) -> AsyncIterator[str]:
     store = SqliteStore(place)
-    for name in names():
-        await store.put(name, content(name).encode())
+    for name in names:
+        await store.put(name, content().encode())
         yield name
 
 
@@ -114,7 +112,7 @@ def read_entries(place: str) -> set[str]:
     asyncio.run(SqliteStore(place).get("none"))  # open the file as a cache does
     found: dict[str, bytes] = dict(query(place, "select key, value from entries"))
     [(total,)] = query(place, "select bytes from total")
-    assert found == {name: content(name).encode() for name in found}
+    assert all(is_whole(value.decode()) for value in found.values())
     assert total == sum(map(len, found.values()))
     return set(found)
 
@@ -122,15 +120,17 @@ def read_entries(place: str) -> set[str]:
 class Kind(NamedTuple):
     """How to write to a store for ever, and how to read what it has, checked."""
 
-    write: Callable[[str], AsyncIterator[str]]
+    write: Callable[[str, Iterable[str]], AsyncIterator[str]]
     read: Callable[[str], set[str]]
+    is_once: bool = True  # whether only one process may write a name
+    scan: int = 0  # the steps of a process's first write for each name in the store
 
 
 STORES = {
     "keys": Kind(write_keys, read_keys),
     "usage": Kind(write_usage, read_usage),
-    "responses": Kind(write_responses, read_responses),
-    "cache": Kind(write_entries, read_entries),
+    "responses": Kind(write_responses, read_responses, is_once=False, scan=30),
+    "cache": Kind(write_entries, read_entries, is_once=False),
 }
 
 
@@ -145,7 +145,7 @@ def test_killed_writers_lose_no_acknowledged_write_and_leave_none_half_done(
     draw, place = random.Random(kind), str(tmp_path / "store.db")
     if base == "postgres":
         place = request.getfixturevalue("postgres_url")
-    acknowledged: list[str] = []
+    acknowledged, held = list[str](), set[str]()
     command = [sys.executable, "-m", __name__, kind, place]
     root = Path(__file__).parents[2]
     with subprocess.Popen(
@@ -154,14 +154,17 @@ def test_killed_writers_lose_no_acknowledged_write_and_leave_none_half_done(
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(ROUNDS):
-            process.stdin.write(f"{draw.randrange(1, 3000)}\n")
+            steps = draw.randrange(1, 3000 + STORES[kind].scan * len(held))
+            process.stdin.write(f"{steps} {len(held)}\n")
             process.stdin.flush()
             lines = takewhile(lambda line: line != "killed\n", process.stdout)
             acknowledged += map(str.strip, lines)
-            assert set(acknowledged) <= STORES[kind].read(place)
+            held = STORES[kind].read(place)
+            assert held.issuperset(acknowledged)
         process.stdin.close()
     assert process.returncode == 0
-    assert len(set(acknowledged)) == len(acknowledged) > ROUNDS  # nothing was written twice
+    assert len(written := set(acknowledged)) > ROUNDS
+    assert not STORES[kind].is_once or len(written) == len(acknowledged)
 
 
 def kill_at(steps: int) -> None:
@@ -192,17 +195,18 @@ def kill_at(steps: int) -> None:
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)  # type: ignore[assignment]
 
 
-async def write_for_ever(kind: str, place: str) -> None:
-    async for name in STORES[kind].write(place):
+async def write_for_ever(kind: str, place: str, start: int) -> None:
+    async for name in STORES[kind].write(place, map("slot{}".format, count(start))):
         os.write(1, f"{name}\n".encode())  # in one call, so that no line is cut
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        for steps in (int(line), int(line) * 2 // 3):
+        most, start = map(int, line.split())
+        for steps in (most, most * 2 // 3):
             if os.fork() == 0:
                 kill_at(steps)
-                asyncio.run(write_for_ever(*sys.argv[1:]))
+                asyncio.run(write_for_ever(*sys.argv[1:], start))
         for _ in range(2):
             assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
         os.write(1, b"killed\n")

@@ -25,10 +25,8 @@ from dragoman.log.record import draft_record
 from ..waiting import PATIENCE
 from .children import killing, on_small_disk, start
 
-# The number of writers to kill.
-KILLS = int(
-    os.environ.get("DRAGOMAN_LOG_KILLS", "100" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "10")
-)
+# The number of writers to kill, of a file and of a database.
+KILLS = (400, 400) if os.environ.get("DRAGOMAN_EXHAUSTIVE") else (10, 2)
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:
@@ -61,12 +59,12 @@ def kill_again_and_again(where: str, kills: int) -> None:
 
 @pytest.mark.exhaustive
 def test_killing_the_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
-    kill_again_and_again(str(tmp_path / "log.db"), KILLS)
+    kill_again_and_again(str(tmp_path / "log.db"), KILLS[0])
 
 
 @pytest.mark.exhaustive
 def test_killing_a_postgres_writer_loses_no_acknowledged_record(address: str) -> None:
-    kill_again_and_again(address, max(2, KILLS // 10))
+    kill_again_and_again(address, KILLS[1])
 
 
 def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> None:
