@@ -25,6 +25,7 @@ import asyncio, os
 import dragoman as d
 from dragoman.conformance import suite
 from dragoman.gateway.app import create_app
+from dragoman.gateway.openapi import document
 from dragoman.sim import serve
 from dragoman.serving import serving
 from tests.test_registry import test_every_vendor_file_is_valid
@@ -34,6 +35,7 @@ assert "text" in [str(case) for case in cases]
 for case in cases:
     case.run()
 test_every_vendor_file_is_valid("example")
+assert "/terse" in document()["paths"]
 
 async def main():
     with serve("Hi there") as sim:

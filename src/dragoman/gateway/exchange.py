@@ -23,7 +23,7 @@ from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
 from .models import Models, Upstream
-from .reading import Incoming, parse_body, read_request
+from .reading import Incoming, decode_request, parse_body
 from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
@@ -135,7 +135,7 @@ class ChatHandler:
                 return
             memory = Memory(service.store, caller.owner, response_id)
             fields = await memory.recall(fields)
-        read = await incoming.work(read_request, body, fields, path, front, service, caller)
+        read = await incoming.work(decode_request, body, fields, path, front, service, caller)
         del body, fields  # free the memory of the body, since the reply may take minutes
         incoming.release_body()
         asked = account.note_request(read.asked)

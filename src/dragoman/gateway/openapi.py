@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from ..wire import SERVER_CODECS
+
 _STATUSES = {
     "400": "The request is wrong; the body names the field.",
     "401": "No key, or one that is not known.",
@@ -189,7 +191,14 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
 def document() -> dict[str, Any]:
     """Return the OpenAPI document of a gateway."""
     paths: dict[str, Any] = {}
-    for path, summary, schema, stream in _POSTS:
+    listed = {path for path, *_ in _POSTS}
+    others = [
+        (path, f"The wire {codec.wire}.", _FREE, codec.stream_type.content_type)
+        for codec in SERVER_CODECS.values()
+        for path in codec.paths
+        if path not in listed and "{" not in path
+    ]
+    for path, summary, schema, stream in [*_POSTS, *others]:
         content: dict[str, Any] = {"application/json": {"schema": _FREE}}
         if stream is not None:
             content[stream] = {"schema": _TEXT}

@@ -18,7 +18,7 @@ from ..wire.rules import NO_BETAS
 from ..wire.seal import holds_sealed
 from .access import Bounds, Caller, Scope, Service
 from .interruption import GoneError, Interruption, Receive
-from .policy import read
+from .policy import decode_portable
 from .request_account import LARGE
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def parse_body(body: bytes, bounds: Bounds) -> dict[str, Any]:
     return read_body(body)
 
 
-def read_request(
+def decode_request(
     body: bytes,
     fields: Mapping[str, Any],
     path: str,
@@ -145,7 +145,7 @@ def read_request(
     caller: Caller,
 ) -> ReadRequest:
     """Decode the fields of a body, to which earlier items may have been added."""
-    asked = read(front, dict(front.unwrap(fields, path)), path)
+    asked = decode_portable(front, dict(front.unwrap(fields, path)), path)
     if (betas := front.read_betas(caller.headers, service.betas)) is not NO_BETAS:
         asked = replace(asked, betas=betas)
     service.bounds.check_request(asked.request)

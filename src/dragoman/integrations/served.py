@@ -19,7 +19,7 @@ from ..errors import InvalidRequestError, ProviderError
 from ..events import MessageComplete
 from ..gateway.access import Caller
 from ..gateway.models import describe_upstream
-from ..gateway.policy import read
+from ..gateway.policy import decode_portable
 from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
@@ -92,7 +92,7 @@ class ServedCall:
             is_native = not holds_sealed(msgspec.json.encode(body))
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
-        asked = read(front, body, "")
+        asked = decode_portable(front, body, "")
         messages, config = _restore(asked.request.messages, kept), asked.request.config
         is_native = is_native and messages == asked.request.messages
         if budget is not None:

@@ -30,7 +30,7 @@ Proxies that accepted these fields in a body leaked their keys.
 """
 
 
-def read(front: ServerCodec, body: dict[str, Any], path: str) -> Asked:
+def decode_portable(front: ServerCodec, body: dict[str, Any], path: str) -> Asked:
     """Decode a request body, with its conversation in a form that every wire accepts."""
     if not body.keys().isdisjoint(NEVER):
         name = next(name for name in NEVER if name in body)
@@ -56,5 +56,6 @@ def rename_settings(front: ServerCodec, message: str) -> str:
 
 
 __all__ = [
-    "NEVER", "Target", "Translated", "read", "refuse_losses", "rename_settings", "translate",
+    "NEVER", "Target", "Translated", "decode_portable", "refuse_losses", "rename_settings",
+    "translate",
 ]  # fmt: skip
