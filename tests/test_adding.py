@@ -22,6 +22,7 @@ _NAMED = re.compile(r"(?:#|//) (src/[\w./-]+)(?:, after: (.+))?\n")
 
 CHECK = """
 import asyncio, os
+import pytest
 import dragoman as d
 from dragoman.conformance import suite
 from dragoman.gateway.app import create_app
@@ -47,24 +48,17 @@ async def main():
         async with sim.connect("terse") as direct:
             assert (await direct.complete([d.User("Hello")])).text == "Hi there"
             with_tool = [d.Tool("f", "F.", {"type": "object"})]
-            try:
+            with pytest.raises(d.UnsupportedFeatureError):
                 await direct.complete([d.User("Hello")], tools=with_tool)
-            except d.UnsupportedFeatureError:
-                pass
-            else:
-                raise AssertionError("tools are accepted")
         async with serving(create_app({"fast": upstream})) as url:
             client = d.connect("fast", wire="terse", base_url=url)
             assert (await client.complete([d.User("Hello")])).text == "Hi there"
             asked = d.Request([d.User("Hello")], stream=True)
             texts = [e.text async for e in client.events(asked) if e.type == "text.delta"]
             assert "".join(texts) == "Hi there", texts
-            try:
+            with pytest.raises(d.InvalidRequestError) as caught:
                 await d.connect("other", wire="terse", base_url=url).complete([d.User("Hello")])
-            except d.InvalidRequestError as error:
-                assert "no model of this name" in (error.provider_message or "")
-            else:
-                raise AssertionError("an unknown model is served")
+            assert "no model of this name" in (caught.value.provider_message or "")
 asyncio.run(main())
 print(d.__file__)
 """

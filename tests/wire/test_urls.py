@@ -51,20 +51,7 @@ def test_invalid_base_urls_are_rejected(base: str, message: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-ROOTS = [
-    ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
-    ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
-    ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"),
-    ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080"),
-    ("http://x.example/openai/v1", "http://x.example"),
-    ("http://x.example/models/v1beta", "http://x.example/models"),
-    ("http://x.example/proxy", "http://x.example/proxy"),
-    ("http://x.example/v1/more", "http://x.example/v1/more"),
-    ("http://x.example/v1?key=1#f", "http://x.example"),
-]
-
-
-@pytest.mark.parametrize(("base", "root"), ROOTS)
+@pytest.mark.parametrize(("base", "root"), read_table("roots_of_urls"))
 def test_root_of_a_base_url_is_found(base: str, root: str) -> None:
     assert root_of(base) == root
 
