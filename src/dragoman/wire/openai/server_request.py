@@ -183,7 +183,7 @@ def inline_media(message: m.Message) -> m.Message:
     """
     if not isinstance(message, m.User) or isinstance(message.content, str):
         return message
-    return m.User([_inline(block) for block in message.content])
+    return replace(message, content=tuple([_inline(block) for block in message.content]))
 
 
 def _inline(block: m.UserBlock) -> m.UserBlock:
