@@ -148,7 +148,8 @@ async def test_documented_examples_run_or_differ_for_a_listed_reason(tmp_path: P
     examples = {name: IMPORTED.sub(change, text) for name, text in list_examples(package).items()}
     (tmp_path / "examples.json").write_text(json.dumps(examples))
     with SimServer(ScriptedProvider("Hi there.")) as server:
-        place = {"OPENAI_API_BASE": f"{server.url}/v1", "ANTHROPIC_API_BASE": server.url}
+        place = {f"{name}_API_BASE": f"{server.url}/v1" for name in ("OPENAI", "PUBLICAI")}
+        place |= {"ANTHROPIC_API_BASE": server.url, "PUBLICAI_API_KEY": "k"}
         command = [sys.executable, "-W", "ignore", str(EXAMPLES), "examples.json"]
         status, printed = await run_program(command, tmp_path, place)
     assert status == 0, printed[-3000:]
