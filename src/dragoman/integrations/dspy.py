@@ -11,7 +11,7 @@ itself caches replies and retries calls (``cache=False`` and ``num_retries=0`` t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
         # DSPy calls one method of a transport; its adapters insist on a key
         first, second = [
             {"api_key": "none", "transport": SimpleNamespace(stream=partial(_Answer, opened, it))}
-            for it in (run, _leave)
+            for it in (run, lambda work: work)  # the caller of the second awaits it
         ]
         engines = {"engine": OpenAIChatLM(**first), "async_engine": AsyncOpenAIChatLM(**second)}
         super().__init__(name, **engines, **settings)
@@ -63,10 +63,6 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
     # A model without tools rejects the request; where a wire has no schemas, the prompt has one.
     supports_function_calling = supports_response_schema = True
     supported_params = frozenset({"response_format", "tools", "tool_choice", "reasoning_effort"})
-
-
-def _leave(work: Coroutine[Any, Any, bytes]) -> Any:
-    return work  # the caller awaits it
 
 
 class _Answer(StartedStream[bytes]):

@@ -14,7 +14,6 @@ from .names import Named, find_name, read_table
 _REFERENCE = "os.environ/"
 _LIMITS = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _AVAILABILITY = {"allowed_fails": "failures", "cooldown_time": "quiet_seconds"}
-_SHARED = ("fallbacks", "default_fallbacks", "num_retries")
 
 
 class Conversion:
@@ -27,6 +26,7 @@ class Conversion:
         root = read_yaml(path)
         sections = ("router_settings", "litellm_settings", "general_settings")
         self._router, self._library, general = [root.section(name) for name in sections]
+        self._retries = [(each, "num_retries") for each in (self._router, self._library)]
         self.remarks: list[ConfigError] = []
         self._adapters: dict[str, dict[str, Any]] = {}
         self._entries: dict[str, dict[str, Any]] = {}
@@ -43,19 +43,16 @@ class Conversion:
         key = self._text(general, "master_key")
         rights = {"on_loss": "drop"} if self._library.data.get("drop_params") is True else {}
         self.keys = {"keys": {"master": {"hash": hash_key(key), **rights}}} if key else {}
-        known = ("routing_strategy", "model_group_alias", "timeout", *_AVAILABILITY)
-        self._report(self._router, *known, *_SHARED)
-        self._report(general, "master_key")
-        self._report(self._library, "request_timeout", "drop_params", *_SHARED)
-        self._report(root, "model_list", *sections)
+        for name in (*sections, ""):
+            self._report(name, root.section(name) if name else root)
 
     def _remark(self, section: Section, name: str, why: str = "") -> None:
         advice = read_table().advice.get(name, "has no equal")
         self.remarks.append(section.fail(why or advice, name))
 
-    def _report(self, section: Section, *known: str) -> None:
+    def _report(self, kind: str, section: Section) -> None:
         for name in section.data:
-            if name not in known:
+            if name not in read_table().settings[kind]:
                 self._remark(section, name)
 
     def _text(self, section: Section, name: str) -> str | None:
@@ -75,9 +72,9 @@ class Conversion:
         if named is None:
             self._remark(params, "model", f"no vendor is known for {model!r}; add an adapter")
             return
-        self._report(params, *read_table().deployment)
-        self._report(entry, "model_name", "litellm_params", "model_info", *_LIMITS)
-        self._report(info, "base_model", "id", "mode")
+        self._report("litellm_params", params)
+        self._report("model_list", entry)
+        self._report("model_info", info)
         target = f"{self._name_adapter(self._read_adapter(params, named), named)}:{named.model}"
         if "*" in model:
             self._remark(params, "model", f"a wildcard has no equal; clients call {target}")
@@ -109,10 +106,6 @@ class Conversion:
         adapter["timeout_seconds"] = _number((params, "timeout"), *patience)
         adapter["max_retries"] = _number((params, "max_retries"), *self._retries)
         return {name: value for name, value in adapter.items() if value is not None}
-
-    @property
-    def _retries(self) -> list[tuple[Section, str]]:
-        return [(section, "num_retries") for section in (self._router, self._library)]
 
     def _name_adapter(self, adapter: dict[str, Any], named: Named) -> str:
         """Return the name of the adapter with these settings; add it if it is new."""
