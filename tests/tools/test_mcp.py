@@ -178,7 +178,8 @@ async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureF
             await until(lambda: process.poll() is not None or _answers(port), "the server")
             assert process.poll() is None
             with caplog.at_level(logging.DEBUG):
-                server = McpServer(f"{url}?key=k-secret", start_timeout=PATIENCE, headers=bearer)
+                given = {"X-Part": TOKEN[:10], **bearer}
+                server = McpServer(f"{url}?key=k-secret", start_timeout=PATIENCE, headers=given)
                 async with server:
                     assert server.label == url
                     box = Toolbox(server.tools)

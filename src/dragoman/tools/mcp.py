@@ -416,7 +416,7 @@ def _check_oauth(headers: Mapping[str, str], target: str | Sequence[str]) -> Non
 def _hide(value: Any, secrets: Sequence[str]) -> Any:
     """Return a value without the secrets: some servers repeat the headers they were sent."""
     if isinstance(value, str):
-        for secret in secrets:
+        for secret in sorted(secrets, key=len, reverse=True):  # one may begin with another
             # A very short secret would also match ordinary words.
             value = value.replace(secret, "[hidden]") if len(secret) >= _SHORTEST_SECRET else value
         return value
