@@ -83,7 +83,7 @@ sbom: .venv/dev ## write the software bill of materials to build/sbom.cdx.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/installer.lock
 	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock || \
 	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean:

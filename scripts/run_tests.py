@@ -46,7 +46,7 @@ PARTS = {
     # These import the clients of the vendors and frameworks, which takes seconds.
     "gateway": [
         *("batches", "clients", "conformance", "gateway", "integrations", "real", "replay"),
-        *("retrieval", "sim", "test_docs.py"),
+        *("retrieval", "sim", "test_call_records.py", "test_comparison.py", "test_docs.py"),
     ],
 }
 
