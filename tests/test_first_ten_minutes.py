@@ -135,12 +135,7 @@ def test_commands_of_the_first_steps_page_run(install: Install, server: str) -> 
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
     printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))
-    for wanted in (
-        "The Rhine rises in the Alps.",
-        "name='weather'",
-        "unknown:",
-        "stop",
-    ):
+    for wanted in ("The Rhine rises in the Alps.", "name='weather'", "unknown:", "stop"):
         assert wanted in printed
 
 

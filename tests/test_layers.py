@@ -339,13 +339,15 @@ CHECKS: list[Check] = [
 ]  # fmt: skip
 
 
-PRESENT = [Module(source) for source in read_package()]
+@cache
+def present() -> list[Module]:
+    return [Module(source) for source in read_package()]
 
 
 @cache
 def check_present(check: Check) -> list[str]:
     """Run a check on the package itself, and cache the result."""
-    return check(PRESENT)
+    return check(present())
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -354,9 +356,9 @@ def test_package_keeps_to_its_layers(check: Check) -> None:
 
 
 def test_every_allowed_exception_to_the_layers_is_used() -> None:
-    used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
+    used = {(module.path.as_posix(), name) for module in present() for _, name in module.vendors}
     assert set(ALLOWED) <= used
-    names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.names[0]}
+    names = {(module.path.as_posix(), name) for module in present() for _, name in module.names[0]}
     assert set(PRIVATE_ALLOWED) <= names
 
 
@@ -375,8 +377,8 @@ def test_fields_of_vendors_do_not_appear_in_session_or_cli_code() -> None:
             # Ignore the event field ``tool_use_id``, which has the same name as a vendor's field.
             code = source.text.replace("end.tool_use_id", "")
             assert not _PRIVATE_FIELDS.search(code), source.path
-    known = {module.name for module in PRESENT}
-    users = [module for module in PRESENT if module.layer in ("permission", "tools", "session")]
+    known = {module.name for module in present()}
+    users = [module for module in present() if module.layer in ("permission", "tools", "session")]
     imported = {target for module in users for _, _, target in module.imports(known)}
     # Only the package ``wire`` itself is imported, for the swap plan, and none of its wires.
     assert {target for target in imported if target[:1] == ("wire",)} <= {("wire",)}
@@ -433,7 +435,9 @@ def test_layer_checks_find_violations(check: Check, name: str, code: str, compla
     original = PACKAGE / name
     text = (original.read_text() if original.exists() else "") + f"\n\n{code}\n"
     looks_at_one_file = check in (event_makers, private_accesses)
-    others = [module for module in PRESENT if module.path != Path(name) and not looks_at_one_file]
+    others = [
+        module for module in present() if module.path != Path(name) and not looks_at_one_file
+    ]
     before, after = check_present(check), check([*others, Module(Source(Path(name), text))])
     assert [found for found in after if found not in before and complaint in found]
 

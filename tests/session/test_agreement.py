@@ -22,8 +22,8 @@ from dragoman.tools import tool
 from ..listed import Listed, broken, speak
 from .playing import call, propose
 
-RUNS = 60  # of each part
-PARTS = 50 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1
+RUNS = 20  # of each part
+PARTS = 150 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1
 POLICY = d.Policy(
     [
         d.Rule("deny", tool="erase", reason="never"),

@@ -128,7 +128,7 @@ def shared(browser: Browser) -> Iterator[Page]:
 @pytest.fixture
 def watched(shared: Page) -> Iterator[Watched]:
     shared.set_viewport_size({"width": 1280, "height": 900})
-    shared.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    shared.emulate_media(color_scheme="light", reduced_motion="reduce")
     watched = Watched(shared)
     yield watched
     watched.leave()

@@ -275,15 +275,8 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
         "own": Listed(reply("The Vistula, in Poland.", usage=USED), name="own", repeat=True),
     }
     with SqliteLog(folder / "log.db") as log:
-        app = create_app(
-            models,
-            keys=ring,
-            admin=DIGEST,
-            usage=book,
-            log=log,
-            log_content=True,
-            ui="dragoman.web",
-        )
+        settings: Any = {"log": log, "log_content": True, "ui": "dragoman.web"}
+        app = create_app(models, keys=ring, admin=DIGEST, usage=book, **settings)
         async with app.router.lifespan_context(app), serving(app) as url:
             yield url, key
     book.close()
