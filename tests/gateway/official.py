@@ -26,6 +26,8 @@ import openai.types.responses.input_token_count_response
 import openai.types.shared
 import pydantic
 
+from ..rows import read_table
+
 _FOLDER = Path(__file__).parent / "schemas"
 # At most this many bytes of a reply are checked; a longer one is cut at its last complete event.
 _LIMIT = 4 * 1024 * 1024
@@ -83,24 +85,7 @@ classes of the same name; the first one is meant."""
 
 
 DOCUMENTED: dict[str, tuple[str, str]] = {
-    "ChatCompletion": ("openai", "CreateChatCompletionResponse"),
-    "ChatCompletionChunk": ("openai", "CreateChatCompletionStreamResponse"),
-    "Response": ("openai", "Response"),
-    "ResponseItemList": ("openai", "ResponseItemList"),
-    "InputTokenCountResponse": ("openai", "TokenCountsResource"),
-    "Conversation": ("openai", "ConversationResource"),
-    "CreateEmbeddingResponse": ("openai", "CreateEmbeddingResponse"),
-    "Models": ("openai", "ListModelsResponse"),
-    "Failure": ("openai", "ErrorResponse"),
-    "Message": ("anthropic", "Message"),
-    "MessageTokensCount": ("anthropic", "CountMessageTokensResponse"),
-    "ErrorResponse": ("anthropic", "ErrorResponse"),
-    "message_start": ("anthropic", "MessageStartEvent"),
-    "message_delta": ("anthropic", "MessageDeltaEvent"),
-    "message_stop": ("anthropic", "MessageStopEvent"),
-    "content_block_start": ("anthropic", "ContentBlockStartEvent"),
-    "content_block_delta": ("anthropic", "ContentBlockDeltaEvent"),
-    "content_block_stop": ("anthropic", "ContentBlockStopEvent"),
+    name: (vendor, component) for name, vendor, component in read_table("documented_replies")
 }
 """The vendor and the OpenAPI component that describe each kind of reply or event. Events of the
 Responses API are not listed, because their components are named after the event's type."""
