@@ -340,7 +340,7 @@ def test_only_features_that_a_request_uses_are_checked(messages: Sequence[Any]) 
 
 PDF = d.Document(d.Url("u"))
 JPEG = d.Image(d.Inline("aGk="), "image/jpeg")
-PLAIN = d.Image(d.Url("u"))
+GIF, PLAIN = d.Image(d.Url("data:image/gif;base64,aGk=")), d.Image(d.Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
     ([d.User([PDF])], {"supports_documents": False},
      "messages[0].content[0]: this model is known not to read documents"),
@@ -350,6 +350,8 @@ MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
      "messages[2].content[1]: this model is known not to see images"),
     ([d.User([PNG, JPEG])], {"accepted_image_media_types": ["image/png"]},
      "messages[0].content[1]: this model is known not to read image/jpeg"),
+    ([d.User([GIF])], {"accepted_image_media_types": ["image/png"]},
+     "messages[0].content[0]: this model is known not to read image/gif"),
     ([d.User([PNG, PLAIN])], {"accepted_image_media_types": ["image/png"]}, None),
     ([d.User([PDF])], {"accepted_image_media_types": []}, None),
     ([d.User([d.Image(d.Url("u"), "image/jpeg")])], {"accepted_image_media_types": ["image/png"]}, None),

@@ -19,6 +19,7 @@ from ..errors import (
 )
 from ..messages import Assistant, System, Text, ToolResult, User
 from .content import check_assistant_block, check_blocks, check_depth, need_text
+from .data_url import read_inline
 from .fields import kind_of
 from .schema import Schema, compile_schema, first_error
 
@@ -323,20 +324,14 @@ def _unreadable_image(
             if type(block) is m.Image:
                 if images is False:
                     return f"{path}: this model is known not to see images"
-                if accepted is not None and _has_other_type(block, accepted):
-                    return f"{path}: this model is known not to read {cut(str(block.media_type))}"
+                if accepted is not None and (kind := _find_other_type(block, accepted)):
+                    return f"{path}: this model is known not to read {cut(kind)}"
             elif type(block) is m.Document and documents is False:
                 return f"{path}: this model is known not to read documents"
     return None
 
 
-def _has_other_type(block: m.Image, accepted: Collection[str]) -> bool:
-    """Return whether an image has a type that is not accepted.
-
-    The type of an image at a URL is unknown, so such an image is accepted.
-    """
-    return (
-        isinstance(block.source, m.Inline)
-        and block.media_type is not None
-        and block.media_type not in accepted
-    )
+def _find_other_type(block: m.Image, accepted: Collection[str]) -> str | None:
+    """Return the type of an image if it is not accepted; the type at another URL is unknown."""
+    kind, _ = read_inline(block) or (None, "")
+    return None if kind is None or kind in accepted else kind
