@@ -102,7 +102,7 @@ class ServeOptions(Struct):
     ] = None
     media_urls: Annotated[
         bool,
-        "Accept URLs of images and documents. The model's server may fetch a URL, so refuse "
+        "Accept URLs of images, audio and documents. The model's server may fetch a URL, so refuse "
         "URLs if that server can reach internal addresses.",
     ] = True
     drain: Annotated[
