@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from http.client import responses
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
+
+from ..transport.connect import parse_url
 
 MAX_REPLY = 4 * 1024 * 1024
 """How many bytes a reply may have, with all its events; the MCP library limits one to 1 MiB."""
@@ -72,10 +73,11 @@ async def open_http(
         def async_auth_flow(self, request: httpx2.Request) -> Any:
             return guard.run(request)
 
-    origin = _find_origin(url)
+    home = parse_url(url)
 
     async def add_headers(request: httpx2.Request) -> None:
-        if _find_origin(str(request.url)) == origin:
+        place = parse_url(str(request.url))
+        if (place.scheme, place.host, place.port) == (home.scheme, home.host, home.port):
             request.headers.update(headers)
 
     async def bound(response: httpx2.Response) -> None:
@@ -157,9 +159,3 @@ async def _bound(
         pass  # the MCP library reports a body that is not JSON
     if kept:
         yield bytes(kept)
-
-
-def _find_origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return parts.scheme, (parts.hostname or "").lower(), port
