@@ -34,11 +34,7 @@ TOOLS = [
         "function": {
             "name": "get_weather",
             "description": "Get the weather of a city",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
         },
     }
 ]

@@ -49,6 +49,7 @@ class Place:
     def __init__(self, **metadata: Any) -> None:
         self.metadata = metadata
         self.forms: list[dict[str, str]] = []
+        self.keys: set[tuple[str, str | None]] = set()
         self.logins = 0
         self.asked: dict[str, str] = {}
         self.given: dict[str, str] = {}
@@ -64,6 +65,7 @@ class Place:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve metadata, registration, tokens and MCP."""
         origin = f"http://{request.host}"
+        self.keys.add((request.host.partition(":")[0], request.headers.get("X-Key")))
         issuer = f"{origin}/as"
         if request.path == "/.well-known/oauth-protected-resource/mcp":
             found = {"resource": f"{origin}/mcp", "authorization_servers": [issuer]}
@@ -115,21 +117,25 @@ async def serve(**metadata: Any) -> AsyncIterator[Place]:
 
 async def call(place: Place, **settings: Any) -> str:
     oauth = McpOAuth(**settings)
-    async with McpServer(place.url, oauth=oauth, start_timeout=PATIENCE) as server:
+    more: Any = {"start_timeout": PATIENCE, "headers": {"X-Key": "header-7d20c4"}}
+    async with McpServer(place.url, oauth=oauth, **more) as server:
         return str((await Toolbox(server.tools).execute("look", {})).content)
 
 
 async def test_login_is_bound_stored_and_refreshed(caplog: pytest.LogCaptureFixture) -> None:
     store: dict[str, str] = {}
     async with serve() as place:
+        issuer = place.url.replace("127.0.0.1", "localhost").replace("/mcp", "/as")
+        place.metadata["authorization_servers"] = [issuer]
         with caplog.at_level(logging.DEBUG):
             said = await call(place, authorize=place.authorize, tokens=store)
         assert said == "you sent Bearer [hidden]"
+        assert place.keys == {("127.0.0.1", "header-7d20c4"), ("localhost", None)}
         first, *refreshed = place.forms
         digest = hashlib.sha256(first["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-        assert place.asked["code_challenge"] == challenge
-        assert place.asked["code_challenge_method"] == "S256"
+        asked = place.asked["code_challenge"], place.asked["code_challenge_method"]
+        assert asked == (challenge, "S256")
         assert place.asked["resource"] == first["resource"] == place.url
         assert (first["grant_type"], first["client_id"]) == ("authorization_code", "registered")
         assert [each["refresh_token"] for each in refreshed] == [REFRESH]
