@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from itertools import count, takewhile
@@ -134,36 +134,37 @@ STORES = {
 }
 
 
+@pytest.fixture(scope="module")
+def writers() -> Iterator[subprocess.Popen[str]]:
+    command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
+        yield process
+        process.communicate()
+    assert process.returncode == 0
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "base"),
     [*[(kind, "sqlite") for kind in STORES], *[(kind, "postgres") for kind in STORES][:3]],
 )
 def test_killed_writers_lose_no_acknowledged_write_and_leave_none_half_done(
-    tmp_path: Path, kind: str, base: str, request: pytest.FixtureRequest
+    tmp_path: Path, kind: str, base: str, writers: Any, request: pytest.FixtureRequest
 ) -> None:
     draw, place = random.Random(kind), str(tmp_path / "store.db")
     if base == "postgres":
         place = request.getfixturevalue("postgres_url")
     acknowledged, held = list[str](), set[str]()
-    command = [sys.executable, "-m", __name__, kind, place]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for _ in range(ROUNDS):
-            scan = STORES[kind].scan * len(held) if base == "sqlite" else 0
-            steps = draw.randrange(1, 3000 + scan)
-            process.stdin.write(f"{steps} {len(held)}\n")
-            process.stdin.flush()
-            lines = takewhile(lambda line: line != "killed\n", process.stdout)
-            acknowledged += map(str.strip, lines)
-            held = STORES[kind].read(place)
-            assert held.issuperset(acknowledged)
-        process.stdin.close()
-    assert process.returncode == 0
+    for _ in range(ROUNDS):
+        scan = STORES[kind].scan * len(held) if base == "sqlite" else 0
+        writers.stdin.write(f"{draw.randrange(1, 3000 + scan)} {len(held)} {kind} {place}\n")
+        writers.stdin.flush()
+        lines = takewhile(lambda line: line != "killed\n", writers.stdout)
+        acknowledged += map(str.strip, lines)
+        held = STORES[kind].read(place)
+        assert held.issuperset(acknowledged)
+    assert writers.poll() is None
     assert len(written := set(acknowledged)) > ROUNDS
     assert not STORES[kind].is_once or len(written) == len(acknowledged)
 
@@ -203,11 +204,11 @@ async def write_for_ever(kind: str, place: str, start: int) -> None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        most, start = map(int, line.split())
-        for steps in (most, most * 2 // 3):
+        most, start, kind, place = line.strip().split(" ", 3)
+        for steps in (int(most), int(most) * 2 // 3):
             if os.fork() == 0:
                 kill_at(steps)
-                asyncio.run(write_for_ever(*sys.argv[1:], start))
+                asyncio.run(write_for_ever(kind, place, int(start)))
         for _ in range(2):
             assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
         os.write(1, b"killed\n")
