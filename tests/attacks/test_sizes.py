@@ -108,7 +108,7 @@ async def test_large_request_is_read_in_a_thread(
 
         monkeypatch.setattr(exchange, name, run)
 
-    for name in ("parse_body", "read_request", "translate_for", "check_translated"):
+    for name in ("parse_body", "decode_request", "translate_for", "check_translated"):
         watch(name)
     answer = await post(
         APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"]
