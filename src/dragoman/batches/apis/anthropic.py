@@ -10,22 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ...wire.anthropic.errors import STATUSES
 from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress, read_text
-
-# An error in a batch has a type but no HTTP status. The API documents these statuses for the
-# types.
-_STATUS = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
 
 
 class AnthropicBatches(BatchApi):
@@ -58,6 +44,5 @@ def _read(line: dict[str, Any]) -> KeyedAnswer:
     error = result.get("error")
     inner = error.get("error") if isinstance(error, dict) and "error" in error else error
     name = inner.get("type") if isinstance(inner, dict) else None
-    return KeyedAnswer(
-        key, 0, _STATUS.get(str(name), 500), msgspec.json.encode({"type": "error", "error": inner})
-    )
+    body = msgspec.json.encode({"type": "error", "error": inner})
+    return KeyedAnswer(key, 0, STATUSES.get(str(name), 500), body)

@@ -13,10 +13,10 @@ from ..errors import ErrorRow, Failure, build_inband_error, row, rows
 def inband_error(failure: Failure) -> e.ProviderError:
     """Return the error in a reply with status 200; its ``error.type`` determines its status."""
     # llama.cpp sends the HTTP status in the field ``code``
-    return build_inband_error(failure.code, _STATUSES.get(failure.kind, 500), failure, ROWS)
+    return build_inband_error(failure.code, STATUSES.get(failure.kind, 500), failure, ROWS)
 
 
-_STATUSES = {
+STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -28,6 +28,7 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+"""The HTTP status of each type of error, for errors without one."""
 
 
 def _kind(word: str, error: type[e.ProviderError]) -> ErrorRow:
