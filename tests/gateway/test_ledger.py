@@ -22,12 +22,13 @@ from dragoman import connect
 from dragoman import database as database_module
 from dragoman.errors import InvalidRequestError, OverloadedError, ProviderError, TimedOutError
 from dragoman.events import Usage
-from dragoman.gateway import ledger as ledger_module
+from dragoman.gateway import ledger_writer as ledger_module
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.keystore import KeyStore
-from dragoman.gateway.ledger import Ledger, LedgerWriter
+from dragoman.gateway.ledger import Ledger
+from dragoman.gateway.ledger_writer import LedgerWriter
 from dragoman.log import PostgresLog
 from dragoman.log.payloads import TurnStarted
 from dragoman.middleware import LimiterUnavailableError

@@ -15,10 +15,11 @@ from typing import Any, get_args
 import pytest
 
 from dragoman.errors import OverloadedError, QuotaExceededError, RateLimitError
-from dragoman.gateway import ledger as ledger_module
+from dragoman.gateway import ledger_writer as ledger_module
 from dragoman.gateway import limits as limits_module
 from dragoman.gateway.keys import Key
-from dragoman.gateway.ledger import CallLease, Ledger, LedgerWriter
+from dragoman.gateway.ledger import Ledger
+from dragoman.gateway.ledger_writer import CallLease, LedgerWriter
 from dragoman.gateway.limits import Policy, RedisLimits
 from dragoman.middleware import meters as meters_module
 from dragoman.middleware import redis as redis_module

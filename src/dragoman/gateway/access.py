@@ -27,7 +27,8 @@ from ..wire import ServerCodec
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing, hash_key
-from .ledger import CallLease, KeyBudget, LedgerWriter
+from .ledger import KeyBudget
+from .ledger_writer import CallLease, LedgerWriter
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore

@@ -40,7 +40,8 @@ from .call_log import CallLog
 from .exchange import ChatHandler
 from .keys import KeyRing
 from .keystore import load_keys
-from .ledger import Ledger, LedgerWriter
+from .ledger import Ledger
+from .ledger_writer import LedgerWriter
 from .limits import RedisLimits
 from .models import Models, ServedModel
 from .pages import Pages, refuse

@@ -28,7 +28,7 @@ from ..wire import Asked
 from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
-from .ledger import CallLease
+from .ledger_writer import CallLease
 from .usage_book import UsageRow
 
 access = logging.getLogger("dragoman.access")
