@@ -7,71 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from .rows import read_table
 from .sources import Source, read_package
 from .test_layers import LAYERS
 
-# Only ``transport`` opens sockets to providers. The other files serve clients, or connect to
-# something else that the user named.
-NETWORK = {
-    "transport/connect.py": "connects to providers",
-    "transport/connection.py": "reads from and writes to these connections",
-    "cli/mcp_serve.py": "an MCP server over standard input and output",
-    "cli/serve.py": "starts the gateway's server",
-    "gateway/http_connection.py": "serves the gateway's clients",
-    "gateway/http_protocol.py": "serves the gateway's clients",
-    "gateway/keystore.py": "names the machine, in the audit of keys",
-    "gateway/ledger.py": "names the machine, in the ledger",
-    "gateway/limits.py": "limits in Redis",
-    "gateway/readiness.py": "serves the page of readiness",
-    "gateway/supervisor.py": "passes the gateway's port to its workers",
-    "local/hub.py": "downloads models",
-    "local/server.py": "calls the embedded model's own server, to learn whether it is ready",
-    "log/postgres.py": "a log in PostgreSQL",
-    "database.py": "PostgreSQL",
-    "middleware/meters.py": "limits in Redis",
-    "middleware/redis.py": "limits, availability and replies in Redis",
-    "middleware/redis_availability.py": "availability in Redis",
-    "middleware/redis_limiter.py": "limits in Redis",
-    "middleware/stores.py": "replies in Redis",
-    "serving.py": "serves an application on a port",
-    "testing.py": "replaces these functions, to forbid the network in tests",
-    "tools/mcp.py": "MCP servers",
-    "tools/mcp_http.py": "MCP servers at a URL",
-    "tools/mcp_oauth.py": "MCP servers with OAuth, and the redirect of a login in a browser",
-    "tools/mcp_stdio.py": "MCP servers that are programs",
-    "tools/process.py": "a pair of sockets between a tool and its supervisor",
-}
-PROGRAMS = {
-    "registry/auth.py": "the user's own command for a key, which models.yaml names",
-    "local/server.py": "the server of the embedded model",
-    "local/wheels.py": "pip, to download the wheels that contain a model",
-    "tools/mcp_stdio.py": "MCP servers that are programs",
-    "tools/process.py": "programs that tools run",
-    "tools/protection.py": "tries the protections of this machine",
-    "tools/sandbox.py": "tries whether bubblewrap works",
-    "tools/supervisor.py": "the command of a tool, whose orphans it ends",
-}
-BY_NAME = {
-    "__init__.py": "the names of the package are loaded when they are first used",
-    "cli/__init__.py": "a command is loaded when it is called",
-    "cli/agent.py": "the protocol of editors needs an extra",
-    "cli/serve.py": "the gateway needs an extra",
-    "cli/ui.py": "the gateway needs an extra",
-    "gateway/app.py": "the pages are loaded when the first of them is requested",
-    "gateway/__init__.py": "the application needs an extra",
-    "integrations/bridge.py": "each bridge needs its framework",
-    "provider/connect.py": "connect() takes names of the registry, and retries=, from layers below",
-    "replay/recorded.py": "viewing a run needs no tools",
-    "tokens/__init__.py": "exact counts need an extra",
-    "wire/__init__.py": "a wire is loaded when it is first used",
-}
-# Strings that name a module of a layer below, as in ``load("dragoman.registry:open_name")``.
-DOWNWARD = {
-    "provider/connect.py": "see above",
-    "retrieval/connect.py": "see above",
-    "plugins.py": "a group of entry points, not a module",
-}
-
+# In files of ``downward``, strings name a module of a layer below: "dragoman.registry:open_name".
+NETWORK, PROGRAMS, BY_NAME, DOWNWARD = [
+    {path: reason for each, path, reason in read_table("boundaries") if each == kind}
+    for kind in ("network", "programs", "by_name", "downward")
+]
 _SOCKETS = {
     "socket", "http.client", "http.server", "socketserver", "urllib.request", "smtplib", "ftplib",
     "redis", "psycopg", "uvicorn", "mcp", "aiohttp", "httpx", "requests", "websockets",
