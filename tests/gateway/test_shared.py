@@ -5,7 +5,6 @@ during failures.
 import asyncio
 import contextlib
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
@@ -163,21 +162,6 @@ async def test_concurrent_calls_are_admitted_exactly_up_to_the_limit(open_ledger
     )
     assert sum([isinstance(each, CallLease) for each in results]) == 25
     assert {type(each) for each in results} == {CallLease, RateLimitError}
-
-
-# --- ledger files of earlier versions ----------------------------------------------------------
-
-
-def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> None:
-    path = tmp_path / "used.db"
-    with sqlite3.connect(path) as base:
-        base.execute("create table spent (key text primary key, usd text not null)")
-        base.execute("insert into spent values ('ann', '1.25')")
-    base.close()
-    for _ in range(2):
-        ledger = Ledger(path)
-        assert ledger.spent("ann") == Decimal("1.25")
-        ledger.close()
 
 
 # --- failures of the shared store --------------------------------------------------------------
