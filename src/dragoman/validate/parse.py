@@ -51,12 +51,12 @@ def build_request(
 ) -> m.Request:
     """Build a ``Request`` from the arguments of a call. ``settings`` override ``config``."""
     response_type = None
-    if isinstance(response_schema, Mapping):
-        response_schema = dict(response_schema)
-    elif response_schema is not None:
+    if response_schema is not None and not isinstance(response_schema, Mapping):
         response_schema, response_type = response_schema_of(response_schema), response_schema
+    elif response_schema is not None:
+        response_schema = dict(response_schema)
     parsed, asked = parse_messages(messages), parse_config(config)
-    tools, server_tools = _split_tools(tools)
+    tools, server_tools = _split_tools(tools) if tools else (None, ())
     if settings:
         system, asked = _apply_settings(asked, settings)
         parsed = parsed if system is None else (m.System(system), *parsed)
@@ -134,7 +134,7 @@ def parse_messages(messages: Any) -> Sequence[m.Message]:
             raise InvalidRequestError(
                 f"messages must be text or a list of messages, not {type(messages).__name__}{hint}"
             )
-    if _are_parts(messages):
+    if messages and type(messages[0]) not in _MESSAGES and _are_parts(messages):
         return (m.User(messages),)
     return tuple(
         [
@@ -157,12 +157,7 @@ def _parse_message(message: Any, path: str) -> m.Message:
         raise InvalidRequestError(
             f"{path} must be a message, not {type(message).__name__}; write User(...) around it"
         )
-    return _read_message(_open(message, path))
-
-
-def _open(record: Any, path: str) -> Fields:
-    """Return a reader for a record, which may be a reader already."""
-    return record if isinstance(record, Fields) else Fields(record, path)
+    return read_message(Fields(message, path))
 
 
 def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
@@ -189,7 +184,7 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
             )
         except (TypeError, NameError) as error:
             raise InvalidRequestError(f"{path} cannot be described as a tool: {error}") from error
-    record = _open(tool, path)
+    record = tool if isinstance(tool, Fields) else Fields(tool, path)
     kind = record.take("type")
     if (kind == "function" or not isinstance(kind, str)) and "function" in record:
         record.allow("type", "function")
@@ -258,7 +253,8 @@ def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
 # --- reading messages from JSON ----------------------------------------------------------------
 
 
-def _read_message(record: Fields) -> m.Message:
+def read_message(record: Fields) -> m.Message:
+    """Read a message in the form of a plain record or a chat-completion dictionary."""
     role = record.take("role")
     if not isinstance(role, str) or role not in _READERS:
         record.refuse("role", f"must be system, user, assistant or tool, not {quote(role)}")

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ... import messages as m
-from ...validate import parse_messages, parse_tools
+from ...validate import parse_tools
+from ...validate.parse import read_message
 from ..fields import open_body, read_body
 from ..losses import ClientRecord
 from ..openai.server_request import inline_media
@@ -88,7 +89,7 @@ def _read_message(record: ClientRecord) -> m.Message:
             record.put("content", "\n\n".join(texts))
         else:
             record.put("content", [_as_text(part) for part in content])
-    (message,) = parse_messages([record])
+    message = read_message(record)
     if not isinstance(message, m.Assistant):
         return inline_media(message)
     blocks = [

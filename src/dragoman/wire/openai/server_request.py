@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from ... import messages as m
 from ...errors import UnsupportedContentError
-from ...validate import parse_messages, parse_tool_choice, parse_tools
+from ...validate import parse_tool_choice, parse_tools
 from ...validate.data_url import read_inline
+from ...validate.parse import read_message
 from ..fields import open_body, read_body, read_schema
 from ..losses import ClientRecord, Losses, OfferedTool
 from ..rules import (
@@ -113,7 +114,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     losses = fields.losses
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]
-    messages = tuple([inline_media(message) for message in parse_messages(records)])
+    messages = tuple(map(inline_media, [read_message(record) for record in records]))
     if not fields.rest():  # as in many requests
         return gather(m.Request(messages, model=model, stream=stream), losses, stream_usage=False)
     usage = _read_stream_options(fields, stream)
@@ -128,7 +129,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 
 
 def _rewrite(record: _Record) -> _Record:
-    """Convert the forms of a message that ``parse_messages`` does not read.
+    """Convert the forms of a message that ``read_message`` does not read.
 
     Many clients send a system message as a list of texts. A call of a custom tool becomes a call
     of a function.
