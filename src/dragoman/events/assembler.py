@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -327,10 +327,13 @@ class Assembler:
 
     def _read_answer(self, reason: FinishReason) -> tuple[Any, StructuredOutputError | None]:
         """Return the value of a structured answer, if one was asked for, and its error."""
-        if self._tools or reason not in ("stop", "length") or not _is_structured(self._expected):
+        expected = self._expected
+        if expected is None or expected.response_schema is None:
+            return None, None
+        if self._tools or reason not in ("stop", "length"):
             return None, None
         texts = [block.text for block in self._blocks.all if block.kind is Text]
-        return _read_structured(self._expected, texts, reason, self.reported)
+        return _read_structured(expected, texts, reason, self.reported)
 
     def fail(self, error: ProviderError) -> None:
         """End an interrupted reply: store the error, close open blocks, emit the last event.
@@ -463,10 +466,6 @@ def _unsound_call(block: Block, reason: str) -> MalformedToolCallError:
     return MalformedToolCallError(
         f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}"
     )
-
-
-def _is_structured(expected: Expected | None) -> TypeGuard[Expected]:
-    return expected is not None and expected.response_schema is not None
 
 
 def _read_structured(

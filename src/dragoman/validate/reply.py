@@ -14,17 +14,17 @@ class Expectation:
 
     def __init__(self, request: Request) -> None:
         self.response_schema = request.response_schema
-        self._parameters = {tool.name: tool.parameters for tool in request.tools}
+        self._tools = request.tools
         self._check_calls = request.check_calls
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
         """Return why a call does not match the offered tools, or ``None`` if it does."""
         if not self._check_calls:
             return None if name else ("malformed", "the call has no name")
-        parameters = self._parameters.get(name)
-        if parameters is None:
+        tool = next((tool for tool in self._tools if tool.name == name), None)
+        if tool is None:
             return "unknown_tool", "no tool of this name was offered"
-        wrong = first_error(compile_schema(parameters, "tools"), arguments)
+        wrong = first_error(compile_schema(tool.parameters, "tools"), arguments)
         if wrong is None:
             return None
         return ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")

@@ -381,26 +381,21 @@ class Decoder(ABC):
 
     def _start_stream(self) -> bytes:
         """Return the bytes received so far if they are known to be a stream, otherwise ``b""``."""
-        if self._is_body or not self._sniff():
+        head = self._head.removeprefix(_BOM).lstrip()
+        if self._is_body or not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return b""
+        self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
+        if self._is_body:
+            return b""
+        self._sse = self.framing()
+        # The caller may read ``raw`` before the stream ends, so the function that decodes it is
+        # set now.
+        if self.out.kept is not None:
+            self.out.kept.decode = partial(_decode_stream, self.framing, {})
         arrived = b"".join(self._kept)
         if not self._keep_raw:
             self._kept.clear()
         return arrived
-
-    def _sniff(self) -> bool:
-        """Return whether the reply is a stream; false until the first non-blank byte arrives."""
-        head = self._head.removeprefix(_BOM).lstrip()
-        if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
-            return False
-        self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
-        if not self._is_body:
-            self._sse = self.framing()
-            # The caller may read ``raw`` before the stream ends, so the function that decodes it
-            # is set now.
-            if self.out.kept is not None:
-                self.out.kept.decode = partial(_decode_stream, self.framing, {})
-        return not self._is_body
 
     def _over(self) -> None:
         if self._sse is not None:

@@ -274,10 +274,11 @@ class Endpoint(ABC, Generic[Q]):
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
         notes, quirks = Notes(), self.quirks_for(request)
-        if request.tools and has_refused_tool(request, quirks.name_rule):
-            request = project_names(request, quirks.name_rule, notes)
-        if any(tool.deferred for tool in request.tools):
-            request = self._defer(request, notes)
+        if request.tools:
+            if has_refused_tool(request, quirks.name_rule):
+                request = project_names(request, quirks.name_rule, notes)
+            if any(tool.deferred for tool in request.tools):
+                request = self._defer(request, notes)
         if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
             request = self._keep_whole(request, notes)
         path = None
