@@ -225,8 +225,7 @@ class KeyRing:
         return None if is_over else found
 
     def _renew(self) -> None:
-        stamp = _stamp(self._path)
-        if self._path is None or stamp == self._stamp:
+        if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return
         self._stamp = stamp
         try:

@@ -151,9 +151,9 @@ class Attempt:
         The reply's headers are not read and the settings of the request not copied.
         """
         provider, model = self.find_served()
-        known: dict[str, Any] = {"request_id": self._request.request_id, "provider": provider}
-        known |= {"model": model, "at": self.at, "latency_ms": self._since_start(self.ended)}
-        known |= {**self.bill(), **self._judge()}
+        known: dict[str, Any] = {"request_id": self._request.request_id, "at": self.at}
+        known |= {"provider": provider, "model": model, **self.bill(), **self._judge()}
+        known["latency_ms"] = self._since_start(self.ended)
         return make_end(known, self.answer, self.error, content=False)
 
     def fail(self, error: ProviderError, wait: float | None = None) -> CallFailed:
@@ -279,12 +279,15 @@ def make_end(
 
 
 def _describe_answer(answer: Answer, *, content: bool) -> dict[str, Any]:
-    if isinstance(answer, Embeddings | Ranking):
+    if isinstance(answer, MessageComplete):
+        blocks = answer.final_content
+    elif isinstance(answer, Response):
+        blocks = answer.message.content
+    else:
         found: dict[str, Any] = {"stop_reason": "end_turn", "response_id": answer.response_id}
         if isinstance(answer, Embeddings):
             return found | {"dimensions": answer.dimensions}
         return found | {"result_count": len(answer.results)}
-    blocks = answer.message.content if isinstance(answer, Response) else answer.final_content
     kinds = [type(block) for block in blocks]
     return {
         "stop_reason": find_stop_reason(answer.finish_reason, answer.stop_sequence),

@@ -193,6 +193,8 @@ def find_served(provider: Model, name: str, model: str) -> Model:
     If there is none, return the first inner provider with this model. If there is none either,
     return ``provider``.
     """
+    if not isinstance(provider, Layer):
+        return provider
     inside = [each for each in walk_served(provider) if each.model == model]
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
