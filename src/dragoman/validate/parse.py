@@ -146,10 +146,9 @@ def parse_messages(messages: Any) -> Sequence[m.Message]:
 
 def _are_parts(messages: Sequence[Any]) -> bool:
     """Return whether this is one message: texts and blocks, and at least one block."""
-    return (
-        all(isinstance(part, str | m.UserBlock) for part in messages)
-        and not all(isinstance(part, str) for part in messages)
-    )  # fmt: skip
+    return all(isinstance(part, str | m.UserBlock) for part in messages) and not all(
+        isinstance(part, str) for part in messages
+    )
 
 
 def _parse_message(message: Any, path: str) -> m.Message:

@@ -388,8 +388,7 @@ class Decoder(ABC):
         if self._is_body:
             return b""
         self._sse = self.framing()
-        # The caller may read ``raw`` before the stream ends, so the function that decodes it is
-        # set now.
+        # The caller may read ``raw`` before the stream ends, so its decoder is set now.
         if self.out.kept is not None:
             self.out.kept.decode = partial(_decode_stream, self.framing, {})
         arrived = b"".join(self._kept)
