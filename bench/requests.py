@@ -20,7 +20,7 @@ from tests.wire.cases import RECORDED, ROOT, WIRES
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import Target, read, translate
+from dragoman.gateway.policy import Target, decode_portable, translate
 from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
@@ -69,7 +69,7 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
     """
     codec = SERVER_CODECS[wire]
     # The recordings have no headers. A pattern of betas also stands for a beta that it matches.
-    found = replace(read(codec, asked, path), betas=Betas(codec.safe_betas))
+    found = replace(decode_portable(codec, asked, path), betas=Betas(codec.safe_betas))
     target = Target(found.request.model, frozenset({wire}), has_limit=True)
     made = translate(found, codec, target)
     lost = {warning.code for warning in (*found.warnings, *made.warnings)}

@@ -117,7 +117,7 @@ class Endpoint(ABC, Generic[Q]):
     lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
-    # The fields that a limit to one tool call needs beside it, if the request chooses no tool.
+    # The fields that a limit to one tool call also needs if the request chooses no tool.
     beside_parallel: ClassVar[Mapping[str, Any]] = {}
     needs_max_tokens: ClassVar[bool] = False  # whether the wire requires a limit of the reply
     hosted: ClassVar[HostedTools] = NO_HOSTED
