@@ -12,10 +12,12 @@ from dragoman.log import SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Policy, Rule
 from dragoman.session import Budget, ContextPolicy, Session
+from dragoman.tokens import estimate_input_tokens
 from dragoman.tools import tool
 from dragoman.transport import Timeouts
 
-from ..session.playing import check_evidence, of, types
+from ..session.playing import ALL, check_evidence, of, types
+from ..session.test_deferred import TASK, office
 
 asked: list[str] = []
 
@@ -65,6 +67,7 @@ async def test_session_runs_with_a_real_server(tiny: Path, tmp_path: Path) -> No
 
 
 TURNS, WINDOW = 40, 16_000
+PATIENT = Timeouts(first_event=None, idle=None, total=None)  # the machine may be busy
 HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
 # Number of sentences per page, and the policy with the share of the context window at which old
 # results are dropped. A single slow core reads 4 tokens per second, so filling the whole window
@@ -75,8 +78,28 @@ SIZES: dict[str, tuple[int, ContextPolicy]] = {
 }
 
 
+needs_caller = pytest.mark.skipif(
+    not HAS_CALLER, reason="slow, and needs dragoman local pull qwen (1.1 GB)"
+)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not HAS_CALLER, reason="slow, and needs dragoman local pull qwen (1.1 GB)")
+@needs_caller
+async def test_small_model_finds_one_of_1000_deferred_tools_and_calls_it() -> None:
+    tools, config = office(), RuntimeConfig(temperature=0, max_tokens=80)
+    async with LocalProvider("qwen", context=WINDOW, timeouts=PATIENT) as model:
+        session = Session(model, tools, ALL, config=config, budget=Budget(steps=6))
+        outcome = await session.run(TASK)
+    records = list(session.log.read(session.id))
+    called = [each.tool_name for each in of(records, "tool.observed")]
+    assert (outcome.outcome, called[:2]) == ("completed", ["search_tools", "archive_refund_7"])
+    replies = of(records, "llm.call_completed")
+    everything = estimate_input_tokens([], [each.description for each in tools]) * len(replies)
+    assert sum(each.input_tokens for each in replies) * 10 <= everything
+
+
+@pytest.mark.exhaustive
+@needs_caller
 @pytest.mark.parametrize("size", SIZES)
 async def test_forty_turns_of_a_small_model_fit_its_context_window(
     size: str, tmp_path: Path
@@ -97,9 +120,7 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
     )
     settings: dict[str, Any] = {"config": config, "context": [first, Window()]}
     with SqliteLog(tmp_path / "log.db") as log:
-        # No timeouts, because the machine may be busy.
-        patient = Timeouts(first_event=None, idle=None, total=None)
-        async with LocalProvider("qwen", context=WINDOW, timeouts=patient) as model:
+        async with LocalProvider("qwen", context=WINDOW, timeouts=PATIENT) as model:
             session = Session(
                 model, [read_page], policy, log, session_id="s1", **settings,
                 budget=Budget(steps=TURNS),

@@ -19,9 +19,11 @@ _LONGEST = 300  # characters of a description in a result
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
 _ENDINGS = re.compile(r"(?<=\w\w\w)(?:ing|ed|es|s|e)$")
 _ABOUT = (
-    "Find tools among {} that are not listed here. The result names the tools that match best;"
-    " they can be called from the next turn on."
+    "Find tools among {} that are not listed here. The tools that match best can be called from"
+    " the next turn on: then call the one that fits."
 )
+# Without this note, small models repeat the list in place of a call (Qwen2.5-Coder-1.5B).
+_CALL = "These tools are loaded. Call the one that fits now."
 _QUERY = {"type": "string", "description": "What the tool is to do, in a few words."}
 
 
@@ -73,10 +75,8 @@ class SearchTools(ExecutableTool):
         listed = [
             {"name": each.name, "description": each.description[:_LONGEST]} for each in found
         ]
-        result: dict[str, Any] = {"tools": listed}
-        if not listed:
-            result["note"] = "No tool matches. Try other words."
-        return Observation(msgspec.json.encode(result).decode())
+        note = _CALL if listed else "No tool matches. Try other words."
+        return Observation(msgspec.json.encode({"tools": listed, "note": note}).decode())
 
 
 def add_search(tools: Toolbox) -> Toolbox:
