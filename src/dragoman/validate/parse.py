@@ -56,7 +56,7 @@ def build_request(
     elif response_schema is not None:
         response_schema = dict(response_schema)
     parsed, asked = parse_messages(messages), parse_config(config)
-    tools, server_tools = _split_tools(tools) if tools else (None, ())
+    tools, server_tools = _split_tools(tools)
     if settings:
         system, asked = _apply_settings(asked, settings)
         parsed = parsed if system is None else (m.System(system), *parsed)

@@ -28,13 +28,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .codec import Codec, Decoder, Encoded, HttpReply, HttpRequest, Note
 from .plan import PlanItem, SwapPlan, make_plan
-
-if TYPE_CHECKING:
-    from .server import Asked, ReplyEncoder, ServerCodec
+from .server import Asked, ReplyEncoder, ServerCodec
 
 __all__ = [
     "CODECS", "SERVER_CODECS", "Asked", "ByWire", "Codec", "Decoder", "Encoded", "HttpReply",
@@ -133,12 +131,3 @@ OTHER_SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {"ollama": ".ollama.generate:OllamaGenerateServer"}, lambda codec: codec()
 )
 """The server codecs of older APIs, by wire name."""
-
-
-if not TYPE_CHECKING:  # hidden from type checkers, which must report unknown names
-
-    def __getattr__(name: str) -> object:
-        """Import the server side on first use, since clients do not need it."""
-        if name not in ("Asked", "ReplyEncoder", "ServerCodec"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(".server", __name__), name)
