@@ -40,7 +40,7 @@ class Office(ExecutableTool):
     """A tool of a large company."""
 
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
-        return Observation(f"{self.name}: {arguments['id']}")
+        return Observation(f"{self.name}: {arguments['id']} is done.")
 
 
 def office(regions: int = 10) -> list[Office]:
