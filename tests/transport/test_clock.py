@@ -117,6 +117,15 @@ def test_sooner_timeout_of_a_later_call_is_exact() -> None:
     assert (ended, later.expired) == ([3.0], "total")
 
 
+def test_alarm_rings_only_at_the_time_set_last() -> None:
+    loop: Any = Loop()
+    alarm, rung = Alarm(loop), list[float]()
+    for when in (10.0, 25.0):
+        alarm.set(when, lambda: rung.append(loop.now))
+    loop.advance(100.0)
+    assert rung == [25.0]
+
+
 def test_idle_timeout_counts_from_the_last_event() -> None:
     loop: Any = Loop()
     clock, ended = start(loop, Alarm(loop), 600.0, first_event=30.0, idle=10.0)

@@ -78,7 +78,7 @@ async def handle(
     finally:
         service.metrics.in_flight -= 1
         service.live.discard(account)
-        incoming.release_body()
+        incoming.close()
         account.close()
         if account.error is not None:
             # Its frames refer to the account, which refers to the error: the request would stay

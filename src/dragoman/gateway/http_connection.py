@@ -15,6 +15,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from ..transport.clock import Alarm
 from .access import Bounds
 from .interruption import DISCONNECT
 
@@ -46,13 +47,14 @@ class HttpConnection(HttpToolsProtocol):
     _on_disconnect: Callable[[], None] | None = None
     _lingered = 0  # bytes received since the connection began to close
     _unsent = 0
-    _read_timer: asyncio.TimerHandle | None = None
+    read_alarm: Alarm  # limits the wait for the client's next bytes
     _write_timer: asyncio.TimerHandle | None = None
     _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.inner = transport
         self.writer = _ReplyTransport(transport, self)
+        self.read_alarm = Alarm(self.loop)
         super().connection_made(self.writer)  # type: ignore[arg-type]
         link = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # the client may have disconnected
@@ -60,7 +62,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.writer.detach()
-        for timer in (self._read_timer, self._write_timer, self._probe_timer):
+        self.stop_waiting()
+        self.read_alarm.cancel()
+        for timer in (self._write_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         self._unset_keepalive_if_required()
@@ -164,14 +168,11 @@ class HttpConnection(HttpToolsProtocol):
 
     def set_read_timer(self, seconds: float, call: Callable[[], None]) -> None:
         """Call a function after some seconds; a later call or ``stop_waiting`` cancels this."""
-        self.stop_waiting()
-        self._read_timer = self.loop.call_later(seconds, call)
+        self.read_alarm.set(self.loop.time() + seconds, call)
 
     def stop_waiting(self) -> None:
         """Stop the read timer."""
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
+        self.read_alarm.release()
 
     def close(self, *, expects_data: bool = False) -> None:
         """Close the connection after the bytes that are written; linger if the client is sending.

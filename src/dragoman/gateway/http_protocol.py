@@ -161,7 +161,7 @@ class BoundedHttpProtocol(HttpConnection):
         self._unset_keepalive_if_required()
         self.in_head = True
         self._unread = 0
-        if self._read_timer is None:  # the first head must arrive in time after the connection
+        if not self.read_alarm.is_set:  # the first head must arrive in time after the connection
             self._wait_for_head()
         super().on_message_begin()
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ..errors import OverloadedError, ProviderError, TimedOutError
+from ..transport.clock import Alarm
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Notify = Callable[[Callable[[], None] | None], None]
@@ -27,17 +28,22 @@ class Interruption:
 
     _is_gone = False  # whether the client has disconnected
     _is_late = False  # whether the timeout has passed
-    _timer: asyncio.TimerHandle | None = None
     _watcher: asyncio.Future[None] | None = None
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self._task = asyncio.current_task()
         self._notify: Notify | None = scope.get("extensions", {}).get(DISCONNECT)
         self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop)
 
-    def set_timeout(self, seconds: float) -> asyncio.TimerHandle:
-        """Interrupt the task after some seconds, unless the timer is cancelled."""
-        return asyncio.get_running_loop().call_later(seconds, self._expire)
+    def set_timeout(self, seconds: float) -> None:
+        """Interrupt the task after some seconds, unless ``clear_timeout`` is called."""
+        self._alarm.set(self._loop.time() + seconds, self._expire)
+
+    def clear_timeout(self) -> None:
+        """Remove the timeout."""
+        self._alarm.release()
 
     def watch(self, seconds: float) -> None:
         """Interrupt the task when the client disconnects, or after some seconds.
@@ -49,12 +55,11 @@ class Interruption:
             self._notify(self._leave)
         else:
             self._watcher = asyncio.ensure_future(self._wait())
-        self._timer = self.set_timeout(seconds)
+        self.set_timeout(seconds)
 
     def stop(self) -> None:
-        """Stop the timer, and stop waiting for the client to disconnect."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Remove the timeout, and stop waiting for the client to disconnect."""
+        self._alarm.release()
         if self._notify is not None:
             self._notify(None)
         if self._watcher is not None:

@@ -41,7 +41,7 @@ class Incoming(Interruption):
         """Return the body; raise an error if the gateway rejects it or it arrives too late."""
         bounds = self._service.bounds
         _check_head(self._service, headers, front)
-        timer = self.set_timeout(bounds.body_seconds)
+        self.set_timeout(bounds.body_seconds)
         pieces: list[bytes] = []
         more = True
         try:
@@ -63,7 +63,7 @@ class Incoming(Interruption):
                 f"no complete body within {bounds.body_seconds:g} seconds", status=408
             ) from None
         finally:
-            timer.cancel()
+            self.clear_timeout()
         self._size = self._held
         return b"".join(pieces)
 
@@ -72,6 +72,11 @@ class Incoming(Interruption):
         if self._held:
             self._service.release(self._held)
             self._held = 0
+
+    def close(self) -> None:
+        """Free what the request has reserved, and its timer."""
+        self.release_body()
+        self._alarm.cancel()
 
     async def work(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function, in a thread if the body is large enough to block the event loop."""

@@ -36,27 +36,25 @@ class Timeouts(Struct, frozen=True):
 
 
 class Alarm:
-    """A timer that a connection keeps from one call to the next.
+    """A timer that is kept from one deadline to the next, such as from call to call.
 
     Setting and cancelling a timer takes a few percent of the time of a call, and few calls reach
-    a deadline. The end of a call therefore leaves the timer set. If it fires during a later call,
-    the clock of that call sets it again, for its own deadline.
+    a deadline. The end of a call therefore leaves the timer set. If it fires before the deadline
+    of a later call, it is set again.
     """
 
-    __slots__ = ("_loop", "_ring", "_timer", "_when")
+    __slots__ = ("_due", "_loop", "_ring", "_timer", "_when")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ring: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._when = 0.0
+        self._when = 0.0  # when the timer fires
+        self._due = 0.0  # when ``ring`` is to be called
 
     def set(self, when: float, ring: Callable[[], None]) -> None:
-        """Set the timer to call ``ring`` at ``when``.
-
-        If the timer is already set to an earlier time, it calls ``ring`` then instead.
-        """
-        self._ring = ring
+        """Call ``ring`` at ``when``, and no earlier function."""
+        self._ring, self._due = ring, when
         if self._timer is not None:
             if self._when <= when:
                 return
@@ -64,19 +62,28 @@ class Alarm:
         self._when = when
         self._timer = self._loop.call_at(when, self._fire)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a function to call."""
+        return self._ring is not None
+
     def release(self) -> None:
-        """Detach the timer from its call; the timer stays set."""
+        """Call no function; the timer stays set."""
         self._ring = None
 
     def cancel(self) -> None:
-        """Cancel the timer, unless a call still uses it."""
+        """Cancel the timer, unless it still has a function to call."""
         if self._timer is not None and self._ring is None:
             self._timer.cancel()
             self._timer = None
 
     def _fire(self) -> None:
         self._timer = None
-        if self._ring is not None:
+        if self._ring is None:
+            return
+        if self._loop.time() < self._due:
+            self.set(self._due, self._ring)
+        else:
             self._ring()
 
 
