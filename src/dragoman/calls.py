@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -228,10 +229,12 @@ _USAGE = (
     "estimated", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
 )  # fmt: skip
 
+_read_usage = attrgetter(*_USAGE)
+
 
 def count_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts in ``usage`` as fields of a call record."""
-    return {name: getattr(usage, name) for name in _USAGE}
+    return dict(zip(_USAGE, _read_usage(usage), strict=True))
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:

@@ -566,5 +566,6 @@ class Request(Struct, frozen=True):
     server_tools: tuple[ServerTool, ...] = ()
 
     def __post_init__(self) -> None:
-        _freeze(self, "messages")
-        _freeze(self, "tools")
+        if type(self.messages) is list or type(self.tools) is list:
+            _freeze(self, "messages")
+            _freeze(self, "tools")

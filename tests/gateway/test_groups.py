@@ -132,11 +132,10 @@ ISSUER = Issuer("anthropic", ONE.codec.issuer_vendor, "m")  # type: ignore[attr-
 @pytest.mark.parametrize(
     ("provider", "found"),
     [
-        (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False)),
+        (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, False, False, True)),
         (Fallback([ONE, OTHER_KEY]),
-         Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False, is_group=True)),
-        (Fallback([ONE, STRICT]),
-         Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True, is_group=True)),
+         Upstream(frozenset({"anthropic"}), ISSUER, False, is_group=True, needs_max_tokens=True)),
+        (Fallback([ONE, STRICT]), Upstream(frozenset({"anthropic", "openai"}), None, True, True, True)),
         (Listed("Hi"), Upstream(frozenset(), None, refuses_losses=False)),
     ],
     ids=["one provider", "two keys", "two wires", "no wire"],

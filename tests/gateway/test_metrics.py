@@ -134,7 +134,7 @@ def test_labels_have_a_bounded_number_of_values() -> None:
         name = f"n{number}"
         metrics.count("openai", name, 200)
         metrics.use(name, f"key{number}", [record])
-        metrics.time("request", 0.2, name, f"provider{number}")
+        metrics.time(name, f"provider{number}", request=0.2)
         metrics.switch(name, [RoutingSwitched(f"a:{number}", f"b:{number}", "timeout")])
     budgets = [KeyBudget(f"key{n}", "total", Decimal(300), Decimal(300 - n)) for n in range(300)]
     found = read(metrics.text(budgets))
@@ -156,7 +156,7 @@ def test_labels_have_a_bounded_number_of_values() -> None:
 
 def test_large_counts_are_exact() -> None:
     metrics = Metrics()
-    metrics.time("request", 0.2, "m", "p")
+    metrics.time("m", "p", request=0.2)
     saved = metrics.save()
     for _, held in saved.seconds["request"]:
         held[3] = 12_345_678.0

@@ -323,7 +323,7 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
         metrics.in_flight = count
         for _ in range(count):
             metrics.count("openai", "fast", 200)
-            metrics.time("request", 0.2, "fast", "up")
+            metrics.time("fast", "up", request=0.2)
     folders = [MetricsFolder(tmp_path, each) for each in (one, two, ended)]
     for folder in folders:
         folder.save()

@@ -78,7 +78,7 @@ class Key(Struct, frozen=True):
 
     def allows(self, model: str) -> bool:
         """Return whether this key may use the model with this name."""
-        return any(fnmatchcase(model, pattern) for pattern in self.models)
+        return "*" in self.models or any(fnmatchcase(model, each) for each in self.models)
 
     @property
     def has_budget(self) -> bool:

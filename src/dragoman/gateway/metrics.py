@@ -106,15 +106,18 @@ class Metrics:
             ends = self._bound("target", each.from_), self._bound("target", each.to)
             self._counters["switches"][self._bound("model", model), *ends, each.reason] += 1
 
-    def time(self, name: str, seconds: float, model: str, provider: str) -> None:
-        """Add a duration to the histogram with the given name."""
+    def time(self, model: str, provider: str, **durations: float | None) -> None:
+        """Add durations to the histograms of their names; ``None`` is not added."""
         labels = self._bound("model", model), self._bound("provider", provider)
-        held = self._seconds[name].get(labels)
-        if held is None:
-            held = self._seconds[name][labels] = [0.0] * (len(_BUCKETS) + 2)
-        # durations that are longer than the last bucket are counted in the entry after it
-        held[bisect_left(_BUCKETS, seconds)] += 1
-        held[-1] += seconds
+        for name, seconds in durations.items():
+            if seconds is None:
+                continue
+            held = self._seconds[name].get(labels)
+            if held is None:
+                held = self._seconds[name][labels] = [0.0] * (len(_BUCKETS) + 2)
+            # durations that are longer than the last bucket are counted in the entry after it
+            held[bisect_left(_BUCKETS, seconds)] += 1
+            held[-1] += seconds
 
     def save(self) -> SavedMetrics:
         """Return the values of all counters."""

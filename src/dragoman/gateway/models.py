@@ -22,6 +22,7 @@ from ..prices import Cost
 from ..provider import HttpProvider, Model, Provider
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
+from .policy.translate import describe_wire
 
 log = logging.getLogger("dragoman")
 
@@ -43,6 +44,8 @@ class Upstream(Struct, frozen=True):
     """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
     is_group: bool = False
     """Whether a call may be answered by one of several models."""
+    needs_max_tokens: bool = False
+    """Whether a wire of the provider requires a limit of the reply."""
 
 
 def describe_upstream(provider: Provider) -> Upstream:
@@ -55,6 +58,7 @@ def describe_upstream(provider: Provider) -> Upstream:
         issuers.pop() if len(issuers) == 1 else None,
         any(end.on_loss == "reject" for end in ends),
         any(isinstance(part, Fallback) for part in walk(provider)),
+        any(describe_wire(end.codec.wire).needs_max_tokens for end in ends),
     )
 
 

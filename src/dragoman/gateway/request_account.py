@@ -121,15 +121,13 @@ class Account:
         metrics.warn(self.wire, self.losses)
         records = self._make_records(seconds)
         provider = records[-1].provider if records else ""
-        metrics.time("request", seconds, self.model, provider)
+        first = call.first if isinstance(call, ChatCall) else None
+        metrics.time(self.model, provider, request=seconds, first_event=first)
         metrics.use(self.model, self.caller.owner, records)
         if records and isinstance(records[-1], CallCompleted):
             self._service.models.note_answer(self.model)
-        if isinstance(call, ChatCall):
-            if call.first is not None:
-                metrics.time("first_event", call.first, self.model, provider)
-            if call.reply.history:
-                metrics.switch(self.model, find_switches(call.reply))
+        if isinstance(call, ChatCall) and call.reply.history:
+            metrics.switch(self.model, find_switches(call.reply))
         if self.is_recorded or self._service.usage is not None or self.caller.limited is not None:
             self._record(records, seconds)
 
@@ -295,10 +293,11 @@ class ChatCall(ModelCall):
             if self.complete.finish_reason == "error":
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
         if not account.is_recorded:
-            return [*self.reply.failed, *([] if attempt.is_ended else [attempt.end_briefly()])]
+            failed = self.reply.failed if self.reply.history else ()
+            return [*failed, *([] if attempt.is_ended else [attempt.end_briefly()])]
         inbound = account.describe()
-        failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
-        return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
+        earlier: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
+        return earlier if attempt.is_ended else [*earlier, attempt.end(inbound=inbound)]
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""

@@ -43,8 +43,11 @@ def translate_for(
     """
     check_request(asked.request, history=False)
     provider = resolved.provider
-    has_limit = provider.capabilities.known("max_output_tokens") is not None
-    target = Target(resolved.name, resolved.upstream.wires, has_limit)
+    upstream = resolved.upstream
+    needs_limit = upstream.needs_max_tokens and (
+        provider.capabilities.known("max_output_tokens") is None
+    )
+    target = Target(resolved.name, upstream.wires, needs_limit)
     made = translate(asked, front, target, is_native=is_native, drops=drops)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)

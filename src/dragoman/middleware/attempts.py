@@ -169,7 +169,8 @@ class Attempt:
 
         A call that is cancelled in the pause after a failed attempt has ended with that failure.
         """
-        return self.reply is not None and is_ended(self.reply.history)
+        history = self.reply.history if self.reply is not None else ()
+        return bool(history) and is_ended(history)
 
     def finish(self) -> list[CallRecord | CallEnd]:
         """Return the records of the earlier attempts and of the end."""

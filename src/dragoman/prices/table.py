@@ -140,7 +140,8 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 def _moment(at: date | datetime | None) -> tuple[date, time | None]:
     """Return the day and the time of day in UTC; the time is ``None`` for a date."""
     if at is None:
-        at = datetime.now(UTC)
+        now = datetime.now(UTC)
+        return now.date(), now.time()
     if isinstance(at, datetime):
         at = at.astimezone(UTC) if at.tzinfo else at
         return at.date(), at.time()

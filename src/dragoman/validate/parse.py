@@ -312,6 +312,8 @@ _MARKS = ("cache", "cache_control")
 
 def read_mark(record: Fields) -> bool:
     """Return whether a message or a block is marked for the provider's prompt cache."""
+    if record.data.get("cache_control") is None and record.data.get("cache") is None:
+        return False  # as in most messages
     given = record.inner("cache_control")
     if given is not None:
         if given.need_text("type") != "ephemeral":

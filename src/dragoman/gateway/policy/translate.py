@@ -38,12 +38,12 @@ class Translated(Struct, frozen=True):
 class Target(Struct, frozen=True):
     """The model to which a request is sent, and the wires that it may use.
 
-    ``has_limit`` is true if the model's token limit is known.
+    ``needs_max_tokens`` is true if a wire requires a token limit and the model's own is unknown.
     """
 
     name: str
     wires: frozenset[str]
-    has_limit: bool = False
+    needs_max_tokens: bool = False
 
 
 def translate(
@@ -187,11 +187,7 @@ class _Translation:
         config = self.request.config
         if config is not NO_CONFIG:
             self._drop_lacking(config)
-        if (
-            config.max_tokens is None
-            and not self.target.has_limit
-            and any(describe_wire(wire).needs_max_tokens for wire in self.target.wires)
-        ):
+        if config.max_tokens is None and self.target.needs_max_tokens:
             budget = config.reasoning if type(config.reasoning) is int else 0
             self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
             why = (
