@@ -70,7 +70,7 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
     codec = SERVER_CODECS[wire]
     # The recordings have no headers. A pattern of betas also stands for a beta that it matches.
     found = replace(decode_portable(codec, asked, path), betas=Betas(codec.safe_betas))
-    target = Target(found.request.model, frozenset({wire}), has_limit=True)
+    target = Target(found.request.model, frozenset({wire}))
     made = translate(found, codec, target)
     lost = {warning.code for warning in (*found.warnings, *made.warnings)}
     if not lost:

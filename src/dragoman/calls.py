@@ -198,6 +198,7 @@ class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, o
     dimensions: int | None = None
     result_count: int | None = None
     type: ClassVar[str] = "llm.call_completed"
+    is_complete: ClassVar[bool] = True
 
 
 class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
@@ -217,6 +218,7 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
     status: int | None = None
     wait_seconds: float | None = None
     type: ClassVar[str] = "llm.call_failed"
+    is_complete: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.error_message_redacted, str):
@@ -251,15 +253,11 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> dict[str, Any]:
-    """Return the fields of a call record for ``usage`` and its cost.
-
-    The result is empty if the provider reported no usage.
-    """
-    if usage == Usage():
-        return {}
-    found = {**count_usage(usage), "priced_as": priced_as}
+    """Return the fields of a call record for ``usage`` and its cost."""
+    found = count_usage(usage)
+    found["priced_as"] = priced_as
     if bill is not None:
-        found |= {"cost_usd": bill.total, "pricing_version": bill.pricing_version}
+        found["cost_usd"], found["pricing_version"] = bill.total, bill.pricing_version
     if isinstance(bill, Unpriced):
         found["cost_unknown"] = bill.reason
     return found

@@ -241,8 +241,8 @@ class _MessageType(StructMeta):
 
     def __call__(cls, *given: Any, **fields: Any) -> Any:  # noqa: N805
         first = cls.__struct_fields__.index("content")
-        if len(given) == first + 1 and not fields:  # fast path for most messages
-            return super().__call__(*given)
+        if len(given) == first + 1 and "tool_calls" not in fields:  # as for most messages
+            return super().__call__(*given, **fields)
         head, parts = given[:first], given[first:]
         if head and len(parts) > 1 and isinstance(parts[-1], bool):
             parts, fields["is_error"] = parts[:-1], parts[-1]

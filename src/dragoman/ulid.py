@@ -31,7 +31,8 @@ def new_ulid() -> str:
         _count += 1
         if now > _moment or _count >> _COUNT_BITS:
             _moment = max(now, _moment + 1)
-            letters = random.randbytes(12).translate(_LETTERS).decode()  # noqa: S311 - not a secret
+            noise = random.getrandbits(96).to_bytes(12, "big")  # not a secret
+            letters = noise.translate(_LETTERS).decode()
             _prefix = _encode_start(_moment >> 20) + _encode(_moment) + letters
             _count = random.getrandbits(_COUNT_BITS - 1)
         return _prefix + _encode(_count)

@@ -494,21 +494,17 @@ async def test_head_of_a_reply_is_written_together_with_its_body() -> None:
     assert [each.partition(b"\r\n\r\n")[2][-1:] for each in written] == [b"}", b"}"]
 
 
-async def test_head_of_a_reply_does_not_wait_for_a_late_body() -> None:
-    released = asyncio.Event()
+async def test_reply_to_head_is_sent_although_it_has_no_body() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await send({**START, "headers": []})
+            await send({"type": "http.response.body", "body": b"ignored"})
 
-    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            return
-        await send({**START, "headers": []})
-        await released.wait()
-        await send({"type": "http.response.body", "body": b"late"})
-
-    async with serving(answer_late) as url, connected(url) as (reader, writer):
-        writer.write(LAST)
+    async with serving(answer) as url, connected(url) as (reader, writer):
+        writer.write(b"HEAD / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         await arrival(reader.readuntil(b"\r\n\r\n"), "the head")
-        released.set()
-        assert b"late" in await arrival(reader.read(), "the body")
+        writer.write(LAST)  # the connection is still open
+        assert statuses(await arrival(reader.read(), "the next reply")) == [200]
 
 
 async def test_closed_connection_is_freed_without_the_garbage_collector() -> None:

@@ -84,6 +84,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.running is not None:
             # break a reference cycle: with it, only the garbage collector frees the connection
             self.running.scope["extensions"] = {}
+        self.writer.flush()  # a reply to HEAD has no body
         super().on_response_complete()
 
     @property
@@ -225,7 +226,8 @@ class HttpConnection(HttpToolsProtocol):
 class _ReplyTransport:
     """The transport that uvicorn writes a reply to.
 
-    The head of a reply waits for the first bytes of the body, so that one system call sends both.
+    The head of a reply waits for the first part of the body, as ASGI requires, so that one system
+    call sends both.
     ``close`` calls the connection, which may delay closing: uvicorn calls it when some bytes may
     still be unread or unsent.
     """
@@ -239,13 +241,11 @@ class _ReplyTransport:
         self.expects_head = False  # whether the next bytes are the head of a reply
         self._head = b""
         self._inner = inner
-        self._loop = connection.loop
 
     def write(self, data: bytes) -> None:
         if self.expects_head:
             self.expects_head = False
             self._head = data
-            self._loop.call_soon(self.flush)
         elif self._head:
             self._head += data
             self.flush()

@@ -17,8 +17,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from ..calls import CallCompleted, CallFailed, RoutingSwitched
+from ..calls import RoutingSwitched
 from ..messages import LossWarning
+from ..middleware.attempts import Counted
 from .ledger import KeyBudget
 
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
@@ -83,7 +84,7 @@ class Metrics:
         for warning in warnings:
             self._counters["warnings"][wire, warning.code] += 1
 
-    def use(self, model: str, key: str, records: Iterable[CallCompleted | CallFailed]) -> None:
+    def use(self, model: str, key: str, records: Iterable[Counted]) -> None:
         """Count the tokens, cache hits, cost and tool calls of the attempts of a call."""
         model, key = self._bound("model", model), self._bound("key", key)
         for record in records:

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallCompleted, CallFailed, CallStarted, Inbound, RoutingSwitched
+from ..calls import CallStarted, Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
-from ..middleware.attempts import Attempt, CallEnd
+from ..middleware.attempts import Attempt, CallEnd, Counted, Spent
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import Asked
@@ -46,8 +46,8 @@ class ModelCall(ABC):
     warnings: tuple[LossWarning, ...] = ()
 
     @abstractmethod
-    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
-        """Return one record for each attempt of the call."""
+    def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
+        """Return one record for each attempt of the call, or what it has spent."""
 
 
 class Account:
@@ -75,7 +75,7 @@ class Account:
     _id: str | None = None
     # The records that the ledger has counted, and the error at that time: the call may still fail
     # while the last bytes of its reply are sent.
-    _settled: tuple[list[CallEnd], ProviderError | None] | None = None
+    _settled: tuple[Sequence[Counted], ProviderError | None] | None = None
 
     def __init__(self, service: Service, wire: str) -> None:
         self._service = service
@@ -124,7 +124,7 @@ class Account:
         first = call.first if isinstance(call, ChatCall) else None
         metrics.time(self.model, provider, request=seconds, first_event=first)
         metrics.use(self.model, self.caller.owner, records)
-        if records and isinstance(records[-1], CallCompleted):
+        if records and records[-1].is_complete:
             self._service.models.note_answer(self.model)
         if isinstance(call, ChatCall) and call.reply.history:
             metrics.switch(self.model, find_switches(call.reply))
@@ -162,9 +162,10 @@ class Account:
 
     # --- private methods
 
-    def _record(self, records: Sequence[CallEnd], seconds: float) -> None:
+    def _record(self, counted: Sequence[Counted], seconds: float) -> None:
         """Write the records of a request to all logs and ledgers."""
         service = self._service
+        records = [each for each in counted if not isinstance(each, Spent)]
         call = self.call if isinstance(self.call, ChatCall) else None
         switches = [] if call is None else find_switches(call.reply)
         session = ""
@@ -174,7 +175,7 @@ class Account:
             if call is not None and service.calls.include_content:
                 start = call.start(records[0].at)
             session = service.calls.put(records, switches, messages, self.conversation, start)
-        usage, money = add_up(records)
+        usage, money = add_up(counted)
         tokens = _count_tokens(usage)
         if self.caller.limited is not None and (self.lease or tokens):
             self._settle(self.caller.limited, tokens, money)
@@ -188,7 +189,7 @@ class Account:
             service.tracing.end(self.span, facts, records)
         # the model is empty if the request was rejected before its model was known
         if service.usage is not None and self.model:
-            service.usage.count(self._make_row(records, seconds, usage, money, session))
+            service.usage.count(self._make_row(counted, seconds, usage, money, session))
         if access.isEnabledFor(logging.INFO):
             lines: list[Any] = [*switches, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
@@ -196,17 +197,17 @@ class Account:
 
     def _make_row(
         self,
-        records: Sequence[CallEnd],
+        counted: Sequence[Counted],
         seconds: float,
         usage: Usage,
         money: Decimal,
         session: str,
     ) -> UsageRow:
         is_unpriced = any(
-            each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in records
+            each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in counted
         )
         status, error = self.status or 499, self.describe().error or ""
-        if status == 499 or (records and isinstance(records[-1], CallFailed)):
+        if status == 499 or (counted and not counted[-1].is_complete):
             error = error or CallCancelledError.category  # only the client leaves no error
         return UsageRow(
             at=int((time.time() - seconds) * 1000),
@@ -233,14 +234,17 @@ class Account:
             tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
         self._service.ledger.settle(self.lease, key, tokens, money)
 
-    def _make_records(self, seconds: float) -> list[CallEnd]:
+    def _make_records(self, seconds: float) -> Sequence[Counted]:
         """Return one record for each attempt of the call; an empty list if no model was called."""
         if self.call is None:
             return []
         if self._settled is None or self._settled[1] is not self.error:
             return self.call.make_records(self, seconds)
-        # Reuse the records that the ledger has counted: computing the prices again would be slow.
-        *earlier, last = [replace(each, inbound=self.describe()) for each in self._settled[0]]
+        # Reuse what the ledger has counted: computing the prices again would be slow.
+        if not self.is_recorded:
+            return self._settled[0]
+        records = [each for each in self._settled[0] if not isinstance(each, Spent)]
+        *earlier, last = [replace(each, inbound=self.describe()) for each in records]
         return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
 
     def _describe_refusal(self, seconds: float) -> dict[str, Any]:
@@ -281,7 +285,7 @@ class ChatCall(ModelCall):
             return None
         return replace(Attempt(self.provider, request, at=at).start(), definitions=request.tools)
 
-    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
+    def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
         attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))
         attempt.reply, attempt.answer = self.reply, self.complete
         attempt.began, attempt.first, attempt.ended = 0.0, self.first, seconds
@@ -294,7 +298,7 @@ class ChatCall(ModelCall):
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
         if not account.is_recorded:
             failed = self.reply.failed if self.reply.history else ()
-            return [*failed, *([] if attempt.is_ended else [attempt.end_briefly()])]
+            return [*failed, *([] if attempt.is_ended else [attempt.spend()])]
         inbound = account.describe()
         earlier: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
         return earlier if attempt.is_ended else [*earlier, attempt.end(inbound=inbound)]
@@ -322,7 +326,7 @@ def find_switches(reply: Reply) -> list[RoutingSwitched]:
     return [each for each in reply.history if isinstance(each, RoutingSwitched)]
 
 
-def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
+def add_up(records: Sequence[Counted]) -> tuple[Usage, Decimal]:
     """Return the total token usage and the total cost of some call records."""
     money = Decimal(0)
     for record in records:

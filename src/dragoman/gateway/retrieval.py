@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..errors import InvalidRequestError
-from ..middleware.attempts import Attempt, CallEnd
+from ..middleware.attempts import Attempt, Counted
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from ..wire import HttpReply
@@ -103,7 +103,7 @@ class _RetrievalCall(ModelCall):
         self._answer = answer
         return answer
 
-    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
+    def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
         content, at = self.include_content, time.time() - seconds
         attempt = Attempt(self._model, self._request, include_content=content, at=at)
         attempt.answer = self._answer

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeAlias, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..calls import (
@@ -32,6 +34,7 @@ from ..calls import (
 from ..errors import MAX_MESSAGE, CallCancelledError, ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Response, Usage
 from ..messages import Request, Thinking, ToolCall
+from ..prices import Cost, Unpriced
 from ..provider import Model, Reply
 from ..quality import judge_calls
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
@@ -47,6 +50,23 @@ _DIFFER: set[str] = set()  # the models whose stated cost differs from the table
 _ANSWERS = frozenset({MessageComplete, Embeddings, Ranking})
 # the caller has cancelled the call, or closed its stream
 _CANCELLATIONS = (asyncio.CancelledError, GeneratorExit, CallCancelledError)
+
+
+class Spent(Struct, frozen=True):
+    """What an attempt has used and cost, under the names of its record's fields."""
+
+    provider: str
+    is_complete: bool
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None
+    cache_creation_input_tokens: int | None
+    cost_usd: Decimal | None
+    cost_unknown: str | None
+    tool_outcomes: Mapping[str, int]
+
+
+Counted: TypeAlias = CallEnd | Spent
 
 
 class Attempt:
@@ -145,16 +165,21 @@ class Attempt:
         known |= self._judge()
         return make_end(known | facts, self.answer, self.error, content=self._include_content)
 
-    def end_briefly(self) -> CallEnd:
-        """Return a short record of the end: only the tokens, the cost and who served the call.
-
-        The reply's headers are not read and the settings of the request not copied.
-        """
-        provider, model = self.find_served()
-        known: dict[str, Any] = {"request_id": self._request.request_id, "at": self.at}
-        known |= {"provider": provider, "model": model, **self.bill(), **self._judge()}
-        known["latency_ms"] = self._since_start(self.ended)
-        return make_end(known, self.answer, self.error, content=False)
+    def spend(self) -> Spent:
+        """Return what is counted if nothing is recorded; a record takes twice as long."""
+        usage = self._find_usage()
+        bill = None if usage == Usage() else self._find_cost(usage)[0]
+        return Spent(
+            self.find_served()[0],
+            _is_complete(self.answer, self.error),
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.cache_creation_input_tokens,
+            None if bill is None else bill.total,
+            bill.reason if isinstance(bill, Unpriced) else None,
+            self._judge().get("tool_outcomes", {}),
+        )
 
     def fail(self, error: ProviderError, wait: float | None = None) -> CallFailed:
         """Stop with an error, and return its record; ``wait`` is the pause before a retry."""
@@ -180,8 +205,10 @@ class Attempt:
     def bill(self) -> dict[str, Any]:
         """Return the record fields for the usage so far and its cost."""
         usage = self._find_usage()
-        if usage == Usage():
-            return {}
+        return {} if usage == Usage() else price_usage(usage, *self._find_cost(usage))
+
+    def _find_cost(self, usage: Usage) -> tuple[Cost | Unpriced | None, str]:
+        """Return the cost, if it can be computed, and the name under which the model is priced."""
         name, model = self.find_served()
         sold_as = find_served(self.model, name, model).priced_as
         if self._price is None:
@@ -195,7 +222,7 @@ class Attempt:
                 "%s: the provider states a cost of $%f, and the price table gives $%f",
                 sold_as.model, stated, bill.total,
             )  # fmt: skip
-        return price_usage(usage, bill, sold_as.model)
+        return bill, sold_as.model
 
     def find_served(self) -> tuple[str, str]:
         """Return the names of the provider and the model that serve the call."""
@@ -263,20 +290,26 @@ def make_end(
     """Return the record of an attempt's end.
 
     It is a ``CallCompleted`` if there is no error and the answer is complete. ``facts`` are the
-    other fields of the record.
+    other fields of the record, to which these are added.
     """
     reason = answer.finish_reason if isinstance(answer, MessageComplete | Response) else None
     model = answer.model if answer is not None else None
     if reason == "cancelled" and error is None:
         error = asyncio.CancelledError()
-    is_complete = reason in STOP_REASONS or isinstance(answer, Embeddings | Ranking)
-    if answer is not None and error is None and is_complete:
-        facts = {**facts, **_describe_answer(answer, content=content)}
+    if answer is not None and _is_complete(answer, error):
+        facts |= _describe_answer(answer, content=content)
         return CallCompleted(finish_reason=reason, response_model=model, **facts)
     if isinstance(error, _CANCELLATIONS):
         reason, model = "cancelled", None  # no model has answered
-    facts = {**facts, **_describe_failure(error, reason), "retry_count": facts.get("attempt", 0)}
+    facts |= _describe_failure(error, reason)
+    facts["retry_count"] = facts.get("attempt", 0)
     return CallFailed(finish_reason=reason, response_model=model, **facts)
+
+
+def _is_complete(answer: Answer | None, error: BaseException | str | None) -> bool:
+    if answer is None or error is not None:
+        return False
+    return isinstance(answer, Embeddings | Ranking) or answer.finish_reason in STOP_REASONS
 
 
 def _describe_answer(answer: Answer, *, content: bool) -> dict[str, Any]:

@@ -332,8 +332,6 @@ class ReplyEncoder(ABC):
         if type(event) is ToolUseEnd:
             self.calls.append(CallFacts(event, self.tool_name, "".join(self._input)))
             return self.call_end(event)
-        if self.served_model:
-            event = replace(event, model=self.served_model)
         if type(event) is MessageStart:
             self.start = event
             return self.begin(event)
@@ -416,7 +414,9 @@ class ReplyEncoder(ABC):
 
     @property
     def model(self) -> str:
-        """The name of the model that answers; empty if it is not known yet."""
+        """The client's name of the model that answers; empty if it is not known yet."""
+        if self.served_model:
+            return self.served_model
         known = self.complete.model if self.complete is not None else None
         return known or (self.start.model if self.start is not None else "")
 

@@ -48,7 +48,10 @@ class _StreamEncoder(_Encoder):
         self._is_open = False
 
     def begin(self, event: ev.MessageStart) -> bytes:
-        return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
+        return (
+            named_frame({"type": "message_start", "message": _write_message(event, self.model)})
+            + _PING
+        )
 
     def text(self, event: ev.TextDelta) -> bytes:
         opening = b""
@@ -136,8 +139,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         assert self.start is not None
         blocks = complete.final_content
         body = {
-            **_write_message(self.start),
-            "model": self.model,
+            **_write_message(self.start, self.model),
             "content": [_write_block(block) for block in blocks if not _is_empty(block)],
             "stop_reason": self.finish_word(complete),
             "stop_sequence": complete.stop_sequence,
@@ -146,7 +148,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         return encode_json(body)
 
 
-def _write_message(start: ev.MessageStart) -> dict[str, Any]:
+def _write_message(start: ev.MessageStart, model: str) -> dict[str, Any]:
     """Return the message object that begins a reply, without content.
 
     The token counts are not known yet, but clients require integers, so zeros are sent.
@@ -155,7 +157,7 @@ def _write_message(start: ev.MessageStart) -> dict[str, Any]:
         "id": start.message_id,
         "type": "message",
         "role": "assistant",
-        "model": start.model,
+        "model": model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

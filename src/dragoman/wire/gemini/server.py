@@ -44,7 +44,7 @@ class _Encoder(ReplyEncoder):
         if finish is not None:
             candidate["finishReason"] = finish
         chunk = {
-            "modelVersion": self.start.model,
+            "modelVersion": self.model,
             "responseId": self.start.message_id,
             "candidates": [candidate],
         }

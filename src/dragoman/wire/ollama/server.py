@@ -55,9 +55,8 @@ class LineEncoder(ReplyEncoder):
 
     def line(self, message: dict[str, Any], **ending: Any) -> bytes:
         """Return a line with a message; the fields ``ending`` are those of the last line."""
-        model = self.start.model if self.start is not None else ""
         message = {"role": "assistant", **message}
-        record = {"model": model, "created_at": self.at, "message": message}
+        record = {"model": self.model, "created_at": self.at, "message": message}
         return encode_json({**record, "done": bool(ending), **ending}) + b"\n"
 
     def ending(self, complete: MessageComplete) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class _StreamEncoder(ReplyEncoder):
             "id": _reply_id(event.message_id),
             "object": "chat.completion.chunk",
             "created": self.created,
-            "model": event.model,
+            "model": self.model,
         }
         self.frame_text(self._chunk({"content": "\0"}))
         return self._chunk({"role": "assistant", "content": ""})
