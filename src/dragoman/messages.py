@@ -280,7 +280,10 @@ def _flatten(part: Any) -> tuple[Any, ...]:
         return (Text(part),) if part else ()
     if not isinstance(part, (list, tuple)):
         return (part,)
-    return tuple([block for each in part for block in _flatten(each)])
+    blocks: list[Any] = []
+    for each in part:
+        blocks += _flatten(each) if isinstance(each, (str, list, tuple)) else (each,)
+    return tuple(blocks)
 
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):

@@ -65,7 +65,8 @@ class Reply(ABC):
     @property
     def failed(self) -> tuple[CallFailed, ...]:
         """The records of earlier failed attempts alone."""
-        return tuple([each for each in self.history if isinstance(each, CallFailed)])
+        history = self.history
+        return tuple([each for each in history if isinstance(each, CallFailed)]) if history else ()
 
     @property
     @abstractmethod

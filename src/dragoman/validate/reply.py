@@ -21,10 +21,10 @@ class Expectation:
         """Return why a call does not match the offered tools, or ``None`` if it does."""
         if not self._check_calls:
             return None if name else ("malformed", "the call has no name")
-        tool = next((tool for tool in self._tools if tool.name == name), None)
-        if tool is None:
+        tools = [tool for tool in self._tools if tool.name == name]
+        if not tools:
             return "unknown_tool", "no tool of this name was offered"
-        wrong = first_error(compile_schema(tool.parameters, "tools"), arguments)
+        wrong = first_error(compile_schema(tools[0].parameters, "tools"), arguments)
         if wrong is None:
             return None
         return ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")

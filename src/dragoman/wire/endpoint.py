@@ -277,7 +277,7 @@ class Endpoint(ABC, Generic[Q]):
         if request.tools:
             if has_refused_tool(request, quirks.name_rule):
                 request = project_names(request, quirks.name_rule, notes)
-            if any(tool.deferred for tool in request.tools):
+            if [tool for tool in request.tools if tool.deferred]:
                 request = self._defer(request, notes)
         if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
             request = self._keep_whole(request, notes)

@@ -31,7 +31,7 @@ class IdRule(Struct, frozen=True):
         fits = size == self.max_length if self.exact else 0 < size <= self.max_length
         if self.any_character:
             return fits and _is_text(call_id)
-        return fits and set(call_id) <= set(self.alphabet + self.also)
+        return fits and _characters(self.alphabet + self.also).issuperset(call_id)
 
     def fold(self, call_id: str, salt: int) -> str:
         """Return an id that the wire accepts: the digest of ``call_id`` in the wire's alphabet."""

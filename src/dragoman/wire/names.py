@@ -20,7 +20,7 @@ from .ids import IdMap, NameRule
 
 def has_refused_tool(request: Request, rule: NameRule | None) -> bool:
     """Return whether a tool of the request has a name that the wire does not accept."""
-    return rule is not None and any(not rule.allows(tool.name) for tool in request.tools)
+    return rule is not None and not all(map(rule.allows, [tool.name for tool in request.tools]))
 
 
 def map_names(request: Request, rule: NameRule | None) -> IdMap:
