@@ -134,10 +134,8 @@ class ServedCall:
 
     async def read(self) -> dict[str, Any]:
         """Return the reply to a request that does not stream."""
-        reply: dict[str, Any] = msgspec.json.decode(
-            b"".join([part async for part in self.write()])
-        )
-        return reply
+        body = b"".join([part async for part in self.write()])
+        return msgspec.json.decode(body, type=dict[str, Any])
 
     async def read_stream(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield the events of a streamed reply."""
