@@ -23,7 +23,7 @@ CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("sum_log_cost", {"by": "model"}, '"models"'),
     ("estimate_cost", {"model": "openai:gpt-4o", "input_tokens": 1000}, '"total": "0.0025"'),
     ("list_models", {"pattern": "openai:gpt-4o"}, '"id": "openai:gpt-4o"'),
-    ("plan_conversation", {"model": "openai:gpt-4o"}, '"outcome":"kept"'),
+    ("plan_conversation", {"model": "openai:gpt-4o"}, '"outcome": "kept"'),
 ]
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("search_log", {"text": " "}, "TEXT is empty"),

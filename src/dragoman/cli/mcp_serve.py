@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import click
@@ -11,6 +12,7 @@ import msgspec
 
 from ..errors import ProviderError, advise_import, scrub
 from . import main
+from .console import show_json
 from .options import ModelOptions, open_model
 
 _MAX_RESULT = 200_000  # characters
@@ -55,38 +57,33 @@ def make_server(place: str | None) -> Any:
     @reads
     async def plan_conversation(messages: list[dict[str, Any]], model: str) -> str:
         """Show what a model would receive of messages: each part is kept, rewritten or dropped."""
-        return _report(lambda: _plan(messages, model))
+        return _capture(lambda: _plan(messages, model))
 
     return server
 
 
-def _plan(messages: list[dict[str, Any]], model: str) -> str:
+def _plan(messages: list[dict[str, Any]], model: str) -> None:
     provider = open_model(model, ModelOptions(), planning=True)
     planned = provider.plan(cast("Any", messages))
     provider.close()
-    return msgspec.json.encode({**msgspec.to_builtins(planned), "fits": planned.fits}).decode()
+    show_json({**msgspec.to_builtins(planned), "fits": planned.fits})
 
 
 def _run(*words: str) -> str:
     """Run a command of ``dragoman`` in this process, and return what it prints."""
-
-    def run() -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            main.main(list(words), "dragoman", standalone_mode=False)
-        return output.getvalue()
-
-    return _report(run)
+    return _capture(lambda: main.main(list(words), "dragoman", standalone_mode=False))
 
 
-def _report(work: Any) -> str:
-    """Return the result of a function without secrets; raise the library's error if it fails."""
+def _capture(work: Callable[[], object]) -> str:
+    """Return what a function prints, without secrets; raise the library's error if it fails."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    with contextlib.redirect_stderr(io.StringIO()) as complaints:
+    output, complaints = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaints):
         try:
-            found = str(work())
-            if len(found) <= _MAX_RESULT:
-                return scrub(found)
+            work()
+            if len(output.getvalue()) <= _MAX_RESULT:
+                return scrub(output.getvalue())
             problem = "the result is too long; ask for less"
         except click.ClickException as error:
             problem = error.format_message()

@@ -26,7 +26,7 @@ from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
 from ..transport.connect import is_loopback
-from .mcp_context import CONTEXT_TOOLS, list_context_tools, to_result
+from .mcp_context import CONTEXT_TOOLS, to_content
 from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
 from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
 from .mcp_questions import Questions
@@ -199,7 +199,8 @@ class McpServer:
         self._running.append(questions)
         try:
             result = await self._send("call_tool", name, dict(arguments))
-            seen = _observe(result, self._secrets)
+            facts = result.structured_content, bool(result.is_error)
+            seen = _observe(result.content, self._secrets, *facts)
         finally:
             self._running.remove(questions)
             questions.close()
@@ -208,7 +209,7 @@ class McpServer:
 
     async def read(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """List or read resources or prompts; ``name`` is the name of one of the four tools."""
-        return _observe(to_result(name, await self._send(name, **arguments)), self._secrets)
+        return _observe(to_content(name, await self._send(name, **arguments)), self._secrets)
 
     async def _send(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the MCP library; raise ``ToolFailure`` if it fails."""
@@ -333,15 +334,18 @@ class McpServer:
 
     def _add_context(self, capabilities: Any) -> None:
         taken = {tool.name for tool in self.tools}
-        for name in list_context_tools(capabilities):
-            description = replace(CONTEXT_TOOLS[name], name=self._prefix + name)
+        for name, tool in CONTEXT_TOOLS.items():
+            kind = "resources" if "resource" in name else "prompts"
+            if getattr(capabilities, kind) is None:
+                continue
+            description = replace(tool, name=self._prefix + name)
             if description.name in taken:
                 self.refused.append(f"{self.label}: its tool {description.name} hides another")
                 continue
             effect = self._side_effects.get(name, "read")
-            tool = McpTool(self, name, description, side_effect=effect, **self._limits)
-            tool.call = self.read
-            self.tools.append(tool)
+            made = McpTool(self, name, description, side_effect=effect, **self._limits)
+            made.call = self.read
+            self.tools.append(made)
 
     def _make_tool(self, found: Any) -> McpTool:
         name, text = self._prefix + found.name, found.description or ""
@@ -407,10 +411,7 @@ def _check_oauth(headers: Mapping[str, str], target: str | Sequence[str]) -> Non
         raise ValueError("oauth: a program has no login; give it what it needs in env")
     if "authorization" in map(str.lower, headers):
         raise ValueError("oauth: the header Authorization is set already; leave one of them out")
-    try:
-        check_place(target, target)
-    except ValueError as error:
-        raise ValueError(f"oauth: {error}") from None
+    check_place(target, target)
 
 
 def _hide(value: Any, secrets: Sequence[str]) -> Any:
@@ -425,12 +426,14 @@ def _hide(value: Any, secrets: Sequence[str]) -> Any:
     return [_hide(item, secrets) for item in value] if isinstance(value, list) else value
 
 
-def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
+def _observe(
+    found: Sequence[Any], secrets: Sequence[str], structured: Any = None, is_error: bool = False
+) -> Observation:
     """Return a server's result as an observation; hide secrets, note unsupported content."""
-    if len(result.content) > MAX_ITEMS:
+    if len(found) > MAX_ITEMS:
         raise ToolFailure("unreadable", f"the result has more than {MAX_ITEMS:,} blocks")
     blocks: list[UserBlock] = []
-    for item in result.content:
+    for item in found:
         if item.type == "text":
             blocks.append(Text(_hide(item.text, secrets)))
         elif item.type == "image":
@@ -440,11 +443,10 @@ def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
             blocks.append(Text(_hide(text, secrets)))
         else:
             blocks.append(Text(f"[{item.type}: unsupported content]"))
-    structured = result.structured_content
     details = {"structured_content": _hide(structured, secrets)} if structured is not None else {}
     texts = [block.text for block in blocks if isinstance(block, Text)]
     content = "\n".join(texts) if len(texts) == len(blocks) else tuple(blocks)
-    return Observation(content, bool(result.is_error), details=details)
+    return Observation(content, is_error, details=details)
 
 
 def _quote_end(complaints: KeptOutput) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from ..messages import Tool
@@ -21,21 +20,13 @@ CONTEXT_TOOLS = {
 }
 
 
-def list_context_tools(capabilities: Any) -> list[str]:
-    """Return the names of the tools for the resources and prompts that a server offers."""
-    offered = {"resource": capabilities.resources, "prompt": capabilities.prompts}
-    words = [word for word, has in offered.items() if has is not None]
-    return [name for name in CONTEXT_TOOLS if any(word in name for word in words)]
+def to_content(name: str, found: Any) -> list[Any]:
+    """Convert the return value of a method of the MCP library to the content of a result."""
+    from mcp_types import EmbeddedResource, TextContent
 
-
-def to_result(name: str, found: Any) -> Any:
-    """Convert the return value of a method of the MCP library to a tool's result."""
     if name == "read_resource":
-        items = [SimpleNamespace(type="resource", resource=each) for each in found.contents]
-    elif name == "get_prompt":
-        items = [message.content for message in found.messages]
-    else:
-        kept = {"resources", "prompts", "next_cursor"}
-        text = found.model_dump_json(exclude_none=True, include=kept)
-        items = [SimpleNamespace(type="text", text=text)]
-    return SimpleNamespace(content=items, structured_content=None, is_error=False)
+        return [EmbeddedResource(resource=each) for each in found.contents]
+    if name == "get_prompt":
+        return [message.content for message in found.messages]
+    kept = {"resources", "prompts", "next_cursor"}
+    return [TextContent(text=found.model_dump_json(exclude_none=True, include=kept))]

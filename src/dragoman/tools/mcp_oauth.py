@@ -217,7 +217,8 @@ def check_place(url: str, server: str) -> None:
     parts = urlsplit(url)
     is_local = is_loopback(parts.hostname or "") and is_loopback(urlsplit(server).hostname or "")
     if not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
-        raise ValueError(f"{parts.scheme}://{parts.hostname} is not an https:// address")
+        place = f"{parts.scheme}://{parts.hostname}"
+        raise ValueError(f"oauth: {place} is not an https:// address")
 
 
 async def log_in_by_browser(
