@@ -179,6 +179,18 @@ async def test_failed_login_ends_without_a_token(
     assert "Traceback" not in caplog.text
 
 
+async def test_login_that_cannot_be_stored_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("FILE_KEYRING", str(tmp_path))  # a folder cannot be read as a file
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "tests.file_keyring.FileKeyring")
+    keyring.core.init_backend()
+    async with serve() as place:
+        with pytest.raises(ToolFailure, match="the keyring failed: IsADirectoryError"):
+            await call(place, authorize=place.authorize)
+
+
 class Memory:
     """The storage of a provider of the MCP library."""
 

@@ -21,11 +21,8 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
-from ..config import ConfigError
 from ..registry.keys import open_keyring, read_key, remove_key, store_key
 from ..transport.connect import is_loopback
-
-log = logging.getLogger("dragoman")
 
 Authorize: TypeAlias = Callable[[str], Awaitable[str]]
 _NO_LOGIN = "no login is stored; log in with dragoman mcp login, or pass McpOAuth(authorize=...)"
@@ -53,14 +50,10 @@ class KeyringTokens:
         return self._memory.get(server) or read_key(name_tokens(server))
 
     def __setitem__(self, server: str, saved: str, /) -> None:
-        try:
-            if open_keyring() is not None:
-                store_key(name_tokens(server), saved)
-                self._memory.pop(server, None)
-                return
-        except ConfigError as error:
-            log.warning("%s; the login is kept in memory", error)
-        self._memory[server] = saved
+        if open_keyring() is None:
+            self._memory[server] = saved
+        else:
+            store_key(name_tokens(server), saved)
 
     def pop(self, server: str, default: None = None, /) -> str | None:
         found = self.get(server)
