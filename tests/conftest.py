@@ -70,11 +70,10 @@ async def virtual_time() -> AsyncIterator[None]:
 @pytest.fixture
 def without_collector() -> Iterator[None]:
     """Do not collect garbage during the test."""
-    gc.freeze()  # leave the objects of other tests out of the count
+    gc.freeze()  # leave the objects of other tests out of the count, and of later collections
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 @pytest.fixture

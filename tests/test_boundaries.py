@@ -25,7 +25,7 @@ _OPENERS = {
     "create_connection", "create_unix_connection", "create_server", "create_unix_server",
     "create_datagram_endpoint",
 }  # fmt: skip
-_STARTERS = re.compile(r"os\.(system|popen|fork\w*|exec\w+|spawn\w+|posix_spawn\w*)")
+_STARTERS = re.compile(r"system|popen|fork\w*|exec\w+|spawn\w+|posix_spawn\w*")
 _MODULE = re.compile(r"dragoman\.(\w+)[\w.]*(?::\w+)?")
 
 
@@ -52,13 +52,18 @@ def starts_programs(source: Source) -> bool:
     return bool(
         {"subprocess", "multiprocessing", "pty"} & {*_imports(source)}
         or [node for node in attributes if node.attr.startswith("create_subprocess_")]
-        or [node for node in attributes if _STARTERS.fullmatch(ast.unparse(node))]
+        or [
+            node
+            for node in attributes
+            if getattr(node.value, "id", "") == "os" and _STARTERS.fullmatch(node.attr)
+        ]
     )
 
 
 def imports_by_name(source: Source) -> bool:
-    called = [ast.unparse(node.func) for node in source.nodes if isinstance(node, ast.Call)]
-    return any(name.rpartition(".")[2] in ("import_module", "__import__") for name in called)
+    called = [node.func for node in source.nodes if isinstance(node, ast.Call)]
+    names = {getattr(each, "attr", None) or getattr(each, "id", None) for each in called}
+    return bool(names & {"import_module", "__import__"})
 
 
 def names_a_layer_below(source: Source) -> bool:

@@ -267,7 +267,7 @@ def test_only_the_builder_makes_call_records() -> None:
     places = {
         source.path.as_posix()
         for source in read_package()
-        for node in source.nodes
+        for node in (source.nodes if any(kind in source.text for kind in kinds) else ())
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in kinds
     }
     assert places == {"middleware/attempts.py"}
