@@ -1,6 +1,7 @@
 """The files of the package, parsed once for all tests that check the code itself."""
 
 import ast
+import gc
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,7 +20,10 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        try:
+            return ast.parse(self.text)
+        finally:
+            gc.freeze()  # a collection would look at every node
 
     @cached_property
     def nodes(self) -> list[ast.AST]:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from dragoman.conformance.cases import (
     check_case,
     cut_at_random,
     decode,
-    find_cases,
     lines_of,
     open_decoder,
     plain_ids,
@@ -38,6 +37,7 @@ from dragoman.conformance.cases import (
     with_crlf,
 )
 from dragoman.conformance.cases import CodecCase as Case
+from dragoman.conformance.cases import find_cases as find_in_folder
 from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 
@@ -51,6 +51,18 @@ __all__ = [
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
+
+
+@cache
+def _find(wire: str, *parts: str) -> list[Case]:
+    names = {case.name for case in find_in_folder(wire, *parts)} if parts else set()
+    return [case for case in _find(wire) if case.name in names] if parts else find_in_folder(wire)
+
+
+def find_cases(wire: str, *parts: str) -> list[Case]:
+    """Return the cases of a wire, which keep what they have read, as all tests read the same."""
+    return [*_find(wire, *parts)]
+
 
 # --- recorded exchanges -------------------------------------------------------------------------
 
