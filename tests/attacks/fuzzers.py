@@ -16,7 +16,6 @@ import msgspec
 
 from dragoman import Capabilities, ProviderError, Response, check_events
 from dragoman.conformance.cases import CodecCase as Case
-from dragoman.conformance.cases import find_cases
 from dragoman.errors import StreamInterruptedError, TimedOutError
 from dragoman.events import MessageComplete, encode_event, fold
 from dragoman.gateway.app import create_app
@@ -32,6 +31,7 @@ from dragoman.transport import FixtureTransport, HttpStream, Secret, Timeouts, T
 from dragoman.wire import CODECS
 from dragoman.wire.codec import HttpRequest
 from tests.gateway.translations import bodies
+from tests.wire.cases import find_cases
 
 from .gateway_app import PATHS, post
 from .mutations import (

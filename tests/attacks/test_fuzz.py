@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.conformance.cases import find_cases
 from dragoman.conformance.retrieval import find_retrieval_cases
 from dragoman.errors import ProviderError
 from dragoman.log import SqliteLog
 from tests.log.samples import WRITABLE
+from tests.wire.cases import find_cases
 
 from .. import cpu
 from . import fuzzers
