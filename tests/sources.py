@@ -20,10 +20,9 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        try:
-            return ast.parse(self.text)
-        finally:
-            gc.freeze()  # a collection would look at every node
+        tree = ast.parse(self.text)
+        gc.freeze()  # a collection would look at every node
+        return tree
 
     @cached_property
     def nodes(self) -> list[ast.AST]:

@@ -48,15 +48,11 @@ def opens_sockets(source: Source) -> bool:
 
 
 def starts_programs(source: Source) -> bool:
-    attributes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
+    nodes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
     return bool(
         {"subprocess", "multiprocessing", "pty"} & {*_imports(source)}
-        or [node for node in attributes if node.attr.startswith("create_subprocess_")]
-        or [
-            node
-            for node in attributes
-            if getattr(node.value, "id", "") == "os" and _STARTERS.fullmatch(node.attr)
-        ]
+        or [node for node in nodes if node.attr.startswith("create_subprocess_")]
+        or [n for n in nodes if getattr(n.value, "id", "") == "os" and _STARTERS.fullmatch(n.attr)]
     )
 
 
@@ -101,10 +97,7 @@ PLANTED = [
     (starts_programs, "from subprocess import run"),
     (starts_programs, "import os\nos.system('ls')"),
     (starts_programs, "import os\nos.execvp('ls', ['ls'])"),
-    (
-        starts_programs,
-        "import asyncio\nasync def f():\n    await asyncio.create_subprocess_exec('x')",
-    ),
+    (starts_programs, "async def f():\n    await asyncio.create_subprocess_exec('x')"),
     (imports_by_name, "import importlib\nimportlib.import_module('x')"),
     (imports_by_name, "from importlib import import_module\nimport_module('x')"),
     (imports_by_name, "__import__('x')"),

@@ -67,11 +67,7 @@ class Install:
         """Run a command in the environment of a new user, without keys; return its output."""
         dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$|^PYTHONDONTWRITEBYTECODE$")
         kept = {name: value for name, value in os.environ.items() if not dropped.search(name)}
-        home = {
-            "HOME": str(self.folder),
-            "XDG_DATA_HOME": str(self.folder),
-            "XDG_STATE_HOME": str(self.folder),
-        }
+        home = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"), str(self.folder))
         path = {"PATH": f"{self.folder / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
             command, cwd=self.folder, env={**kept, **home, **path, **variables},

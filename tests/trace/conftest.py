@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    ConsoleMessage,
-    Dialog,
-    Page,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
@@ -26,15 +19,10 @@ from ..programs import require
 from ..waiting import PATIENCE
 
 FLAGS = [
-    "--headless",
+    "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
     "--no-sandbox",  # Chromium refuses to run its sandbox as root
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+]  # fmt: skip
 
 
 expect.set_options(timeout=PATIENCE * 1000)
@@ -51,9 +39,8 @@ class Served:
 
     def __enter__(self) -> str:
         self._thread.start()
-        decisions = (
-            Approvals(self._log, self._approve_by) if self._approve_by is not None else None
-        )
+        by = self._approve_by
+        decisions = Approvals(self._log, by) if by is not None else None
         self._server = TraceServer(self._log, decisions=decisions)
         asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result()
         return self._server.url

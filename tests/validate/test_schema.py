@@ -287,7 +287,6 @@ LOOPS = {
 }
 
 
-@pytest.mark.no_cover  # tracing doubles the time, and other tests cover the same lines
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_schemas_that_expand_too_far_are_rejected(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="expand to more than 10000 paths"):
@@ -360,7 +359,6 @@ def test_recursive_schemas_are_checked_quickly(
         assert wrong == "it does not satisfy the schema, and is nested too deeply to say where"
 
 
-@pytest.mark.no_cover  # tracing doubles the time, and other tests cover the same lines
 def test_values_too_large_for_a_schema_are_rejected_without_checking() -> None:
     compiled = compile_schema(
         {"type": "object", "properties": {"a": {"items": {"allOf": [{}] * 9_000}}}}, "p"

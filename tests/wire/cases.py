@@ -35,7 +35,7 @@ from dragoman.conformance.cases import (
     plain_request,
     with_between,
     with_crlf,
-)
+)  # fmt: skip
 from dragoman.conformance.cases import CodecCase as Case
 from dragoman.conformance.cases import find_cases as find_in_folder
 from dragoman.messages import Request
@@ -74,14 +74,10 @@ SERVERS = _FOLDER / "servers.jsonl.gz"
 
 # The wire of each server whose exchanges are recorded.
 WIRES = {
-    "openai-chat": "openai",
-    "anthropic-messages": "anthropic",
-    "gemini": "gemini",
-    "openai-responses": "responses",
-    "ollama": "ollama",
-    "cohere": "cohere",
+    "openai-chat": "openai", "anthropic-messages": "anthropic", "gemini": "gemini",
+    "openai-responses": "responses", "ollama": "ollama", "cohere": "cohere",
     "bedrock-converse": "bedrock",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

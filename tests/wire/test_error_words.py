@@ -66,12 +66,9 @@ def survivors(wire: str) -> list[str]:
     """Return the alternatives in error patterns that could be removed without changing any error
     class.
     """
-    rows, all_failures, found = rows_of(wire), failures_of(wire), []
-    rules = [row_for(rows, *each) for each in all_failures]
-    decided = [
-        [each for each, rule in zip(all_failures, rules, strict=True) if rule is row]
-        for row in rows
-    ]
+    rows, found = rows_of(wire), []
+    ruled = [(row_for(rows, *each), each) for each in failures_of(wire)]
+    decided = [[each for rule, each in ruled if rule is row] for row in rows]
     for at, (row, failures) in enumerate(zip(rows, decided, strict=True)):
         if wire != "openai" and row in OPENAI_ROWS:
             continue
