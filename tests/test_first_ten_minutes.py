@@ -121,8 +121,7 @@ def test_tests_use_the_installed_package(install: Install) -> None:
 
 def test_readme_program_runs(install: Install) -> None:
     [program, *_] = [block.text for block in read_blocks(README) if block.language == "python"]
-    assert "max_tokens=50" in program  # fewer tokens take less time
-    printed = install.run_python(program.replace("max_tokens=50", "max_tokens=9"))
+    printed = install.run_python(program)
     assert "stop" in printed or "length" in printed
     assert len(printed) > 20
 
