@@ -158,6 +158,7 @@ def run_parts(
     with tempfile.TemporaryDirectory(
         prefix="run-", dir=memory, ignore_cleanup_errors=True
     ) as folder:
+        Path(folder).chmod(0o755)  # some tests run PostgreSQL as another user
         if memory:
             environment = {"TMPDIR": folder, **(environment or {})}
         try:

@@ -165,7 +165,7 @@ class Account:
     def _record(self, counted: Sequence[Counted], seconds: float) -> None:
         """Write the records of a request to all logs and ledgers."""
         service = self._service
-        records = [each for each in counted if not isinstance(each, Spent)]
+        records = _list_records(counted)
         call = self.call if isinstance(self.call, ChatCall) else None
         switches = [] if call is None else find_switches(call.reply)
         session = ""
@@ -243,7 +243,7 @@ class Account:
         # Reuse what the ledger has counted: computing the prices again would be slow.
         if not self.is_recorded:
             return self._settled[0]
-        records = [each for each in self._settled[0] if not isinstance(each, Spent)]
+        records = _list_records(self._settled[0])
         *earlier, last = [replace(each, inbound=self.describe()) for each in records]
         return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
 
@@ -333,6 +333,10 @@ def add_up(records: Sequence[Counted]) -> tuple[Usage, Decimal]:
         money = EXACT.add(money, record.cost_usd or Decimal(0))
     asked = sum([record.input_tokens or 0 for record in records])
     return Usage(asked, sum([record.output_tokens or 0 for record in records])), money
+
+
+def _list_records(counted: Sequence[Counted]) -> list[CallEnd]:
+    return [each for each in counted if not isinstance(each, Spent)]
 
 
 def _count_tokens(usage: Usage) -> int:
