@@ -204,9 +204,7 @@ async def test_coding_agent_edits_a_file_and_shows_an_error_through_the_gateway(
         status, printed = await AGENTS[name](url, wire, repository, WISH)
         found = (status, (repository / "greet.py").read_text())
         _, refusal = await AGENTS[name](url, wire, repository, REFUSED)
-    outcomes = {
-        "edits a file": found == (0, NEW),
-        "shows an error": "scripted failure" in " ".join(refusal.split()),
-    }
+    shown = " ".join(refusal.split())  # aider breaks lines
+    outcomes = {"edits a file": found == (0, NEW), "shows an error": "scripted failure" in shown}
     record_outcomes(name, wire, {case: "yes" if ok else "no" for case, ok in outcomes.items()})
     assert all(outcomes.values()), f"{printed[-3000:]}\n{refusal[-3000:]}"

@@ -495,16 +495,20 @@ async def test_head_of_a_reply_is_written_together_with_its_body() -> None:
 
 
 async def test_reply_to_head_is_sent_although_it_has_no_body() -> None:
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await send({**START, "headers": []})
-            await send({"type": "http.response.body", "body": b"ignored"})
-
-    async with serving(answer) as url, connected(url) as (reader, writer):
-        writer.write(b"HEAD / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    async with serving(app()) as url, connected(url) as (reader, writer):
+        writer.write(GET.replace(b"GET", b"HEAD"))
         await arrival(reader.readuntil(b"\r\n\r\n"), "the head")
         writer.write(LAST)  # the connection is still open
         assert statuses(await arrival(reader.read(), "the next reply")) == [200]
+
+
+async def test_client_that_waits_for_an_interim_response_gets_it_at_once() -> None:
+    head, _, body = call().partition(b"\r\n\r\n")
+    async with serving(app()) as url, connected(url) as (reader, writer):
+        writer.write(head + b"\r\nexpect: 100-continue\r\n\r\n")
+        assert b" 100 " in await arrival(reader.readuntil(b"\r\n\r\n"), "the interim response")
+        writer.write(body)
+        assert b" 200 " in await arrival(reader.readuntil(b"\r\n\r\n"), "the reply")
 
 
 async def test_closed_connection_is_freed_without_the_garbage_collector() -> None:

@@ -227,9 +227,9 @@ class _ReplyTransport:
     """The transport that uvicorn writes a reply to.
 
     The head of a reply waits for the first part of the body, as ASGI requires, so that one system
-    call sends both.
-    ``close`` calls the connection, which may delay closing: uvicorn calls it when some bytes may
-    still be unread or unsent.
+    call sends both. An interim response is sent at once, since the client waits for it. ``close``
+    calls the connection, which may delay closing: uvicorn calls it when some bytes may still be
+    unread or unsent.
     """
 
     def __init__(self, inner: asyncio.Transport, connection: HttpConnection) -> None:
@@ -243,7 +243,7 @@ class _ReplyTransport:
         self._inner = inner
 
     def write(self, data: bytes) -> None:
-        if self.expects_head:
+        if self.expects_head and data != _INTERIM:
             self.expects_head = False
             self._head = data
         elif self._head:
