@@ -297,11 +297,10 @@ class ChatCall(ModelCall):
             if self.complete.finish_reason == "error":
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
         if not account.is_recorded:
-            failed = self.reply.failed if self.reply.history else ()
-            return [*failed, *([] if attempt.is_ended else [attempt.spend()])]
+            return [*self.reply.failed, *([] if attempt.is_ended else [attempt.spend()])]
         inbound = account.describe()
-        earlier: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
-        return earlier if attempt.is_ended else [*earlier, attempt.end(inbound=inbound)]
+        failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
+        return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""

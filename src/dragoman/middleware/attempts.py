@@ -166,7 +166,7 @@ class Attempt:
         return make_end(known | facts, self.answer, self.error, content=self._include_content)
 
     def spend(self) -> Spent:
-        """Return what is counted if nothing is recorded; a record takes twice as long."""
+        """Return what is counted if nothing is recorded; a record takes four times as long."""
         usage = self._find_usage()
         bill = None if usage == Usage() else self._find_cost(usage)[0]
         return Spent(
