@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ..events import Usage
 
 _NONE: Mapping[str, Sequence[str]] = {}
 _ENDS = ("input_tokens", "output_tokens")
+
+# Where an object is, its keys, and the count that each key has.
+_Group: TypeAlias = tuple[str, frozenset[str], list[tuple[str, str]]]
 
 
 class UsageMap:
@@ -33,23 +36,22 @@ class UsageMap:
         omits_zeros: bool = False,
     ) -> None:
         self._places = [(name, path.split(".")) for name, path in paths.items()]
-        self._tree: dict[str, Any] = {}
-        for name in paths:
-            for rank, path in enumerate((paths[name], *also.get(name, ()))):
-                *above, last = path.split(".")
-                holder = self._tree
-                for step in above:
-                    holder = holder.setdefault(step, {})
-                holder.setdefault(last, []).append((name, rank))
+        # Of two paths to a count, the first one counts, and is therefore read last.
+        others = [(name, path) for name in also for path in reversed(also[name])]
+        self._groups = _group(others) + _group(paths.items())
         self._apart = apart
         self._omits_zeros = omits_zeros
         self._has_total = "total_tokens" in paths
 
     def read(self, record: Mapping[str, Any]) -> Usage:
         """Return the counts of a usage record."""
-        found: dict[str, tuple[int, int | None]] = {}
-        _find_counts(record, self._tree, found)
-        counts: dict[str, Any] = {name: count for name, (_, count) in found.items()}
+        counts: dict[str, Any] = {}
+        for above, keys, places in self._groups:
+            holder = record.get(above) if above else record
+            if isinstance(holder, dict) and not keys.isdisjoint(holder):
+                for name, key in places:
+                    if (count := holder.get(key)) is not None:
+                        counts[name] = count if type(count) is int and count >= 0 else None
         for name, parts in self._apart.items():
             if name in counts or (self._omits_zeros and not counts.keys().isdisjoint(parts)):
                 counts[name] = _add([counts.get(each, 0) for each in (name, *parts)])
@@ -73,21 +75,14 @@ class UsageMap:
         return record
 
 
-def _find_counts(
-    record: Mapping[str, Any], tree: Mapping[str, Any], found: dict[str, tuple[int, int | None]]
-) -> None:
-    """Add the counts of a record to ``found``; of two paths to a count, the first one counts."""
-    for key, value in record.items():
-        places = tree.get(key)
-        if places is None or value is None:
-            continue
-        if type(places) is dict:
-            if isinstance(value, dict):
-                _find_counts(value, places, found)
-            continue
-        for name, rank in places:
-            if name not in found or rank < found[name][0]:
-                found[name] = (rank, value if type(value) is int and value >= 0 else None)
+def _group(paths: Iterable[tuple[str, str]]) -> list[_Group]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, path in paths:
+        above, _, key = path.rpartition(".")
+        groups.setdefault(above, []).append((name, key))
+    return [
+        (above, frozenset([key for _, key in places]), places) for above, places in groups.items()
+    ]
 
 
 def total_tokens(usage: Usage) -> int | None:
