@@ -228,6 +228,7 @@ class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
 
 UserBlock: TypeAlias = Text | Image | Document | Audio
 AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio | Image
+_BLOCKS = frozenset([*get_args(UserBlock), *get_args(AssistantBlock)])
 
 
 # --- messages of each role ---------------------------------------------------------------------
@@ -239,22 +240,26 @@ _AssistantPart: TypeAlias = str | AssistantBlock | Sequence[str | AssistantBlock
 class _MessageType(StructMeta):
     """Accept any number of parts: ``User("What is this?", Image("photo.png"))``."""
 
-    def __call__(cls, *given: Any, **fields: Any) -> Any:  # noqa: N805
-        first = cls.__struct_fields__.index("content")
-        if len(given) == first + 1 and "tool_calls" not in fields:  # as for most messages
-            return super().__call__(*given, **fields)
+    def __call__(cls: Any, *given: Any, **fields: Any) -> Any:  # noqa: N805
+        first = cls._content_at
+        if len(given) == first + 1 and not fields:  # as for most messages
+            return _make(cls, *given)
         head, parts = given[:first], given[first:]
         if head and len(parts) > 1 and isinstance(parts[-1], bool):
             parts, fields["is_error"] = parts[:-1], parts[-1]
         if "tool_calls" in fields:
             given = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
             parts = ([part for part in given if part is not None],)
-        return super().__call__(*head, *(parts if len(parts) < 2 else (parts,)), **fields)
+        return _make(cls, *head, *(parts if len(parts) < 2 else (parts,)), **fields)
+
+
+_make: Any = StructMeta.__call__
 
 
 class _Message(Struct, frozen=True, metaclass=_MessageType):
     """A message whose content is one text, or a tuple of blocks."""
 
+    _content_at: ClassVar[int] = 0  # the number of fields before the content
     if TYPE_CHECKING:
         content: Any
 
@@ -276,6 +281,8 @@ class _Message(Struct, frozen=True, metaclass=_MessageType):
 
 def _flatten(part: Any) -> tuple[Any, ...]:
     """Return a part of a message as blocks: a text as ``Text``, and a list opened."""
+    if type(part) is tuple and _BLOCKS.issuperset(map(type, part)):
+        return part
     if isinstance(part, str):
         return (Text(part),) if part else ()
     if not isinstance(part, (list, tuple)):
@@ -363,6 +370,7 @@ class ToolResult(_Message, frozen=True, tag="tool", tag_field="role", omit_defau
     ``tool_call_id`` is the id of its call, verbatim. A boolean after the parts is ``is_error``.
     """
 
+    _content_at: ClassVar[int] = 1
     tool_call_id: str
     content: str | tuple[UserBlock, ...]
     is_error: bool = False
