@@ -16,6 +16,7 @@ __all__ = ["new_ulid"]
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
 _LETTERS = (_ALPHABET * 8).encode()  # the letter of each byte: each letter is equally likely
 _COUNT_BITS = 20  # the bits of the last four letters
+_FIRST_COUNT = 1 << 15  # the first four letters that sort after "0" and any three
 _lock = threading.Lock()
 _moment = 0  # the millisecond of the last id
 _prefix = ""  # the first 22 letters of all ids of that millisecond
@@ -29,13 +30,14 @@ def new_ulid() -> str:
     with _lock:
         # Within the same millisecond, or after the clock was set back, increment the last id.
         _count += 1
-        if now > _moment or _count >> _COUNT_BITS:
-            _moment = max(now, _moment + 1)
-            noise = random.getrandbits(96).to_bytes(12, "big")  # not a secret
-            letters = noise.translate(_LETTERS).decode()
-            _prefix = _encode_start(_moment >> 20) + _encode(_moment) + letters
-            _count = random.getrandbits(_COUNT_BITS - 1)
-        return _prefix + _encode(_count)
+        if now <= _moment and not _count >> _COUNT_BITS:
+            return _prefix + _encode(_count)
+        _moment = now if now > _moment else _moment + 1
+        noise = random.getrandbits(120).to_bytes(15, "big")  # not a secret
+        letters = noise.translate(_LETTERS).decode()
+        _prefix = _encode_start(_moment >> 20) + _encode(_moment) + letters[:12]
+        _count = _FIRST_COUNT
+        return f"{_prefix}0{letters[12:]}"
 
 
 @lru_cache(maxsize=1)
