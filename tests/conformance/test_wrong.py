@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 import dragoman as d
 from dragoman.conformance import Violation, suite
@@ -114,8 +114,9 @@ class Deaf(Clockwork):
 
 
 class Forgetful(Clockwork):
-    def _request(self, *args: Any, **facts: Any) -> d.Request:
-        return replace(super()._request(*args, **facts), request_id="same")
+    def _check_request(self, request: Any) -> None:
+        super()._check_request(request)
+        force_setattr(request, "request_id", "same")
 
 
 class OncePerLife(Clockwork):
@@ -183,9 +184,9 @@ class Choosy(Clockwork):
 class Careless(Clockwork):
     """Accepts a request id that is already in flight."""
 
-    def _request(self, *args: Any, **facts: Any) -> d.Request:
+    def _check_request(self, request: Any) -> None:
         vars(self).pop("_calls", None)
-        return super()._request(*args, **facts)
+        super()._check_request(request)
 
 
 class Sulking(Clockwork):
@@ -374,8 +375,9 @@ class Eager(HttpProvider):  # type: ignore[misc]
     async def ready(self) -> None:
         await self.complete("are you there?")
 
-    def _request(self, messages: Any, *args: Any, **facts: Any) -> d.Request:
-        return super()._request(messages or "hello", *args, **facts)
+    def _check_request(self, request: Any) -> None:
+        if request.messages:
+            super()._check_request(request)
 
 
 class EagerStream(Eager):

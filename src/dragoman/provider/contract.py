@@ -109,11 +109,12 @@ class Provider(Model):
         the call and not sent. By default, a tool call that names an unknown tool or violates its
         schema raises an error; with ``check_calls=False`` it is returned.
         """
-        request = self._request(
-            messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
-            continues=continues,
-            request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
+        request = build_request(
+            messages, tools, config, response_schema, tool_choice, model=self.model,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+            check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
+        self._check_request(request)
         return await self._complete(request)
 
     async def send(self, request: Request) -> Response[Any]:
@@ -188,12 +189,12 @@ class Provider(Model):
         ``continues=True`` the last message may be a reply that the provider paused
         (``Response.is_paused``).
         """
-        request = self._request(
-            messages, tools, config, response_schema, tool_choice, stream=True,
-            check_calls=check_calls,
-            continues=continues,
-            request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
+        request = build_request(
+            messages, tools, config, response_schema, tool_choice, model=self.model,
+            request_id=request_id, stream=True, session_id=session_id, metadata=metadata,
+            check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
+        self._check_request(request)
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     def check(self, request: Request) -> None:
@@ -257,11 +258,6 @@ class Provider(Model):
         return None
 
     # --- methods for subclasses and middleware layers
-
-    def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
-        request = build_request(*arguments, model=self.model, request_id=request_id, **more)
-        self._check_request(request)
-        return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires require ``max_tokens``; without a value, making the plan would fail.

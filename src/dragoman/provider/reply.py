@@ -119,6 +119,8 @@ class AssembledReply(Reply):
     provider: str = ""
     model: str = ""
     attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
+    history: Sequence[CallRecord] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
+    failed: tuple[CallFailed, ...] = ()  # pyright: ignore[reportIncompatibleMethodOverride]
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
 
     def __init__(self, request: Request, provider: str, model: str) -> None:

@@ -90,7 +90,8 @@ class _Interruptible:
 
     def end(self) -> None:
         """Record that no task waits any more; a cancellation that became an error is undone."""
-        self.is_interrupted()
+        if self._interrupting:
+            self.is_interrupted()
         self._task = None
 
     def is_interrupted(self) -> bool:

@@ -88,7 +88,9 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[m.ServerTool, ...]]:
     server_tools: list[m.ServerTool] = []
     own: list[Any] = []
     for at, tool in enumerate(tools):
-        if isinstance(tool, m.ServerTool):
+        if type(tool) is m.Tool:
+            own.append(tool)
+        elif isinstance(tool, m.ServerTool):
             server_tools.append(tool)
         elif isinstance(tool, Mapping) and tool.get("type") == "server_tool":
             record = Fields(tool, f"tools[{at}]")
@@ -163,7 +165,8 @@ def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
     """Read tools: values, plain records, or chat-completion dicts with a ``function`` inside."""
     if not tools:
         return ()
-    if isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence):
+    is_list = type(tools) is list or type(tools) is tuple
+    if not is_list and (isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence)):
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
     return tuple(
         [

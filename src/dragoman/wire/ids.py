@@ -16,7 +16,8 @@ class IdRule(Struct, frozen=True):
     """The rule for tool-call ids of a wire.
 
     An id has at most ``max_length`` characters (exactly that many if ``exact`` is set) from
-    ``alphabet`` and ``also``, or any characters if ``any_character`` is set.
+    ``alphabet`` and ``also``, the first of which is not in ``never_first``, or any characters if
+    ``any_character`` is set.
     """
 
     max_length: int
@@ -24,6 +25,7 @@ class IdRule(Struct, frozen=True):
     alphabet: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     also: str = ""
     any_character: bool = False
+    never_first: str = ""
 
     def allows(self, call_id: str) -> bool:
         """Return whether a wire accepts an id unchanged."""
@@ -31,7 +33,9 @@ class IdRule(Struct, frozen=True):
         fits = size == self.max_length if self.exact else 0 < size <= self.max_length
         if self.any_character:
             return fits and _is_text(call_id)
-        return fits and _characters(self.alphabet + self.also).issuperset(call_id)
+        if not fits or call_id[0] in self.never_first:
+            return False
+        return _characters(self.alphabet, self.also).issuperset(call_id)
 
     def fold(self, call_id: str, salt: int) -> str:
         """Return an id that the wire accepts: the digest of ``call_id`` in the wire's alphabet."""
@@ -53,22 +57,18 @@ def _is_text(call_id: str) -> bool:
 
 
 @lru_cache
-def _characters(letters: str) -> frozenset[str]:
-    return frozenset(letters)
+def _characters(alphabet: str, also: str) -> frozenset[str]:
+    return frozenset(alphabet + also)
 
 
 class NameRule(IdRule, frozen=True):
-    """The rule for tool names of a wire: no name begins with a character of ``never_first``."""
+    """The rule for tool names of a wire."""
 
     also: str = "_-"
-    never_first: str = ""
-
-    def allows(self, call_id: str) -> bool:
-        return super().allows(call_id) and call_id[0] not in self.never_first
 
     def fold(self, call_id: str, salt: int) -> str:
         """Return a name that the wire accepts and that a model can read: ``a.b`` as ``a_b``."""
-        kept = _characters(self.alphabet + self.also)
+        kept = _characters(self.alphabet, self.also)
         name = "".join([letter if letter in kept else "_" for letter in call_id])
         if not name or name[0] in self.never_first:
             name = f"_{name}"
