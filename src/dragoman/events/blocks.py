@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError
@@ -54,7 +55,7 @@ Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
 """A function that returns the sources of a text, given the text and its opaque state."""
 
 
-class GrowingText:
+class GrowingText(Struct, eq=False):
     """A text that arrives in fragments and is stored in chunks.
 
     A string object for each fragment would take ten times the memory of the text. A single buffer
@@ -62,60 +63,52 @@ class GrowingText:
     chunks are never moved.
     """
 
-    __slots__ = ("_chunks", "_fragments")
-
-    def __init__(self, text: str = "") -> None:
-        self._chunks = [text]
-        self._fragments: list[str] = []
+    chunks: list[str] = []
+    fragments: list[str] = []
 
     def append(self, fragment: str) -> None:
         """Append a fragment to the text."""
-        fragments = self._fragments
+        fragments = self.fragments
         fragments.append(fragment)
         if len(fragments) >= _FRAGMENTS:
-            if len(self._chunks[-1]) >= _CHUNK:
-                self._chunks.append("")
-            self._chunks[-1] += "".join(fragments)
+            chunks = self.chunks
+            if not chunks or len(chunks[-1]) >= _CHUNK:
+                chunks.append("")
+            chunks[-1] += "".join(fragments)
             fragments.clear()
 
     def read(self) -> str:
         """Return the text received so far, and join the chunks into one string."""
-        if self._fragments or len(self._chunks) > 1:
-            self._chunks = ["".join(self._chunks) + "".join(self._fragments)]
-            self._fragments.clear()
-        return self._chunks[0]
+        if self.fragments or len(self.chunks) != 1:
+            self.chunks = ["".join(self.chunks) + "".join(self.fragments)]
+            self.fragments.clear()
+        return self.chunks[0]
 
 
-class Block:
+class Block(Struct, eq=False):
     """A text, a thought or a tool call of a message whose fragments are still arriving."""
 
-    __slots__ = (
-        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index",
-        "is_null", "kind", "last", "name",
-        "problem", "provider_id", "signatures", "tail", "value", "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self, kind: type, index: int, offset: int = 0, *, is_current: bool = False
-    ) -> None:
-        self.kind = kind
-        self.index = index
-        self.content = GrowingText()  # the text of all emitted fragments
-        # fragments received before the block became current; None afterwards
-        self.waiting: list[str] | None = None if is_current else []
-        self.tail = ""  # the last fragment that is not only white space
-        self.count = 0  # number of fragments received
-        self.ended = False  # whether the wire, or the next block, has closed this block
-        self.first = self.last = offset
-        self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # the signatures that were emitted
-        # the complete block, if it did not arrive in fragments
-        self.complete: AssistantBlock | None = None
-        # whether ``null`` was received and is held back, as the arguments of a tool call
-        self.is_null = False
-        self.name = self.call_id = self.provider_id = ""
-        self.value: dict[str, Any] | None = None
-        self.problem: tuple[Problem, str] | None = None
+    kind: type
+    index: int
+    first: int = 0  # the byte position of the first fragment
+    last: int = 0
+    # fragments received before the block became current; None afterwards
+    waiting: list[str] | None = []
+    content: GrowingText = field(default_factory=GrowingText)  # the text of all emitted fragments
+    tail: str = ""  # the last fragment that is not only white space
+    count: int = 0  # number of fragments received
+    ended: bool = False  # whether the wire, or the next block, has closed this block
+    continuity: Continuity | None = None
+    signatures: list[str] = []  # the signatures that were emitted
+    # the complete block, if it did not arrive in fragments
+    complete: AssistantBlock | None = None
+    # whether ``null`` was received and is held back, as the arguments of a tool call
+    is_null: bool = False
+    name: str = ""
+    call_id: str = ""
+    provider_id: str = ""
+    value: dict[str, Any] | None = None
+    problem: tuple[Problem, str] | None = None
 
     @property
     def text(self) -> str:
@@ -136,7 +129,7 @@ class Block:
                     self.signatures.pop()
         text = self.content.read()
         text = text[: len(text) - hidden]
-        self.content = GrowingText(text)
+        self.content = GrowingText([text])
         self.ended = False
         if self.kind is Thinking and self.continuity is not None:
             self.continuity = replace(
@@ -193,7 +186,7 @@ class Blocks:
         """Add a block to the message; ``take_turn`` decides when its events are emitted."""
         if len(self.all) >= MAX_BLOCKS:
             raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
-        block = self.last = Block(kind, len(self.all), offset)
+        block = self.last = Block(kind, len(self.all), offset, offset)
         self.all.append(block)
         return block
 
@@ -205,7 +198,7 @@ class Blocks:
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
-            block = Block(kind, index, is_current=True)
+            block = Block(kind, index, waiting=None)
             self.all.append(block)
         return block
 

@@ -81,11 +81,10 @@ class Note(Struct, frozen=True):
     loss: bool
 
 
-class Notes:
+class Notes(Struct, eq=False):
     """Collect notes on the parts that a codec rewrites or drops; losses become warnings."""
 
-    def __init__(self) -> None:
-        self.items: list[Note] = []
+    items: list[Note] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
         """Record that a part of the request is not sent."""
