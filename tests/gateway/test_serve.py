@@ -140,8 +140,8 @@ def test_command_line_options_limit_connections(
     monkeypatch.setenv(SETTINGS, "")
     monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *_: None)
     monkeypatch.setattr("dragoman.cli.serve._fit_open_files", lambda wanted: wanted)
-    config = write_config(tmp_path, "http://127.0.0.1:1")
-    CliRunner().invoke(main, ["serve", "--config", config, *options], catch_exceptions=False)
+    serve = ["serve", "--no-access-log", "--config", write_config(tmp_path, "http://127.0.0.1:1")]
+    CliRunner().invoke(main, [*serve, *options], catch_exceptions=False)
     bounds = create_app_from_environment().state.service.bounds
     assert (bounds.connections, bounds.connections_per_peer) == limits
 
