@@ -401,7 +401,7 @@ class Decoder(ABC):
         elif self._is_body:
             data = b"".join(self._kept)
             _refuse_crowded(data)
-            self.body(data.strip().removeprefix(_BOM))
+            self.body(_unmarked(data))
         elif self._asked_for_stream:
             # vLLM and llama-cpp-python send status 200 with an empty body when generation fails.
             self.interrupted()
@@ -488,7 +488,7 @@ def _lacks_content(frame: Frame) -> bool:
 
 
 def _decode_body(data: bytes) -> Any:
-    return _read_or_show(data.strip().removeprefix(_BOM))
+    return _read_or_show(_unmarked(data))
 
 
 def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -> Any:
@@ -503,6 +503,10 @@ def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -
         _read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")
     ]
     return {"chunks": chunks, **facts}
+
+
+def _unmarked(body: bytes) -> bytes:
+    return body.strip().removeprefix(_BOM)
 
 
 def _reason(error: Exception) -> str:
