@@ -11,8 +11,9 @@ for program in "$@"; do
 done
 command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 command -v tinyproxy >/dev/null 2>&1 || missing="$missing tinyproxy-bin"
-command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
-  command -v google-chrome >/dev/null 2>&1 || missing="$missing chromium"
+command -v chromium-headless-shell >/dev/null 2>&1 || command -v chromium >/dev/null 2>&1 ||
+  command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 ||
+  missing="$missing chromium-headless-shell"
 [ "$(uname -sm)" = "Linux x86_64" ] || command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 if [ -z "$missing" ]; then exit 0; fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

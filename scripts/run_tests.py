@@ -41,11 +41,12 @@ COVERED = [
 # the part "rest".
 PARTS = {
     # These import the package mcp, which takes a second.
-    "attacks": ["attacks", "batches", "conformance", "replay", "sim", "tools"],
-    "sessions": ["cli", "log", "session", "transport", "web"],
+    "attacks": ["attacks", "batches", "conformance", "replay", "tools", "transport"],
+    # These import Playwright and start a browser.
+    "sessions": ["cli", "log", "session", "trace", "web"],
     # These import the clients of the vendors and frameworks, which takes seconds.
     "gateway": [
-        *("clients", "gateway", "integrations", "real", "retrieval"),
+        *("clients", "gateway", "integrations", "real", "retrieval", "sim"),
         *("test_call_records.py", "test_comparison.py", "test_docs.py"),
     ],
 }

@@ -89,12 +89,8 @@ async def answer_everything(connection: Connection) -> None:
     """Answer any request of any wire with a minimal reply."""
     path = urlsplit(connection.seen.path).path
     if connection.seen.method == "GET":
-        known = ["llama3", "some-model", "m"]
-        body: Any = {
-            "status": "ok",
-            "data": [{"id": name} for name in known],
-            "models": [{"name": n} for n in known],
-        }
+        known = [{"id": name, "name": name} for name in ("llama3", "some-model", "m")]
+        body: Any = {"status": "ok", "data": known, "models": known}
     elif path.endswith("/embeddings"):
         vectors = [
             {"index": at, "embedding": [0.6, 0.8]}

@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.tools import find_sandbox
 
-_OTHER_NAMES = {"chromium": ("chromium-browser", "google-chrome")}
+_OTHER_NAMES = {"chromium": ("chromium-headless-shell", "chromium-browser", "google-chrome")}
 
 needs_sandbox = pytest.mark.skipif(
     find_sandbox().program is None, reason=find_sandbox().reason.partition(":")[0]

@@ -1,5 +1,6 @@
 """Serve a model that does what the tests of a framework expect, for all of them."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from dragoman.sim import SimServer
 
 from .obliging import obliging
+
+# sqlite-utils, which llm uses, would import pandas, which takes seconds.
+sys.modules.setdefault("pandas", None)
 
 
 @pytest.fixture(scope="session")

@@ -292,7 +292,7 @@ class Oracle:
                 self.down.setdefault(provider, now)
 
 
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(STEPS)
 def test_unavailable_model_receives_at_most_one_probe_at_a_time(
     steps: list[tuple[Any, ...]],
