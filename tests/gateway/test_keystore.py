@@ -238,6 +238,6 @@ def test_key_file_supports_teams_and_rotated_keys(tmp_path: Path) -> None:
     assert found is not None
     assert (found.budget_usd_month, found.team_budget_usd_month) == (7, 100)
     assert found.accounts == ("ann", "team:core")
-    file.write_text(file.read_text().replace("2999", "1999"))
+    file.write_text(file.read_text().replace("2999-", "1999-"))
     assert KeyRing.load(file).find(old[0]) is None
     assert KeyRing.load(file).find(new[0]) is not None
