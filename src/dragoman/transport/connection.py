@@ -227,7 +227,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self.alarm.cancel()
         if self.transport is not None:
-            # this fails if the event loop, and with it the socket, is already closed
+            # this fails if the event loop is already closed; collection closes the socket then
             with suppress(RuntimeError):
                 self.transport.abort()
 
