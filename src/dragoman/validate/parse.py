@@ -165,9 +165,7 @@ def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
     """Read tools: values, plain records, or chat-completion dicts with a ``function`` inside."""
     if not tools:
         return ()
-    if not isinstance(tools, list | tuple) and (
-        isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence)
-    ):
+    if isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence):
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
     return tuple(
         [
