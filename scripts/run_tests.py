@@ -28,6 +28,7 @@ BIN = Path(sys.executable).parent
 AT_ONCE = 7  # more than there are processors, because tests often wait
 EVERY_SECONDS = 30  # how often a log gets a line about each running part
 SILENT_SECONDS = 60  # after which a part of the tests that reports nothing prints its stacks
+SILENCES = 30  # how often a part prints its stacks before it is stopped
 
 # What is covered to the last branch, by its own tests alone; tracing the others would double their
 # time. These tests run in one process: worker processes would be traced twice.
@@ -62,6 +63,7 @@ class Part:
         self.failures: list[tuple[str, str]] = []
         self.seconds = self.cpu_seconds = 0.0
         self.is_done = False
+        self._silences = 0  # how often the part has printed its stacks since its last report
 
     def start(self, folder: Path, environment: dict[str, str]) -> None:
         file = self.name.replace("/", "-")
@@ -88,7 +90,7 @@ class Part:
         self.cpu_seconds += count_cpu_seconds() - before
         now = time.monotonic()
         while line := self._report.readline():
-            self._heard = now
+            self._heard, self._silences = now, 0
             if not line.endswith("\n"):  # the rest of the line is not written yet
                 self._report.seek(self._report.tell() - len(line.encode()))
                 break
@@ -96,7 +98,11 @@ class Part:
         self.seconds = now - self._began
         if self.total and not ended and now > self._heard + SILENT_SECONDS:
             self._heard = now
-            self.process.send_signal(signal.SIGUSR1)
+            self._silences += 1
+            if self._silences > SILENCES:
+                self.stop(signal.SIGKILL)
+            else:
+                self.process.send_signal(signal.SIGUSR1)
         if ended and not self.is_done:
             self.is_done = True
             self._report.close()

@@ -125,11 +125,6 @@ async def opened(layer: str, method: str) -> AsyncIterator[Call]:
             await until(lambda: asyncio.all_tasks() <= before, "the end of the tasks")
 
 
-def run(main: Any) -> Any:
-    with asyncio.Runner() as runner:
-        return runner.run(main)
-
-
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("method", METHODS)
 def test_cancel_takes_effect_at_every_step(layer: str, method: str, count: Count) -> None:
@@ -157,7 +152,7 @@ def test_cancel_takes_effect_at_every_step(layer: str, method: str, count: Count
             assert ending == ("cancelled" if known[0] else "stop")
             return True
 
-    count_points(lambda step: run(play(step)), count)
+    count_points(lambda step: asyncio.run(play(step)), count)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -174,7 +169,7 @@ def test_cancelled_task_ends_at_every_step(layer: str, method: str, count: Count
             assert calling.cancelled() == (accepted == [True])
             return bool(accepted)
 
-    count_points(lambda step: run(play(step)), count)
+    count_points(lambda step: asyncio.run(play(step)), count)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -192,7 +187,7 @@ def test_interrupted_loop_ends_at_every_step(layer: str, method: str, count: Cou
     def attempt(step: int) -> bool:
         interrupted: list[int] = []
         try:
-            run(play(step, interrupted))
+            asyncio.run(play(step, interrupted))
         except KeyboardInterrupt:
             return True
         assert not interrupted

@@ -31,12 +31,10 @@ def broken():
 def test_torn_down(broken): pass
 """
 
-# The signal ends the pause; without it, the process would end after a minute.
 SILENT = """
 import os, signal
 def test_silent():
-    signal.alarm(60)
-    signal.pause()
+    signal.pause()  # until the runner asks for the stacks
     os._exit(3)
 """
 
@@ -82,19 +80,26 @@ def test_hanging_tests_print_their_stacks(
     part = pytest_part("part", "-c", os.devnull, "--disable-plugin-autoload", file)
     run_parts([part])
     assert print_results([part]) == 1
-    assert f'File "{file}", line 5 in test_silent' in capsys.readouterr().out
+    assert f'File "{file}", line 4 in test_silent' in capsys.readouterr().out
 
 
-def test_step_that_fails_is_shown_with_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_that_fails_or_hangs_is_shown_with_its_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "SILENT_SECONDS", 0)
+    monkeypatch.setattr(run_tests, "SILENCES", 0)
     parts = [
         Part("good", sys.executable, "-c", ""),
         Part("bad", sys.executable, "-c", "print('the reason'); raise SystemExit(3)"),
+        Part("hung", sys.executable, "-c", "import threading; threading.Event().wait()"),
     ]
+    parts[2].total = 1  # it has collected a test, and reports nothing afterwards
     run_parts(parts)
     assert print_results(parts) == 1
     shown = capsys.readouterr().out
     assert "--- bad: exit code 3 ---\nthe reason\n" in shown
-    assert shown.endswith("failed:\n  bad: exit code 3\n\nexit code 1\n0 passed, 1 failed\n")
+    failed = "failed:\n  bad: exit code 3\n  hung: exit code -9\n"
+    assert shown.endswith(f"{failed}\nexit code 1\n0 passed, 2 failed\n")
 
 
 CHILD = """
