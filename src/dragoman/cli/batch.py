@@ -20,7 +20,7 @@ from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
 from .console import Bar, notify, show_json
 from .errors import EXIT_CODES, WrongFile, report_errors
-from .options import ModelOptions, load_registry
+from .options import BudgetOption, ConcurrencyOption, ModelOptions, PollOption, load_registry
 from .parameters import ExistingFile, Json, add_options, option
 from .progress import fetch_default_model
 from .schemas import SchemaOption, read_schema
@@ -71,7 +71,7 @@ class BatchCommand(Struct, kw_only=True):
         "Write vectors as numbers, or as base64, which is a quarter as long.",
     ] = None
     config: RowConfig
-    concurrency: Annotated[int, "Make this many calls at a time.", option(ge=1)] = 16
+    concurrency: ConcurrencyOption = 16
     requests_per_minute: Annotated[
         float | None, "Send at most N requests a minute.", option("N", "--rpm")
     ] = None
@@ -82,9 +82,7 @@ class BatchCommand(Struct, kw_only=True):
         str | None, "Share --rpm and --tpm with other processes through Redis.", option("URL")
     ] = None
     retries: Annotated[int, "Retry a failed call up to this many times.", option(ge=0, le=100)] = 4
-    budget: Annotated[
-        str | None, "Stop when all runs have used usd=N, tokens=N or rows=N.", option("KIND=N")
-    ] = None
+    budget: BudgetOption = None
     cache: Annotated[
         str | None,
         "Store replies for identical rows in a SQLite file or at a redis:// URL.",
@@ -108,9 +106,7 @@ class BatchCommand(Struct, kw_only=True):
         Literal["model", "provider"],
         "Call the model, or use the provider's batch API: half the price, within a day.",
     ] = "model"
-    poll_seconds: Annotated[
-        float, "Wait N seconds before --via provider first asks for results."
-    ] = 10.0
+    poll_seconds: PollOption = 10.0
     cancel: Annotated[bool, "Stop the batches of --via provider and fetch finished rows."] = False
     as_json: Annotated[Json, "Print the report as JSON."] = False
 

@@ -16,7 +16,7 @@ from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
 from .errors import EXIT_CODES, WrongFile, reject
 from .log_place import open_log_at
-from .options import ModelOptions, load_registry
+from .options import BudgetOption, ConcurrencyOption, ModelOptions, PollOption, load_registry
 from .parameters import Json, add_options, option
 from .progress import fetch_default_model
 from .sessions import find_session
@@ -40,17 +40,13 @@ class CompareOptions(Struct, kw_only=True):
         Path, "Write the answers of each model to a file in this folder.", option("FOLDER")
     ] = Path("comparison")
     limit: Annotated[int | None, "Compare only the first N calls.", option("N", ge=1)] = None
-    budget: Annotated[
-        str | None, "Stop when all runs have used usd=N, tokens=N or rows=N.", option("KIND=N")
-    ] = None
+    budget: BudgetOption = None
     via: Annotated[
         Literal["model", "provider"],
         "Call the models, or use the batch API of each provider that has one.",
     ] = "model"
-    poll_seconds: Annotated[
-        float, "Wait N seconds before --via provider first asks for results."
-    ] = 10.0
-    concurrency: Annotated[int, "Make this many calls at a time.", option(ge=1)] = 16
+    poll_seconds: PollOption = 10.0
+    concurrency: ConcurrencyOption = 16
     fresh: Annotated[bool, "Delete the answers of earlier runs, and begin again."] = False
     html: Annotated[
         Path | None,

@@ -41,6 +41,13 @@ ModelOption: TypeAlias = Annotated[
 SystemOption: TypeAlias = Annotated[
     str | None, "Send this text as the system prompt.", option("TEXT", "-s --system")
 ]
+ConcurrencyOption: TypeAlias = Annotated[int, "Make this many calls at a time.", option(ge=1)]
+BudgetOption: TypeAlias = Annotated[
+    str | None, "Stop when all runs have used usd=N, tokens=N or rows=N.", option("KIND=N")
+]
+PollOption: TypeAlias = Annotated[
+    float, "Wait N seconds before --via provider first asks for results."
+]
 
 
 class ModelOptions(Struct, frozen=True):
