@@ -18,7 +18,6 @@ from itertools import chain
 from typing import Any
 
 import httptools
-from uvicorn.protocols.utils import get_remote_addr
 
 from .access import Bounds
 from .http_connection import HttpConnection
@@ -50,8 +49,8 @@ class BoundedHttpProtocol(HttpConnection):
             self._begin(transport)
             return
         self.connections.add(self)
-        client = get_remote_addr(transport)
-        self._peer = _network_of(client[0]) if client else ""
+        address = transport.get_extra_info("peername")  # empty for a Unix socket
+        self._peer = _network_of(address[0]) if address else ""
         self._peers = self.app_state.setdefault("peers", {})
         count = self._peers[self._peer] = self._peers.get(self._peer, 0) + 1
         bounds = self.bounds = self.app_state.get("bounds") or Bounds()
