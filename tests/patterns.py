@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from dragoman.config import _loader
 from dragoman.prices import PriceTable
-from dragoman.reasoning import _read_catalogue
 from dragoman.transport.http import _kept_lines
+from dragoman.wire.beliefs import read_families
 from dragoman.wire.errors import ErrorRow
 
 from .sources import Source, read_package
@@ -122,8 +122,10 @@ def _data() -> Iterator[tuple[str, str]]:
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
-    for family in _read_catalogue().families:
-        yield "reasoning", family.models
+    for name, family in read_families().items():
+        yield f"families, {name}", family.match
+        for row in family.rows:
+            yield f"families, {name}", row.models
     yield "transport, kept headers", f"(?i){_kept_lines().pattern}"
     for resolvers in _loader().yaml_implicit_resolvers.values():
         for tag, pattern in resolvers:

@@ -32,7 +32,6 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
         "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
         "prices/rows.py:__post_init__",
         "prices/rows.py:covers",  # patterns from price files of the package or of the user
-        "reasoning.py:find_style",  # patterns from data files of the package
         # Patterns from data files, matched against names from data files.
         "registry/vendors.py:models",
         "registry/vendors.py:wire_of",  # patterns from data files of the package
@@ -40,6 +39,9 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
         "sim/script.py:fits",  # a pattern in a simulator script of the user
         # The pattern of the reply headers to keep; the search calls this function.
         "transport/http.py:_kept_lines",
+        # Patterns from data files of the package, for names of models.
+        "wire/beliefs.py:_applies",
+        "wire/beliefs.py:find_beliefs",
         # Patterns of the error tables; the search reads them from the tables.
         "wire/errors.py:compiled",
     }

@@ -1,17 +1,13 @@
 """One reasoning setting is translated for every model family that supports reasoning."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 import dragoman as d
 from dragoman.reasoning import (
-    NOT_REASONING,
     ReasoningStyle,
-    _read_catalogue,
-    find_style,
     merge_fields,
     translate_reasoning,
 )
@@ -82,20 +78,6 @@ def test_reasoning_amount_is_translated_for_the_model_family(
     assert fields_sent(wire, model, amount, vendor=vendor) == (fields, approximate)
 
 
-@pytest.mark.parametrize("amount", ["off", "minimal", "low", "medium", "high", 2048])
-def test_every_model_family_accepts_every_portable_reasoning_amount(amount: Any) -> None:
-    for family in _read_catalogue().families:
-        fields, _ = translate_reasoning(amount, family.style, 60000)
-        assert isinstance(fields, dict), family
-
-
-def test_catalogue_of_reasoning_styles_is_valid() -> None:
-    for family in _read_catalogue().families:
-        re.compile(family.models)
-        assert family.wire in CODECS
-        assert family.docs.startswith("https://")
-
-
 @pytest.mark.parametrize("max_tokens", [1024, 1100])
 def test_reasoning_budget_larger_than_max_tokens_is_not_sent(max_tokens: int) -> None:
     found = fields_sent("anthropic", "claude-sonnet-4-5", "high", max_tokens=max_tokens)
@@ -126,7 +108,7 @@ def test_endpoint_can_define_its_own_reasoning_fields(wire: str) -> None:
     assert fields_sent(wire, "m", "off", reasoning=style) == ({"own": {"on": False}}, False)
 
 
-@pytest.mark.parametrize("amount", [True, "max", "xhigh"])
+@pytest.mark.parametrize("amount", [True, "most"])
 def test_invalid_reasoning_amount_is_rejected(amount: Any) -> None:
     with pytest.raises(d.UnsupportedFeatureError, match=r"config\.reasoning"):
         translate_reasoning(amount, ReasoningStyle(effort="effort"))
@@ -157,11 +139,6 @@ def test_reasoning_fields_are_merged_into_the_body() -> None:
     body: dict[str, Any] = {"a": {"x": 1}, "b": 2}
     merge_fields(body, {"a": {"y": 2}, "b": {"z": 3}})
     assert body == {"a": {"x": 1, "y": 2}, "b": {"z": 3}}
-
-
-def test_unknown_model_has_no_reasoning_style() -> None:
-    assert find_style("openai", None, "unheard-of") is None
-    assert NOT_REASONING.reasons is False
 
 
 @pytest.mark.parametrize(

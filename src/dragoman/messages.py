@@ -469,7 +469,7 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 # --- settings of a call, and the request -------------------------------------------------------
 
 
-Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
@@ -490,9 +490,9 @@ class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
-    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in
-    tokens. It is translated for the model; an approximate translation is a ``LossWarning``.
-    ``"none"`` is the same as ``"off"``; ``"xhigh"`` is rejected for models that do not have it.
+    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"``, ``"xhigh"``,
+    ``"max"`` or a budget in tokens. It is translated for the model, by the nearest amount that the
+    model has; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``.
     ``extras`` are sent to the provider unchanged; an extra that contradicts a field that the codec
     writes is rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a
     ``PromptCache``, or ``"off"``, which also ignores ``cache=True`` on messages.

@@ -1,27 +1,34 @@
 """Translate a portable amount of reasoning into the fields of a model family.
 
 ``config.reasoning`` is an effort or a budget in tokens. Model families accept one of the two, a
-switch, or nothing. Which of these a family accepts, and in which fields, is defined in
-``catalog/reasoning.json`` or by the quirk ``reasoning`` of an endpoint.
+switch, or nothing. Which of these a family accepts, and in which fields, is the quirk
+``reasoning`` of an endpoint, which the rows in ``catalog/families`` set by default.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .errors import InvalidRequestError, UnsupportedFeatureError, quote
 from .messages import EFFORTS
 
-__all__ = ["NOT_REASONING", "ReasoningStyle", "find_style", "merge_fields", "translate_reasoning"]
+__all__ = ["NOT_REASONING", "ReasoningStyle", "is_off", "merge_fields", "translate_reasoning"]
 
 _PORTABLE = ("minimal", "low", "medium", "high")
+# The number of tokens that each effort stands for, if an effort must be compared with a number.
+_BUDGETS = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": 49152,
+    "max": 98304,
+}
 _WHERE = "config.reasoning"
 
 
@@ -63,53 +70,36 @@ class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
     reasons: bool = True
     """Whether the model reasons and has a setting for it. If not, no reasoning field is sent."""
 
+    def placed(self, root: str, places: Mapping[str, str]) -> ReasoningStyle:
+        """Return the style with the field paths of another wire.
+
+        ``places`` maps the paths that the wire has elsewhere; ``root`` is the object that all
+        fields are in, or ``""``.
+        """
+        prefix = f"{root}." if root else ""
+
+        def move(path: str) -> str:
+            return prefix + places.get(path, path)
+
+        def move_all(fields: Mapping[str, Any]) -> dict[str, Any]:
+            return {move(path): value for path, value in fields.items()}
+
+        return replace(
+            self,
+            effort=None if self.effort is None else move(self.effort),
+            budget=None if self.budget is None else move(self.budget),
+            with_effort=move_all(self.with_effort),
+            with_budget=move_all(self.with_budget),
+            off=None if self.off is None else move_all(self.off),
+        )
+
 
 NOT_REASONING = ReasoningStyle(reasons=False, off={})
 
 
-class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of ``catalog/reasoning.json``: the reasoning style of a model family on a wire.
-
-    ``vendor`` is set if the family has different styles at different vendors.
-    """
-
-    wire: str
-    style: ReasoningStyle
-    models: str = ""
-    vendor: str | None = None
-    docs: str = ""
-
-
-class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
-    as_of: str
-    budgets: dict[str, int]
-    families: tuple[_Family, ...]
-
-
-@cache
-def _read_catalogue() -> _Catalogue:
-    """Return the rows of ``catalog/reasoning.json``, which is read on first use."""
-    from importlib.resources import files  # lazy import: slow, needed only for the catalogue
-
-    data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
-    return msgspec.json.decode(data, type=_Catalogue)
-
-
-@lru_cache(maxsize=256)
-def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | None:
-    """Return how a model accepts reasoning; ``None`` if no row matches it.
-
-    The first matching row applies. A row with a vendor applies only at that vendor.
-    """
-    name = model.lower()
-    for family in _read_catalogue().families:
-        if (
-            family.wire == wire
-            and family.vendor in (None, vendor)
-            and re.search(family.models, name)
-        ):
-            return family.style
-    return None
+def is_off(amount: str | int | None) -> bool:
+    """Return whether an amount of reasoning means that the model shall not reason."""
+    return amount in ("off", "none") or (amount == 0 and amount is not False)
 
 
 def translate_reasoning(
@@ -120,7 +110,7 @@ def translate_reasoning(
     ``room`` is the token limit of the reply. Pass it if the wire requires the reasoning budget to
     be smaller than this limit.
     """
-    amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
+    amount = "off" if is_off(reasoning) else reasoning
     if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):
         raise UnsupportedFeatureError(
             f"{_WHERE}: {quote(str(amount))} is neither an effort nor a number of tokens"
@@ -134,13 +124,11 @@ def translate_reasoning(
         return _turn_off(style, room)
     if style.effort is not None and amount in style.efforts:
         return _write_effort(amount, style), None
-    if amount not in _PORTABLE:
-        raise UnsupportedFeatureError(f"{_WHERE}: this model has no effort {quote(amount)}")
     if style.budget is not None and style.effort is None:
         return _from_effort(amount, style, room)
     if style.effort is None:
         return _turn_on(style)
-    nearest = _nearest_effort(_read_catalogue().budgets[amount], style)
+    nearest = _nearest_effort(_BUDGETS[amount], style)
     note = f"the model has no effort {amount!r}; {nearest!r} is the nearest"
     return _write_effort(nearest, style), note
 
@@ -180,7 +168,7 @@ def _from_budget(
 def _from_effort(
     effort: str, style: ReasoningStyle, room: int | None
 ) -> tuple[dict[str, Any], str | None]:
-    tokens = _read_catalogue().budgets[effort]
+    tokens = _BUDGETS[effort]
     if room is not None:
         tokens = min(tokens, room // 2)
     tokens = _bound(tokens, style)
@@ -208,10 +196,9 @@ def _bound(tokens: int, style: ReasoningStyle) -> int:
 
 
 def _nearest_effort(tokens: int, style: ReasoningStyle) -> str:
-    """Return the effort whose usual budget is closest to ``budget``, compared by ratio."""
-    budgets = _read_catalogue().budgets
-    known = [effort for effort in style.efforts if effort in budgets] or list(style.efforts)
-    return min(known, key=lambda effort: abs(math.log(tokens / budgets.get(effort, tokens))))
+    """Return the effort whose usual budget is closest to ``tokens``, compared by ratio."""
+    known = [effort for effort in style.efforts if effort in _BUDGETS] or list(style.efforts)
+    return min(known, key=lambda effort: abs(math.log(tokens / _BUDGETS.get(effort, tokens))))
 
 
 def _write_effort(effort: str, style: ReasoningStyle) -> dict[str, Any]:

@@ -67,7 +67,14 @@ def check_translated(resolved: ResolvedModel, translated: Translated, caller: Ca
 
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
-_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
+_BUDGETS = {
+    "minimal": 1024,
+    "low": 2048,
+    "medium": 8192,
+    "high": 16384,
+    "xhigh": 32768,
+    "max": 65536,
+}
 
 
 def _fit_reasoning(

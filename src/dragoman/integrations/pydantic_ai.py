@@ -167,7 +167,7 @@ class DragomanModel(Model[Provider]):
 def _read_thinking(thinking: bool | str) -> str:
     if isinstance(thinking, bool):
         return "medium" if thinking else "off"
-    return "xhigh" if thinking == "max" else thinking
+    return thinking
 
 
 # --- converting replies ------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
-from .json import put_over, reply_text, string_of, to_bytes
+from .json import reply_text, string_of, to_bytes
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.
@@ -128,14 +128,8 @@ def encode_post(
     notes: Notes,
     path: Literal["native", "tool", "prompt"] | None,
     headers: Mapping[str, str] = JSON_HEADERS,
-    native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST`` request with its encoding notes.
-
-    The fields in ``native`` override those of the body.
-    """
-    if native:
-        body = put_over(body, native)
+    """Return a body as a ``POST`` request with its encoding notes."""
     return Encoded(
         HttpRequest("POST", url, dict(headers), to_bytes(body)),
         tuple(notes.items),

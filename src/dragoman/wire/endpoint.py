@@ -20,14 +20,17 @@ from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
-from ..reasoning import NOT_REASONING
+from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
+from .beliefs import find_beliefs, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
+from .json import put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
 from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name
+from .settings import drop_refused
 from .strict import strict_form
 from .urls import join_url, root_of
 
@@ -48,6 +51,12 @@ def read_quirks(quirks: Any, kind: type[S]) -> S:
         return msgspec.convert(dict(quirks), kind)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise ValueError(f"quirks: {error}") from error
+
+
+def _names_changed(before: Struct, after: Struct) -> list[str]:
+    """Return the names of the fields that differ between two structs of one class."""
+    names = after.__struct_fields__
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
 class Refusal(Struct, frozen=True):
@@ -117,6 +126,12 @@ class Endpoint(ABC, Generic[Q]):
     lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
+    # The path in the body of each setting of ``RuntimeConfig`` that the wire has.
+    setting_paths: ClassVar[Mapping[str, str]] = {}
+    # Where the wire has the fields of reasoning that other wires of a model family share with it:
+    # the object that they are in, and the paths that differ.
+    reasoning_root: ClassVar[str] = ""
+    reasoning_places: ClassVar[Mapping[str, str]] = {}
     # The fields that a limit to one tool call also needs if the request chooses no tool.
     beside_parallel: ClassVar[Mapping[str, Any]] = {}
     needs_max_tokens: ClassVar[bool] = False  # whether the wire requires a limit of the reply
@@ -140,7 +155,10 @@ class Endpoint(ABC, Generic[Q]):
     ) -> None:
         self.model = model
         self.base_url = base_url
-        self.quirks = self.quirks_type() if quirks is None else quirks
+        # The quirks before the beliefs about the model are applied, and the names of those that
+        # no belief may change.
+        self._plain = self.quirks_type() if quirks is None else quirks
+        self._stated = frozenset(_names_changed(self.quirks_type(), self._plain))
         self.issuer_vendor = vendor
         self.max_output_tokens = max_output_tokens
         self._keep_raw = keep_raw
@@ -148,6 +166,7 @@ class Endpoint(ABC, Generic[Q]):
         # an invalid base URL raises an error here, not at the first call
         self.url = join_url(base_url, self.route, self.version)
         self.root = root_of(base_url)
+        self.quirks = self.believed(model)
 
     @classmethod
     def connect(
@@ -164,7 +183,24 @@ class Endpoint(ABC, Generic[Q]):
         adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
         codec = cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
         codec.max_output_tokens = capabilities.known("max_output_tokens")
+        if isinstance(quirks, Mapping):
+            # A quirk that is set to its default value is set, too.
+            codec._stated |= quirks.keys()
+            codec.quirks = codec.believed(model)
         return codec
+
+    def believed(self, model: str) -> Q:
+        """Return the quirks for a model: those that were set, and what is believed of the rest."""
+        vendor = self.issuer_vendor or vendor_of(self.base_url)
+        types = {each.name: each.type for each in msgspec.structs.fields(self.quirks_type)}
+        changes: dict[str, Any] = {}
+        for name, value in find_beliefs(self.wire, vendor, model).items():
+            if name in types and name not in self._stated:
+                changes[name] = msgspec.convert(value, types[name])
+        style: ReasoningStyle | None = changes.get("reasoning")
+        if style is not None:
+            changes["reasoning"] = style.placed(self.reasoning_root, self.reasoning_places)
+        return replace(self._plain, **changes) if changes else self._plain
 
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
@@ -201,8 +237,11 @@ class Endpoint(ABC, Generic[Q]):
 
     def quirks_for(self, request: Request) -> Q:
         """Return the endpoint's quirks, as changed by rejections of the request's response schema."""
+        quirks = self.quirks
+        if request.model and request.model != self.model:
+            quirks = self.believed(request.model)
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
-        return replace(self.quirks, **changes) if changes else self.quirks
+        return replace(quirks, **changes) if changes else quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
         """Return a copy of the codec with changed quirks.
@@ -213,7 +252,9 @@ class Endpoint(ABC, Generic[Q]):
         codec = copy(self)
         codec.lessons = (*self.lessons, lesson)[-MAX_LESSONS:]
         if schema is None:
-            codec.quirks = replace(self.quirks, **changes)
+            codec._plain = replace(self._plain, **changes)
+            codec._stated = self._stated | changes.keys()
+            codec.quirks = codec.believed(codec.model)
         return codec
 
     # --- the methods of a codec that the wires share
@@ -223,33 +264,12 @@ class Endpoint(ABC, Generic[Q]):
         """Whether the provider searches deferred tools, so that only the found ones are loaded."""
         return getattr(self.quirks, "tool_search", False)
 
-    def _defer(self, request: Request, notes: Notes) -> Request:
-        """Offer the provider's tool search for deferred tools; without one, defer no tool."""
-        if not self.searches_tools:
-            lost = NOT_DEFERRED
-            notes.rewrite(lost.path, lost.code, lost.detail, loss=True)
-            return replace(
-                request, tools=[replace(tool, deferred=False) for tool in request.tools]
-            )
-        forced = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else None
-        tools = [replace(t, deferred=t.deferred and t.name != forced) for t in request.tools]
-        request = replace(request, tools=tools)
-        if offers_search(request):
-            return request
-        return replace(request, server_tools=(*request.server_tools, ServerTool("tool_search")))
-
     def compaction(self, tokens: int | None) -> dict[str, Any] | None:
         """Return the extras with which the provider compacts a conversation of ``tokens``.
 
         The result is ``None`` if the provider cannot do so.
         """
         return None
-
-    def _keep_whole(self, request: Request, notes: Notes) -> Request:
-        why = "the endpoint refused it: the conversation is sent as it is"
-        notes.drop(f"config.extras[{COMPACTION!r}]", "compaction_dropped", why)
-        extras = {name: each for name, each in request.config.extras.items() if name != COMPACTION}
-        return replace(request, config=replace(request.config, extras=extras))
 
     def structured_path(self, request: Request, quirks: Any) -> StructuredPath:
         """Return how the response schema of a request is requested."""
@@ -274,25 +294,40 @@ class Endpoint(ABC, Generic[Q]):
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
         notes, quirks = Notes(), self.quirks_for(request)
+        if quirks.forced_tools != "yes" and request.tool_choice not in (None, "auto", "none"):
+            request = _unforce(request, quirks, notes, reasons=self.reasons(request, quirks))
         if request.tools:
             if has_refused_tool(request, quirks.name_rule):
                 request = project_names(request, quirks.name_rule, notes)
             if [tool for tool in request.tools if tool.deferred]:
-                request = self._defer(request, notes)
+                request = _defer(request, notes, searches=self.searches_tools)
         if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
-            request = self._keep_whole(request, notes)
+            request = _keep_whole(request, notes)
         path = None
         if request.response_schema is not None:
             path = self.structured_path(request, quirks)
         body = self.write_request(request, self.home(request), quirks, path, notes)
-        return encode_post(
-            self.url_for(request),
-            body,
-            notes,
-            path,
-            self.headers_for(request),
-            self.native_fields(request),
-        )
+        if native := self.native_fields(request):
+            body = put_over(body, native)
+        refused = quirks.refused_settings
+        if quirks.refused_while_reasoning and self.reasons(request, quirks):
+            refused = {**quirks.refused_while_reasoning, **refused}
+        if refused:
+            places = {
+                name: place if isinstance(place, str) else place[0]
+                for name, place in self.concepts.items()
+            }
+            drop_refused(body, refused, {**places, **self.setting_paths}, notes)
+        return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
+
+    def reasons(self, request: Request, quirks: Q) -> bool:
+        """Return whether the model reasons in its answer to a request."""
+        amount, style = request.config.reasoning, quirks.reasoning
+        if amount is None:
+            return quirks.reasons_unasked
+        if style is None:
+            return not is_off(amount)
+        return style.reasons and (not is_off(amount) or style.off is None)
 
     def answer_tool(self, request: Request) -> str | None:
         """Return the name of the tool that structured output is requested by, if any."""
@@ -362,3 +397,42 @@ class Endpoint(ABC, Generic[Q]):
         schema = request.response_schema or {}
         detail = f"the endpoint refused the schema {schema_name(schema)}: {ways}"
         return self.taught(detail, schema, **row.changes)
+
+
+# --- requests that are changed before they are written -----------------------------------------
+
+
+def _unforce(request: Request, quirks: WireQuirks, notes: Notes, *, reasons: bool) -> Request:
+    """Return a request that forces no tool, or that does not reason, as the model demands."""
+    if quirks.forced_tools == "not_reasoning":
+        if not reasons:
+            return request
+        if quirks.reasoning is not None and quirks.reasoning.off is not None:
+            why = "the model cannot be forced to call a tool while it reasons, so it does not"
+            notes.rewrite("config.reasoning", "reasoning_off", why, loss=True)
+            return replace(request, config=replace(request.config, reasoning="off"))
+    why = "the model cannot be forced to call a tool, so it decides by itself"
+    notes.rewrite("tool_choice", "tool_choice_relaxed", why, loss=True)
+    return replace(request, tool_choice="auto")
+
+
+def _defer(request: Request, notes: Notes, *, searches: bool) -> Request:
+    """Offer the provider's tool search for deferred tools; without one, defer no tool."""
+    if not searches:
+        lost = NOT_DEFERRED
+        notes.rewrite(lost.path, lost.code, lost.detail, loss=True)
+        return replace(request, tools=[replace(tool, deferred=False) for tool in request.tools])
+    forced = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else None
+    tools = [replace(t, deferred=t.deferred and t.name != forced) for t in request.tools]
+    request = replace(request, tools=tools)
+    if offers_search(request):
+        return request
+    return replace(request, server_tools=(*request.server_tools, ServerTool("tool_search")))
+
+
+def _keep_whole(request: Request, notes: Notes) -> Request:
+    """Return a request that does not ask the provider to compact the conversation."""
+    why = "the endpoint refused it: the conversation is sent as it is"
+    notes.drop(f"config.extras[{COMPACTION!r}]", "compaction_dropped", why)
+    extras = {name: each for name, each in request.config.extras.items() if name != COMPACTION}
+    return replace(request, config=replace(request.config, extras=extras))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..reasoning import ReasoningStyle
 from .ids import NameRule
@@ -19,8 +19,25 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
+    """How ``config.reasoning`` is sent. By default the model's name selects a row of
+    ``catalog/families``.
+    """
+
+    reasons_unasked: bool = False
+    """Whether the model reasons if a request sets no amount of reasoning."""
+
+    refused_settings: dict[str, Any] = field(default_factory=dict)
+    """The settings that the model rejects, such as ``temperature`` or ``top_k``, each with the
+    value that the model uses anyway. They are not sent. Any other value is reported as lost.
+    """
+
+    refused_while_reasoning: dict[str, Any] = field(default_factory=dict)
+    """The same for settings that the model rejects only in requests in which it reasons."""
+
+    forced_tools: Literal["yes", "not_reasoning", "no"] = "yes"
+    """Whether a request may force a tool call. ``not_reasoning``: only if reasoning is off, so a
+    request that forces a tool turns reasoning off where the model can do without. ``no``: the
+    choice is sent as ``auto``. Both changes are reported.
     """
 
     name_rule: NameRule | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InvalidRequestError, UnsupportedFeatureError
 from ..messages import Issuer, PromptCache, Request
-from ..reasoning import find_style, translate_reasoning
+from ..reasoning import translate_reasoning
 from .caching import note_unplaced, read_cache
 from .codec import Notes
 from .json import ordered_json
@@ -62,15 +62,12 @@ class RequestWriter(ABC):
     def reasoning(self, room: int | None = None) -> dict[str, Any] | None:
         """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
 
-        If the quirks have no style, the catalogue chooses one by model family; for an unknown
-        family the result is ``None``. ``room`` is the token limit of the reply. A reasoning budget
-        must be smaller than this limit. A model that supports only another amount gets a warning.
+        If the quirks have no style, because the family of the model is unknown, the result is
+        ``None``. ``room`` is the token limit of the reply. A reasoning budget must be smaller than
+        this limit. A model that supports only another amount gets a warning.
         """
-        if self.config.reasoning is None:
-            return None
-        home = self.home
-        style = self.quirks.reasoning or find_style(home.wire, home.vendor, home.model or "")
-        if style is None:
+        style = self.quirks.reasoning
+        if self.config.reasoning is None or style is None:
             return None
         fields, approximate = translate_reasoning(self.config.reasoning, style, room)
         if approximate is not None:

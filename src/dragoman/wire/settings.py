@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import UnsupportedFeatureError
 from ..messages import RuntimeConfig
 from ..validate.fields import Fields
+from .codec import Notes
 from .fields import read_stops
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
@@ -44,3 +45,37 @@ def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str,
         if (value := getattr(config, name)) is not None:
             written[field] = list(value) if name == "stop_sequences" else value
     return written
+
+
+def drop_refused(
+    body: dict[str, Any], refused: Mapping[str, Any], paths: Mapping[str, str], notes: Notes
+) -> None:
+    """Remove the settings that a model rejects from a body.
+
+    ``refused`` has the value of each setting that the model uses anyway. Clients such as GitHub
+    Copilot send these defaults with every request, so only another value is a loss.
+    """
+    for name, default in refused.items():
+        *outer, field = paths.get(name, name).split(".")
+        inner = body
+        for part in outer:
+            child = inner.get(part)
+            inner[part] = inner = dict(child) if isinstance(child, dict) else {}
+        value = inner.pop(field, None)
+        if value not in (default, [], None):
+            why = "the model does not accept this setting, so it is not sent"
+            notes.drop(f"config.{name}", "setting_refused", why)
+        _remove_empty(body, outer)
+
+
+def _remove_empty(body: dict[str, Any], path: list[str]) -> None:
+    """Remove the object at a path if it is empty, and then those that only contained it."""
+    if not path:
+        return
+    *outer, name = path
+    inner = body
+    for part in outer:
+        inner = inner[part]
+    if not inner[name]:
+        del inner[name]
+        _remove_empty(body, outer)

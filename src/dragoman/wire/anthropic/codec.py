@@ -34,7 +34,7 @@ from .betas import COMPACT, HEADER, TOOL_BETAS
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import AnthropicDecoder
-from .request import MessagesWriter, structured_path
+from .request import SETTINGS, MessagesWriter, structured_path
 
 
 class AnthropicCodec(Endpoint[Quirks]):
@@ -45,6 +45,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "anthropic"
+    setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "top_k",
         "parallel_tool_calls": ("tool_choice.disable_parallel_tool_use", not_),
@@ -109,6 +110,11 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
+
+    def reasons(self, request: Request, quirks: Quirks) -> bool:
+        return MessagesWriter(
+            request, self.home(request), quirks, None, Notes()
+        ).requests_thinking()
 
     def write_request(
         self, request: Request, home: Issuer, quirks: Quirks, path: Any, notes: Notes

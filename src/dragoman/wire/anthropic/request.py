@@ -26,7 +26,7 @@ _SERVER_TOOLS = {
     "tool_search": {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
 }
 SETTINGS = {name: name for name in ("max_tokens", "temperature", "top_p", "stop_sequences")}
-EFFORTS = ("low", "medium", "high", "xhigh")
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class MessagesWriter(RequestWriter):
@@ -89,10 +89,13 @@ class MessagesWriter(RequestWriter):
 
     def requests_thinking(self) -> bool:
         """Return whether thinking is requested. If it is, the request cannot force a tool."""
-        asked = self.config.extras.get("thinking")
+        native = self.request.native.get(self.home.wire, {})
+        asked = native.get("thinking", self.config.extras.get("thinking"))
         if not isinstance(asked, Mapping):
             asked = self.thinking(self.config.max_tokens).get("thinking")
-        return asked is not None and asked.get("type") != "disabled"
+        if asked is None:
+            return bool(self.quirks.reasons_unasked)
+        return asked.get("type") != "disabled"
 
     def _write_structure(self, body: dict[str, Any]) -> None:
         """Write the tools and the response schema."""
@@ -165,7 +168,7 @@ def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path
     if quirks.structured == "native" and fits_format(schema):
         return "native"
     tools = bool(request.tools or request.server_tools) or "tools" in request.config.extras
-    if quirks.structured == "prompt" or tools:
+    if quirks.structured == "prompt" or quirks.forced_tools == "no" or tools:
         return "prompt"
     writer = MessagesWriter(request, home, quirks, None, Notes())
     return "prompt" if writer.requests_thinking() else "tool"

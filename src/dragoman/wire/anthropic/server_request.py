@@ -188,10 +188,9 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
         kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
     if effort is not None:
         own["output_config"] = {"effort": effort}
-        wanted = "xhigh" if effort == "max" else effort
-        if wanted in m.EFFORTS:
-            is_exact = wanted == effort and kind in (None, "adaptive")
-            wanted = "none" if kind == "disabled" else wanted
+        if effort in m.EFFORTS:
+            is_exact = kind in (None, "adaptive")
+            wanted = "none" if kind == "disabled" else effort
             losses.add_concept("reasoning", wanted, own, extra={} if is_exact else own)
             return
         losses.leave("output_config.effort")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ...errors import InvalidModelError, ProviderError
 from ...events import Assembler
 from ...messages import Request
-from ..codec import HttpReply, HttpRequest
+from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
 from ..readiness import check_key, get_json, read_success
@@ -18,7 +18,7 @@ from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import BedrockDecoder
-from .request import ConverseWriter, structured_path
+from .request import SETTINGS, ConverseWriter, structured_path
 
 # A cross-region profile has a prefix before the model's name: a region, or "global".
 _PROFILE = re.compile(
@@ -30,6 +30,10 @@ class BedrockCodec(Endpoint[Quirks]):
     """The Converse wire for one model at one regional endpoint. The model is in the URL."""
 
     wire: ClassVar[str] = "bedrock"
+    setting_paths: ClassVar[Mapping[str, str]] = {
+        name: f"inferenceConfig.{field}" for name, field in SETTINGS.items()
+    }
+    reasoning_root = "additionalModelRequestFields"
     concepts: ClassVar[Mapping[str, Place]] = {"top_k": "additionalModelRequestFields.top_k"}
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
@@ -47,6 +51,11 @@ class BedrockCodec(Endpoint[Quirks]):
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
+
+    def reasons(self, request: Request, quirks: Quirks) -> bool:
+        return ConverseWriter(
+            request, self.home(request), quirks, None, Notes()
+        ).requests_thinking()
 
     def url_for(self, request: Request) -> str:
         verb = "converse-stream" if request.stream else "converse"

@@ -68,7 +68,7 @@ _OBJECTS = frozenset({"inferenceConfig", _MORE, "toolConfig"})
 def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:
     """Return how the response schema is requested: by a forced tool, or in the prompt."""
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
-    if quirks.structured == "prompt" or tools:
+    if quirks.structured == "prompt" or quirks.forced_tools == "no" or tools:
         return "prompt"
     writer = ConverseWriter(request, home, quirks, None, Notes())
     return "prompt" if writer.requests_thinking() else "tool"
@@ -94,10 +94,13 @@ class ConverseWriter(RequestWriter):
 
     def requests_thinking(self) -> bool:
         """Return whether thinking is requested. If it is, the request cannot force a tool."""
-        asked = self.reasoning(self.config.max_tokens) or {}
-        given = self.config.extras.get(_MORE)
-        fields = {**asked.get(_MORE, {}), **(given if isinstance(given, Mapping) else {})}
+        fields = dict((self.reasoning(self.config.max_tokens) or {}).get(_MORE, {}))
+        for place in (self.config.extras, self.request.native.get(self.home.wire, {})):
+            given = place.get(_MORE)
+            fields |= given if isinstance(given, Mapping) else {}
         thinking = fields.get("thinking")
+        if thinking is None:
+            return bool(self.quirks.reasons_unasked)
         return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
 
     def _draw(self) -> dict[str, Any]:

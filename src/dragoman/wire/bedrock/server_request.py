@@ -84,9 +84,8 @@ def _read_output(fields: ClientRecord) -> dict[str, Any] | None:
     output = fields.inner("outputConfig")
     if output is None:
         return None
-    if effort := output.choice("effort", (*m.EFFORTS, "max")):
-        own = {"outputConfig": {"effort": effort}}
-        fields.losses.add_concept("reasoning", "xhigh" if effort == "max" else effort, own)
+    if effort := output.choice("effort", m.EFFORTS):
+        fields.losses.add_concept("reasoning", effort, {"outputConfig": {"effort": effort}})
     form = output.inner("textFormat")
     output.done()
     if form is None:

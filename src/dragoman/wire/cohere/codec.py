@@ -19,7 +19,7 @@ from ..readiness import check_key, get_json, read_success
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
-from .request import CohereWriter, structured_path
+from .request import SETTINGS, CohereWriter, structured_path
 
 _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re.IGNORECASE)
 
@@ -28,6 +28,7 @@ class CohereCodec(Endpoint[Quirks]):
     """The v2 chat wire for one model at one base URL. The URL may end with the API version."""
 
     wire: ClassVar[str] = "cohere"
+    setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "k",
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),

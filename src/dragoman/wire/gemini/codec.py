@@ -17,7 +17,7 @@ from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import GeminiDecoder
-from .request import GeminiWriter, structured_path
+from .request import NAMES, GeminiWriter, structured_path
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 
@@ -68,6 +68,9 @@ class GeminiCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "gemini"
+    setting_paths: ClassVar[Mapping[str, str]] = {
+        name: f"generationConfig.{field}" for name, field in NAMES.items()
+    }
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "generationConfig.topK",
         "json_mode": ("generationConfig.responseMimeType", lambda _: "application/json"),

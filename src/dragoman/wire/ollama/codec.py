@@ -15,7 +15,7 @@ from ..openai.errors import ROWS
 from ..readiness import check_key, get_json, read_success
 from .quirks import Quirks
 from .reply import OllamaDecoder
-from .request import OllamaWriter
+from .request import SETTINGS, OllamaWriter
 
 _HEADERS = {**JSON_HEADERS, "accept": "application/x-ndjson, application/json"}
 
@@ -24,6 +24,9 @@ class OllamaCodec(Endpoint[Quirks]):
     """Ollama's native wire for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
+    setting_paths: ClassVar[Mapping[str, str]] = {
+        name: f"options.{field}" for name, field in SETTINGS.items()
+    }
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "options.top_k",
         "min_p": "options.min_p",

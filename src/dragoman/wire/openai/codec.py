@@ -21,7 +21,7 @@ from ..urls import join_url
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
-from .request import ChatWriter, coerces, structured_path
+from .request import SETTINGS, ChatWriter, coerces, structured_path
 
 _NAMES_FORMAT = re.compile("response_format|json_schema")
 
@@ -32,6 +32,7 @@ class OpenAICodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "openai"
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
+    setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),
@@ -67,11 +68,12 @@ class OpenAICodec(Endpoint[Quirks]):
         return structured_path(request, quirks)
 
     def make_decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
+        quirks = self.quirks_for(request)
         return OpenAIDecoder(
             request,
             out,
-            self.quirks,
-            coerced=coerces(request, self.quirks),
+            quirks,
+            coerced=coerces(request, quirks),
             keep_raw=self._keep_raw,
         )
 

@@ -287,7 +287,7 @@ def _read_reasoning(fields: _Record) -> m.Effort | None:
     """Return the effort; record the other fields for reasoning, which differ between servers."""
     effort, losses = fields.text("reasoning_effort"), fields.losses
     if effort is not None and effort not in m.EFFORTS:
-        wish_effort(losses, effort, {"reasoning_effort": effort})
+        leave_effort(losses, {"reasoning_effort": effort})
     given = {name: value for name in _SPELLINGS if not is_empty(value := fields.take(name))}
     wanted = _read_amount(given) if given else None
     if wanted is None:
@@ -302,9 +302,9 @@ def _read_reasoning(fields: _Record) -> m.Effort | None:
     return next((each for each in m.EFFORTS if each == effort), None)
 
 
-def wish_effort(losses: Losses, effort: str, own: Mapping[str, Any]) -> None:
-    """Record an effort that Dragoman has no name for; ``max`` becomes the highest known one."""
-    losses.add_concept("reasoning", "xhigh" if effort == "max" else None, own)
+def leave_effort(losses: Losses, own: Mapping[str, Any]) -> None:
+    """Record an effort that Dragoman has no name for."""
+    losses.add_concept("reasoning", None, own)
 
 
 def _read_amount(given: Mapping[str, Any]) -> str | int | None:

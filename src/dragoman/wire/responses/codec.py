@@ -28,7 +28,7 @@ from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import ResponsesWriter
+from .request import SETTINGS, ResponsesWriter
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
 # content, but is about an item of the conversation.
@@ -68,6 +68,8 @@ class ResponsesCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "responses"
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
+    setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
+    reasoning_places: ClassVar[Mapping[str, str]] = {"reasoning_effort": "reasoning.effort"}
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
         "json_mode": ("text.format", lambda _: {"type": "json_object"}),

@@ -17,7 +17,7 @@ from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
 from ..losses import ClientRecord, OfferedTool
-from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
+from ..openai.server_request import leave_effort, read_allowed, wrap_arguments
 from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, refused
 from ..schema import closed_object
 from ..seal import read_opaque, read_sealed
@@ -102,7 +102,7 @@ def _read_effort(fields: ClientRecord) -> m.Effort | None:
     effort = reasoning.text("effort")
     reasoning.done({"summary": _SUMMARY, "generate_summary": _SUMMARY})
     if effort is not None and effort not in m.EFFORTS:
-        wish_effort(fields.losses, effort, {"reasoning": reasoning.data})
+        leave_effort(fields.losses, {"reasoning": reasoning.data})
     return next((each for each in m.EFFORTS if each == effort), None)
 
 
