@@ -226,6 +226,15 @@ async def test_raw_field_is_a_reply_or_a_list_of_replies() -> None:
     assert (await embedder.embed(["a"])).raw is None
 
 
+@pytest.mark.parametrize("count", [10**9 + 1, 2**63, 10**30, 10**400])
+async def test_count_that_no_call_can_have_is_unknown_and_reported(count: int) -> None:
+    data = [{"embedding": [1.0], "index": 0}]
+    body = msgspec.json.encode({"data": data, "usage": {"prompt_tokens": count}})
+    answer = await open_embedder(transport=FixtureTransport((200, {}, [body]))).embed(["a"])
+    assert answer.usage == d.Usage()
+    assert [warning.path for warning in answer.warnings] == ["usage.input_tokens"]
+
+
 async def test_errors_contain_neither_secrets_nor_texts() -> None:
     text = "a sentence that a server repeats in full"
     body = msgspec.json.encode(

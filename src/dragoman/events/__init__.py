@@ -17,6 +17,7 @@ recorded message.
 
 from .assembler import Assembler, AssemblerError, Expected
 from .blocks import LAST
+from .bounds import MAX_COST, MAX_COUNT, bound_usage, find_absurd
 from .check import StreamContractError, check_events
 from .follow import Follower, RecordedAssembler, make_intent
 from .model_events import (
@@ -60,12 +61,12 @@ from .values import (
 )
 
 __all__ = [
-    "LAST", "AssembledFrom", "Assembler", "AssemblerError", "Billed", "Event", "Expected",
+    "LAST", "MAX_COST", "MAX_COUNT", "AssembledFrom", "Assembler", "AssemblerError", "Billed", "Event", "Expected",
     "FinishReason", "Follower", "IntentSource", "MessageComplete", "MessageStart", "ModelEvent",
     "ModelFinished", "ModelReasoningDelta", "ModelStarted", "ModelTextDelta", "Parsed", "Problem",
     "ProviderErrorEvent", "Raw", "RecordedAssembler", "Response", "Sale", "StreamContractError",
     "TextDelta", "ThinkingDelta", "ToolIntent", "ToolIntentDelta", "ToolIntentProposed",
-    "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "UnknownEvent", "Usage", "check_events",
-    "decode_event", "encode_event", "fold", "make_intent", "make_response", "read_json",
+    "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "UnknownEvent", "Usage", "bound_usage", "check_events",
+    "decode_event", "encode_event", "find_absurd", "fold", "make_intent", "make_response", "read_json",
     "read_object", "to_model_events",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from ..messages import (
     new_ulid,
 )
 from .blocks import LAST, Block, Blocks
+from .bounds import bound_usage
 from .values import (
     Event,
     FinishReason,
@@ -297,9 +298,15 @@ class Assembler:
             self._close_ended()
 
     def usage(self, usage: Usage) -> None:
-        """Replace the token counts of the message; a wire merges partial counts itself."""
+        """Replace the token counts of the message; a wire merges partial counts itself.
+
+        A count that no call can have is unknown, and a warning reports it.
+        """
         _refuse_late(self, "usage")
-        self.reported = usage
+        self.reported, lost = bound_usage(usage)
+        if lost:
+            # a wire may report the same counts with every chunk
+            self.warnings = tuple(dict.fromkeys([*self.warnings, *lost]))
 
     # --- methods that end the message
 

@@ -10,12 +10,13 @@ from typing import overload
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..events import Billed, Usage
+from ..events import Billed, Usage, find_absurd
 from .results import EXACT, Cost, Unpriced
 from .rows import Match, PriceRow, digest_rows
 from .table import PriceTable
 
 _ZERO = Decimal(0)
+_MOST = 10**18  # the usage of many calls, such as those of a year, is priced too
 STATED = "stated"
 """The pricing version of a cost that the provider states and no price table gives."""
 
@@ -27,10 +28,6 @@ _PARTS = (
     ("output", "output", "output"),
     ("reasoning", "reasoning", "output"),
 )
-_COUNTERS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
-    "reasoning_tokens", "billed_input_tokens", "billed_output_tokens",
-)  # fmt: skip
 
 
 @overload
@@ -90,7 +87,7 @@ def _cost_of(
 def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced:
     """Replace an unknown cost by the cost that the provider states, if it states one."""
     stated = usage.stated_cost_usd
-    if stated is None or stated < 0:
+    if stated is None or find_absurd(usage, _MOST) is not None:
         return unknown
     seller, _, name = model.partition(":")
     row = PriceRow(seller or "unknown", Match((name,)), unpriced=unknown.reason)
@@ -100,6 +97,8 @@ def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
     if row.free:  # a free model costs zero, even if the server reported no token counts
         return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
+    if (absurd := find_absurd(usage, _MOST)) is not None:
+        return Unpriced(f"usage is out of range: {absurd}")
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     if row.input is not None:
@@ -134,10 +133,6 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
     written = usage.cache_creation_input_tokens or 0
     reasoned = usage.reasoning_tokens or 0
     billed_input, billed_output = usage.billed_input_tokens, usage.billed_output_tokens
-    lowest = min(whole, produced, cached, written, reasoned, billed_input or 0, billed_output or 0)
-    if lowest < 0:
-        wrong = next(name for name in _COUNTERS if (getattr(usage, name) or 0) < 0)
-        return Unpriced(f"usage is negative: {wrong}")
     if cached + written > whole:
         return Unpriced(
             f"usage contradicts itself: cached_input_tokens {cached} and "

@@ -9,6 +9,7 @@ from typing import Any, final
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
+from ..events import bound_usage
 from ..messages import LossWarning
 from ..provider import HttpModel
 from ..transport import Transport
@@ -58,13 +59,15 @@ class HttpRetrieval(HttpModel, RetrievalModel):
             texts = [text for text in (getattr(request, "query", ""), *request.inputs) if text]
             cause = error.__cause__ and without_frames(error.__cause__)
             raise self.annotate(error, request, texts).with_traceback(None) from cause
+        usage, lost = bound_usage(found.usage)
         answer = replace(
             found,
+            usage=usage,
             model=found.model or self.model,
             provider=self.name,
             request_id=request.request_id,
             latency_ms=(time.perf_counter() - began) * 1000,
-            warnings=encoded.warnings,
+            warnings=(*encoded.warnings, *lost),
             kept=self._keep(reply),
             sale=find_sale(self),
         )

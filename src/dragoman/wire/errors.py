@@ -151,7 +151,7 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
         text[: e.MAX_PROVIDER_MESSAGE],
         _word(record.get("code")),
         _word(record.get("type")) or _word(record.get("status")),
-        float(wait) if wait is not None and _is_number(wait) else None,
+        min(float(wait), MAX_WAIT) if _is_number(wait) else None,
         _word(record.get("param")),
     )
 
@@ -269,6 +269,9 @@ _CLASSES: dict[int, type[e.ProviderError]] = {
 }
 
 
+MAX_WAIT = 31 * 86400.0
+"""The longest Retry-After in seconds. The longest period of a provider's quota is a month."""
+
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?"
 _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
@@ -281,9 +284,14 @@ def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> fl
     ``"6m0s"``, or an HTTP date.
 
     A date is compared with the ``Date`` header, so that a wrong local clock does not matter.
-    Without this header, ``now`` is used.
+    Without this header, ``now`` is used. A longer wait than ``MAX_WAIT`` is read as ``MAX_WAIT``.
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
+    wait = _read_wait(lower, now)
+    return None if wait is None else min(wait, MAX_WAIT)
+
+
+def _read_wait(lower: Mapping[str, str], now: float | None) -> float | None:
     if (milliseconds := _read_seconds(lower.get("retry-after-ms", ""))) is not None:
         return milliseconds / 1000
     value = lower.get("retry-after", "")
