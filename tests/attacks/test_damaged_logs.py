@@ -185,7 +185,7 @@ def test_forged_log_exports_raise_only_log_errors(
     count("hostile exports read", exports)
     assert seen["whole"] > 3
     assert seen["read"] > 3
-    assert seen["LogCorruptError"] > 0
+    assert seen["broken"] > 0, seen
 
 
 @pytest.mark.parametrize("payload", [b"5", b'"x"', b"[]", b"null", b'{"a":\n1}'])
@@ -207,11 +207,15 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
     path.write_bytes(line.replace(b"\n", b"") + b"\n")
     with logs.open_log(path, readonly=True) as log:
         report = log.verify()
-        assert report.first is not None
+        assert not report.ok
         # The payload with a line break is an object: only its hash is wrong.
-        if b"\n" not in payload:
-            assert report.first.problem == "unreadable"
-            [found] = log.read(lines[0]["session"])
-            for read in (lambda: found.payload, lambda: found.data, lambda: found.line):
-                with pytest.raises(logs.LogCorruptError, match="not a JSON object"):
-                    read()
+        if b"\n" in payload:
+            assert report.first is not None
+            return
+        assert (report.first, report.records) == (None, 1)
+        [unreadable] = report.unreadable
+        assert "not a JSON object" in unreadable.detail
+        [found] = log.read(lines[0]["session"])
+        assert found.payload == found.data == {"unreadable": unreadable.detail}
+        with pytest.raises(logs.LogCorruptError, match="not a JSON object"):
+            assert found.line

@@ -17,6 +17,7 @@ from dragoman.cli import main
 from dragoman.cli.bills import show_bills
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
+from dragoman.log.record import Draft
 from dragoman.prices import PriceTable
 
 from ..cli.terminal import Terminal
@@ -70,6 +71,51 @@ def test_list_command_shows_the_sessions(path: Path) -> None:
     ]
     short = run("list", path, "--limit", "1")
     assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("amount", ["1e30", "1e315", "1e400", "1e9999999", "1e-9999999"])
+def test_cost_of_any_size_does_not_hide_the_log(path: Path, amount: str) -> None:
+    if amount == "1e315":  # an earlier version wrote all digits of such a cost
+        amount = f"{Decimal(amount):f}.25"
+    call = '{"cost_usd":%s,"model":"m","provider":"p","stop_reason":"end_turn","latency_ms":1.0}'
+    append_forged(path, "llm.call_completed", (call % amount).encode())
+    assert run("verify", path).exit_code == 0
+    listed = run("list", path)
+    assert (listed.exit_code, len(listed.stdout.splitlines())) == (0, 3)
+    for command in ("show", "cost", "export"):
+        shown = run(command, path, "fix")
+        assert shown.exit_code == 0, (command, shown.output[-300:])
+    with SqliteLog(path) as log:
+        *_, last = log.read("fix")
+        assert last.payload.cost_usd == Decimal(amount)  # type: ignore[union-attr]
+        assert last.data["model"] == "m"
+
+
+def test_unreadable_record_does_not_hide_the_log_and_is_told_apart_from_a_changed_one(
+    path: Path,
+) -> None:
+    append_forged(path, "turn.started", b'{"number":1' + b"0" * 5000 + b"}")
+    with SqliteLog(path) as log:
+        log.append_sync("fix", SessionStarted("later"))
+    verified = run("verify", path)
+    assert verified.exit_code == EXIT_CODES["log_unreadable"]
+    assert "whole, and 1 cannot be read although the hash is correct" in verified.stdout
+    assert f"session fix, record {len(STORY) + 1}, " in verified.stdout
+    assert read("verify", path)["records"] == len(STORY) + 8 + 2
+    for command in ("list", "cost"):
+        assert run(command, path).exit_code == 0
+    shown = run("show", path, "fix")
+    assert shown.exit_code == 0
+    assert "unreadable" in shown.stdout
+    assert shown.stdout.rstrip().endswith("later")
+    change(path, f"UPDATE records SET payload = '{{}}' WHERE seq = {len(STORY)}")
+    assert run("verify", path).exit_code == EXIT_CODES["log_broken"]
+
+
+def append_forged(path: Path, kind: str, payload: bytes) -> None:
+    """Append a record with a correct hash and any payload, as another writer can."""
+    with SqliteLog(path) as log:
+        log._write([Draft("fix", None, None, kind, "system", "private", payload)])  # noqa: SLF001
 
 
 def test_show_command_prints_the_records(path: Path) -> None:
@@ -203,7 +249,7 @@ def test_verify_command_accepts_an_intact_log(path: Path) -> None:
     result = run("verify", path)
     assert result.exit_code == 0
     assert result.stdout == f"{len(STORY) + 8} records in 2 sessions: whole\n"
-    report = {"ok": True, "sessions": 1, "records": len(STORY), "breaks": []}
+    report = {"ok": True, "sessions": 1, "records": len(STORY), "breaks": [], "unreadable": []}
     assert read("verify", path, "fix") == report
 
 

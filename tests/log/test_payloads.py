@@ -56,6 +56,12 @@ def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: An
                        error_message_redacted=3),  # type: ignore[arg-type]
             "payload of llm.call_failed: error_message_redacted: Expected `str`",
         ),
+        (logs.MessageRecorded(d.User("Hi"), cost_usd=Decimal("1e315") + Decimal("0.25")),
+         "payload of message.recorded: Number out of range"),
+        (logs.MessageRecorded(d.User("Hi"), cost_usd=Decimal("1e400")),
+         "payload of message.recorded: Number out of range"),
+        (logs.ToolStarted("i", "t", {"x": 10**5000}),
+         "payload of tool.started: Exceeds the limit (4300 digits)"),
         (logs.ToolStarted("i", "t", {"x": [float("nan")]}),
          "payload of tool.started: contains a number that JSON cannot"),
         (logs.ToolStarted("i", "t", {"x": float("-inf")}),

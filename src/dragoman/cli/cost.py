@@ -32,6 +32,7 @@ from .errors import reject, report_errors
 from .options import load_prices, load_registry
 from .parameters import ExistingFile, Json, add_options, option
 
+_DIGITS = 60  # the digits before and after the point that an amount is written with
 _SOMETHING = re.compile(r"\S")
 _Tokens: TypeAlias = Annotated[int | None, option("N", ge=0)]
 
@@ -242,7 +243,12 @@ class _Sum:
 
 
 def write_amount(amount: Decimal) -> str:
-    """Return an amount of money without an exponent and without trailing zeros."""
+    """Return an amount of money without an exponent and without trailing zeros.
+
+    A record can contain an amount of any size; one with more digits than any cost is rounded.
+    """
+    if not amount.is_finite() or not -_DIGITS < amount.adjusted() < _DIGITS:
+        return f"{amount:.6e}"
     return f"{amount.normalize(EXACT):f}"
 
 

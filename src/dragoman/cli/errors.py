@@ -31,6 +31,7 @@ EXIT_CODES = {
     "runs_differ": 22,
     "session_exhausted": 23,
     "session_failed": 24,
+    "log_unreadable": 25,
     "check_failed": 30,
     "plan_loses": 31,
     "plan_refused": 32,

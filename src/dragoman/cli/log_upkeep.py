@@ -36,7 +36,11 @@ def verify(
     ] = None,
     as_json: Annotated[Json, "Print the findings as JSON."] = False,
 ) -> None:
-    """Check every hash of SESSION or of the complete log; report each session's first bad link."""
+    """Check every hash of SESSION or of the complete log; report each session's first bad link.
+
+    Exit codes: 0 every chain is intact, 21 a record was changed or removed, 25 all hashes are
+    correct and a record cannot be read.
+    """
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
@@ -51,7 +55,7 @@ def verify(
             for found in breaks:
                 click.echo(found)
     if not report.ok:
-        raise SystemExit(EXIT_CODES["log_broken"])
+        raise SystemExit(EXIT_CODES["log_broken" if report.breaks else "log_unreadable"])
 
 
 def _read_heads(path: str | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from .. import replay
 from ..log import ChainReport, EventLog
 from ..provider import Provider
 from .console import echo_json, plural, working
+from .cost import write_amount
 from .errors import EXIT_CODES, report_errors
 from .log_place import LogPlace, open_log_at
 from .options import ModelOptions, open_model
@@ -131,7 +132,7 @@ def _show(steps: Iterator[replay.ReplayStep], *, full: bool, pause: bool) -> boo
 
 
 def _show_totals(totals: replay.Totals) -> None:
-    cost = f"${totals.cost_usd.normalize():f}"
+    cost = f"${write_amount(totals.cost_usd)}"
     if totals.unpriced:
         cost += f" and {plural(totals.unpriced, 'call')} of unknown cost"
     click.echo(

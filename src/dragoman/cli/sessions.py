@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from typing import Any, overload
 
 import click
 from msgspec.structs import asdict, replace
 
 from ..log import ADMINISTRATION, EventLog, SessionEntry, SessionStarted
+from ..prices.results import EXACT
 from ..replay import Summary, shorten, summarize
 from .cost import write_amount
 
@@ -69,7 +71,9 @@ def show_cost(summary: Summary) -> str:
         return "$0" if summary.outcome == "failed" else ""
     if summary.cost_usd is None:
         return "unknown"
-    return f"${write_amount(round(summary.cost_usd, 6))}{'+' if summary.unpriced else ''}"
+    rounded = EXACT.quantize(summary.cost_usd, Decimal("1e-6"))
+    amount = rounded if rounded.is_finite() else summary.cost_usd
+    return f"${write_amount(amount)}{'+' if summary.unpriced else ''}"
 
 
 def make_row(entry: SessionEntry, summary: Summary) -> list[str]:

@@ -39,17 +39,19 @@ class Break(Struct, frozen=True):
 class ChainReport(Struct, frozen=True):
     """The result of ``verify``, with at most one break per session.
 
-    Records after a break cannot be verified.
+    Records after a break cannot be verified. ``unreadable`` lists records whose hash is correct
+    and whose payload cannot be read: they were written so, and were not changed since.
     """
 
     sessions: int
     records: int
     breaks: tuple[Break, ...] = ()
+    unreadable: tuple[Break, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every chain is intact."""
-        return not self.breaks
+        """Whether every chain is intact, and every record can be read."""
+        return not self.breaks and not self.unreadable
 
     @property
     def first(self) -> Break | None:
@@ -59,9 +61,11 @@ class ChainReport(Struct, frozen=True):
     def __str__(self) -> str:
         records = "record" + "s" * (self.records != 1)
         sessions = "session" + "s" * (self.sessions != 1)
-        state = "whole" if self.ok else "BROKEN"
+        state = "BROKEN" if self.breaks else "whole"
+        if self.unreadable:
+            state += f", and {len(self.unreadable)} cannot be read although the hash is correct"
         counted = f"{self.records} {records} in {self.sessions} {sessions}: {state}"
-        return "\n".join([counted, *map(str, self.breaks)])
+        return "\n".join([counted, *map(str, self.breaks), *map(str, self.unreadable)])
 
 
 Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
@@ -74,8 +78,9 @@ def check_log(
     # The name of a damaged record may be of another type; such a record is counted, not reached.
     stored = {name for name in names() if isinstance(name, str)}
     checks = [check_session(name, page, known.get(name)) for name in sorted({*stored, *known})]
-    records = sum(held for held, _ in checks)
-    breaks = [found for _, found in checks if found is not None]
+    records = sum([each.records for each in checks])
+    breaks = [found for each in checks for found in each.breaks]
+    unreadable = [found for each in checks for found in each.unreadable]
     if not breaks and (total := count()) != records:
         # If the index is damaged, the last records of a chain may be missing, and the rest of the
         # chain looks complete.
@@ -85,7 +90,7 @@ def check_log(
                 "index or the name of a session is damaged"
             )
         ]
-    return ChainReport(len(checks), records, tuple(breaks))
+    return ChainReport(len(checks), records, tuple(breaks), tuple(unreadable))
 
 
 def found_nowhere(detail: str) -> Break:
@@ -93,27 +98,35 @@ def found_nowhere(detail: str) -> Break:
     return _found("", 0, None, "unreadable", detail)
 
 
-def check_session(session: str, page: Page, known: str | None = None) -> tuple[int, Break | None]:
-    """Verify a session's chain; return the number of valid records, and the first break.
+def check_session(session: str, page: Page, known: str | None = None) -> ChainReport:
+    """Verify a session's chain; count its valid records, and report the first break.
 
     ``known`` is a hash that the chain contained earlier. If the end of a chain was cut off, the
     remaining chain is valid, and only the missing hash reveals the loss.
     """
     # the name of the session may be damaged, and then cannot be encoded
     count, previous, seen = 0, genesis(_printable(session)), known is None
+    unreadable: list[Break] = []
+    broken: Break | None = None
     for row in _walk(session, page):
         if isinstance(row, LogCorruptError):
-            return count, _found(session, count + 1, None, "unreadable", str(row))
+            broken = _found(session, count + 1, None, "unreadable", str(row))
+            break
         problem = _check(row, count + 1, previous)
         if problem is not None:
-            return count, _found(session, count + 1, row[2], *problem)
+            broken = _found(session, count + 1, row[2], *problem)
+            break
         count, previous = count + 1, row[11].hex()
         seen = seen or previous == known
-    if not seen:
-        return count, _found(
+        # The hash is correct, so the payload was invalid when it was written.
+        if (reason := _find_unreadable(row)) is not None:
+            unreadable.append(_found(session, count, row[2], "unreadable", reason))
+    if broken is None and not seen:
+        broken = _found(
             session, count + 1, None, "cut short", f"the known hash {known} is not in the chain"
         )
-    return count, None
+    breaks = () if broken is None else (broken,)
+    return ChainReport(1 if count or breaks else 0, count, breaks, tuple(unreadable))
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
@@ -152,11 +165,15 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
             "wrong previous",
             f"it does not follow from record {expected - 1}: one of the two was replaced",
         )
+    return None
+
+
+def _find_unreadable(row: Row) -> str | None:
+    """Return why the payload of a row cannot be read, or ``None`` if it can."""
     try:
-        check_payload(record.raw)
-    # the hash is correct, so the payload was invalid when it was written
+        check_payload(read_row(row).raw)
     except LogCorruptError as error:
-        return "unreadable", str(error)
+        return str(error)
     return None
 
 

@@ -244,8 +244,9 @@ class EventLog(ABC):
         (``"dragoman.log"``) are not imported.
         """
         report = source.verify(session)
-        if report.first is not None:
-            raise LogCorruptError(f"a damaged log cannot be imported: {report.first}")
+        if not report.ok:
+            found = report.first or report.unreadable[0]
+            raise LogCorruptError(f"a damaged log cannot be imported: {found}")
         names = [entry.session for entry in source.sessions() if session in (None, entry.session)]
         done = 0
         for name in [name for name in names if name != ADMINISTRATION]:
@@ -360,8 +361,7 @@ class EventLog(ABC):
                 page = _counting(view, session, progress)
                 if session is None:
                     return check_log(view.names, page, view.count, known or {})
-                count, found = check_session(session, page, (known or {}).get(session))
-                return ChainReport(1 if count or found else 0, count, (found,) if found else ())
+                return check_session(session, page, (known or {}).get(session))
         except LogCorruptError as error:
             return ChainReport(0, 0, (found_nowhere(str(error)),))
 

@@ -457,6 +457,9 @@ _BY_CLASS: dict[type, Entry] = {entry.payload: entry for entry in _ENTRIES}
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     entry.type: msgspec.json.Decoder(entry.payload) for entry in _ENTRIES
 }
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+# Earlier versions wrote costs that do not fit into a float. Such a number is read as a Decimal.
+_ANY_NUMBERS = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _SPEAKERS: dict[type, Actor] = {
     System: "system",
     User: "user",
@@ -490,6 +493,8 @@ def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
         data = _encode(payload)
         # Structs are not validated when they are built, so decode the bytes to check every field.
         _DECODERS[entry.type].decode(data)
+        # Other programs read a record without its type, and then a cost of 1E+400 is out of range.
+        _OBJECT.decode(data)
     except UnicodeEncodeError:
         raise InvalidRecordError(
             f"payload of {entry.type}: contains a string that is not valid Unicode (a lone "
@@ -535,7 +540,11 @@ def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
 def decode_object(data: bytes) -> dict[str, Any]:
     """Decode a payload as plain data; raise ``LogCorruptError`` if it is not a JSON object."""
     try:
-        return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
+        return _OBJECT.decode(data)
+    except (ValueError, RecursionError):
+        pass  # read it again, with numbers of any size
+    try:
+        return _ANY_NUMBERS.decode(data)
     except RecursionError:
         raise LogCorruptError(
             "a payload is nested too deeply to be read; verify() locates it"

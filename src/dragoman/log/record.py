@@ -64,13 +64,23 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def payload(self) -> Payload | dict[str, Any]:
-        """The payload as a struct of its type, or as a ``dict`` if the type is unknown."""
-        return decode_payload(self.type, bytes(self.raw))
+        """The payload as a struct of its type, or as a ``dict`` if the type is unknown.
+
+        A payload that cannot be read is a ``dict`` with the key ``unreadable``, so that it does
+        not hide the records around it.
+        """
+        try:
+            return decode_payload(self.type, bytes(self.raw))
+        except LogCorruptError as error:
+            return {"unreadable": str(error)}
 
     @property
     def data(self) -> dict[str, Any]:
-        """The payload as plain data, with every field that was stored."""
-        return decode_object(bytes(self.raw))
+        """The payload as plain data, with every field that was stored; see ``payload``."""
+        try:
+            return decode_object(bytes(self.raw))
+        except LogCorruptError as error:
+            return {"unreadable": str(error)}
 
     @property
     def line(self) -> bytes:

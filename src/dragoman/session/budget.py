@@ -53,8 +53,8 @@ class Spending(Struct):
     def describe_cost(self) -> str:
         """Return the cost as text, with a note if the cost of some call is unknown."""
         if self.cost_unknown is None:
-            return f"${self.cost_usd.normalize():f}"
-        return f"${self.cost_usd.normalize():f} and more" if self.cost_usd else "cost unknown"
+            return f"${self.cost_usd.normalize(EXACT):f}"
+        return f"${self.cost_usd.normalize(EXACT):f} and more" if self.cost_usd else "cost unknown"
 
 
 class Budget(Struct, frozen=True, omit_defaults=True):

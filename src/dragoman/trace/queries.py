@@ -143,8 +143,12 @@ class Reader:
     def check_chain(self, session: str) -> dict[str, Any]:
         """Return whether the hash chain of a session is intact and, if not, where it breaks."""
         report = self._log.verify(session)
-        found = msgspec.to_builtins(report.first) if report.first is not None else None
-        return {"ok": report.ok, "records": report.records, "break": found}
+        found = next(iter([*report.breaks, *report.unreadable]), None)
+        return {
+            "ok": report.ok,
+            "records": report.records,
+            "break": None if found is None else msgspec.to_builtins(found),
+        }
 
     # --- reading the records of a session -------------------------------------------------------
 
