@@ -27,6 +27,8 @@ __all__ = [
 BUSY_SECONDS = 2.0
 """How many seconds a transaction waits for a lock that another process holds."""
 
+# Python raises these errors for a value that a driver cannot convert.
+_INVALID = (ArithmeticError, TypeError, ValueError)
 _CONNECT_SECONDS = 3
 _STATEMENT_SECONDS = 5
 _SETTINGS = (
@@ -50,6 +52,8 @@ class Database(Protocol):
     """A connection to the database. Only one thread may use it at a time."""
 
     errors: tuple[type[Exception], ...]
+    invalid: tuple[type[Exception], ...]
+    """The errors about values that the database can never store. Some of them are in ``errors``."""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run a statement, in its own transaction unless one is open, and return its rows."""
@@ -117,6 +121,7 @@ def open_database(
 
 class _Sqlite:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    invalid: tuple[type[Exception], ...] = (*_INVALID, sqlite3.DataError, sqlite3.IntegrityError)
 
     def __init__(self, path: str | Path, schema: Sequence[str], busy: float | None) -> None:
         if str(path) != ":memory:":
@@ -159,6 +164,11 @@ class _Postgres:
     def __init__(self, url: str, schema: Sequence[str]) -> None:
         psycopg = load_driver()
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
+        self.invalid: tuple[type[Exception], ...] = (
+            *_INVALID,
+            psycopg.DataError,
+            psycopg.IntegrityError,
+        )
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, **_LINK)
         self._base = self._open()
         # The lock is needed: if two processes create the same table at once, one of them fails, in

@@ -262,6 +262,82 @@ async def test_pending_usage_is_written_at_shutdown(
     assert tables(path) == (0, 100, 500_000_000)
 
 
+ABSURD: list[tuple[int, str]] = [
+    (2**63, "0"), (10**30, "0"), (10**400, "0"), (-(10**400), "0"),
+    (0, "1e9999999"), (0, "NaN"), (0, "Infinity"), (0, "1e30"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["memory", "file", "server"])
+async def test_usage_that_can_never_be_counted_holds_up_no_other(
+    store: str,
+    patient: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    missed: list[int] = []
+    place = {
+        "memory": lambda: None,
+        "file": lambda: tmp_path / "used.db",
+        "server": lambda: request.getfixturevalue("postgres_url"),
+    }[store]()
+    ledger = Ledger(place)
+    writer = LedgerWriter(ledger)
+    writer.on_miss = lambda: missed.append(1)
+    other = Key("bob", "h", requests_per_minute=9, tokens_per_minute=10**6)
+    for tokens, money in ABSURD:
+        lease = await writer.admit(LIMITED, 60)
+        writer.settle(lease, LIMITED, 3, Decimal("0.25"))
+        writer.settle(None, LIMITED, tokens, Decimal(money))
+        assert await writer.admit(other, 60) is None
+        await writer.settle_and_wait(None, other, 2, Decimal("0.5"))
+    await writer.admit(LIMITED, 60)
+    assert len(missed) == len(ABSURD)
+    assert caplog.text.count("of the key ann can never be counted and is left out") == len(ABSURD)
+    await writer.close()
+    assert ledger.spent("ann") == Decimal("0.25") * len(ABSURD)
+    assert ledger.spent("bob") == Decimal("0.5") * len(ABSURD)
+    ledger.close()
+
+
+async def test_full_counter_holds_up_no_other(
+    patient: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "used.db")
+    writer = LedgerWriter(ledger)
+    kept = ledger.settle
+    broken = OverflowError("Python int too large to convert to SQLite INTEGER")
+
+    def fail(lease: str | None, key: Key, tokens: int = 0, *rest: Any) -> None:
+        if tokens % 2:
+            raise broken
+        kept(lease, key, tokens, *rest)
+
+    ledger.settle = fail  # type: ignore[assignment]
+    for tokens in (2, 5, 4):
+        writer.settle(None, LIMITED, tokens, Decimal(1))
+    await writer.settle_and_wait(None, LIMITED, 6, Decimal(1))
+    await writer.admit(LIMITED, 60)
+    assert "Python int too large" in caplog.text
+    assert ledger.spent("ann") == 3
+    await writer.close()
+
+
+async def test_dead_thread_of_the_ledger_is_reported_and_replaced(
+    patient: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = LedgerWriter(Ledger(tmp_path / "used.db"))
+    await writer.admit(LIMITED, 60)
+    thread = writer._thread
+    assert thread is not None
+    writer._jobs.put(None)  # the thread ends as if by an error that nothing catches
+    await asyncio.to_thread(thread.join)
+    assert await writer.admit(LIMITED, 60) is not None
+    assert "the ledger's thread has ended" in caplog.text
+    await writer.close()
+
+
 async def test_number_of_calls_that_could_not_be_counted_is_reported(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

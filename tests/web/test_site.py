@@ -329,6 +329,8 @@ async def test_each_change_of_a_key_on_the_page_is_recorded(tmp_path: Path) -> N
         wrong = [
             {"action": "new", "name": "ann"},
             {"action": "new", "name": "x", "budget_usd": "-1"},
+            {"action": "new", "name": "x", "budget_usd": "1e9999999"},
+            {"action": "new", "name": "x", "tokens_per_minute": 10**30},
             {"action": "change", "name": "nobody", "team": "x"},
             {"action": "team", "name": "team:x"},
             {"action": "team", "name": "x", "budget_usd_month": "much"},

@@ -18,7 +18,7 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -67,6 +67,8 @@ _PASSED_ON = (
     "workers", "check_host", "log_content", "cors", "url_keys", "admin", "open_ready", "betas",
     "ui",
 )  # fmt: skip
+log = logging.getLogger("dragoman")
+
 _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
@@ -119,6 +121,7 @@ def create_app(
         admin=admin, usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
         origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
     )  # fmt: skip
+    _count_misses(service)
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
     app = _Gateway(
@@ -130,6 +133,13 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+def _count_misses(service: Service) -> None:
+    """Count in the metrics what the ledger and the statistics can never store."""
+    service.ledger.on_miss = partial(service.metrics.miss, "ledger")
+    if service.usage is not None:
+        service.usage.on_miss = partial(service.metrics.miss, "usage")
 
 
 class _Gateway(Starlette):
@@ -159,7 +169,7 @@ class _Gateway(Starlette):
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
     """Start the application's background tasks; stop them and close its resources at shutdown."""
     service.draining = False  # a previous shutdown of the same application may have set this flag
-    tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
+    tasks = [asyncio.ensure_future(_keep(name, work)) for name, work in _list_work(service)]
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
@@ -197,16 +207,26 @@ def _allow_origins(origins: Sequence[str]) -> Middleware:
     )
 
 
-def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
+def _list_work(service: Service) -> list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
     """Return the background tasks that run while the application serves requests."""
-    work: list[Coroutine[Any, Any, None]] = []
+    work: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = []
     if service.keys is not None and service.keys.source is not None:
-        work.append(_poll(service.keys))
+        work.append(("reading the keys", partial(_poll, service.keys)))
     if service.usage is not None:
-        work.append(service.usage.keep_flushing(service.live))
+        work.append(("writing the usage", partial(service.usage.keep_flushing, service.live)))
     if service.gathering is not None:
-        work.append(service.gathering.keep_saving())
+        work.append(("saving the metrics", service.gathering.keep_saving))
     return work
+
+
+async def _keep(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a background task until it is cancelled; if it fails, report why and run it again."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; it is tried again", name)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _poll(keys: KeyRing) -> None:

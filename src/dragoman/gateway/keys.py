@@ -35,7 +35,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from ..config import ConfigError, Section, read_yaml
-from ..errors import scrub
+from ..errors import cut, scrub
 
 log = logging.getLogger("dragoman")
 
@@ -49,6 +49,9 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NOT_HASH = "must be sha256: and 64 hexadecimal digits"
 _NOT_TIME = "must be a time such as 2030-01-31T12:00:00Z"
 _NOT_DATE = "must be a date such as 2030-01-31"
+MAX_LIMIT = 10**12
+"""The highest limit of a key: its US dollars, requests, tokens and concurrent calls."""
+_FINEST = -18  # the exponent of the last digit of an amount of money
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "max_concurrency")
 
 
@@ -275,6 +278,8 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
     for field in _COUNTS:
         if found.get(field, 1) < 1:
             raise section.fail("must be 1 or more", field)
+        if found.get(field, 1) > MAX_LIMIT:
+            raise section.fail(f"must be at most {MAX_LIMIT}", field)
     old_until = _read_value(section, "old_until", str, _read_time, _NOT_TIME)
     if ("old_hash" in found) != (old_until is not None):
         raise section.fail("old_hash and old_until must be given together")
@@ -319,4 +324,10 @@ def read_money(text: str) -> Decimal:
         money = Decimal(-1)
     if not (money.is_finite() and money >= 0):
         raise ValueError(f"must be an amount of money, not {text!r}")
+    exponent = money.as_tuple().exponent
+    if money > MAX_LIMIT or not isinstance(exponent, int) or exponent < _FINEST:
+        raise ValueError(
+            f"must be an amount of money of at most {MAX_LIMIT} with {-_FINEST} decimal places, "
+            f"not {cut(text, 40)!r}"
+        )
     return money

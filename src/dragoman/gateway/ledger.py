@@ -42,6 +42,7 @@ _SCHEMA = [
         "null)"
     ),
 ]
+_MOST = 10**15  # the most tokens and US dollars that are added to an account at once
 _LIFE = new_ulid()  # a unique id of this process; process ids of the operating system are reused
 
 
@@ -79,6 +80,7 @@ class Ledger:
         # it.
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self.errors = self._base.errors
+        self.invalid = self._base.invalid
         # for each key, what was left of its limits after its last request
         self._standing: dict[str, dict[str, int]] = {}
         if not is_postgres(place):
@@ -118,7 +120,9 @@ class Ledger:
                 account=account,
                 period="month" if period else "total",
                 limit=limit,
-                left=max(Decimal(0), limit - spent.get((account, period), Decimal(0))),
+                left=max(
+                    Decimal(0), EXACT.subtract(limit, spent.get((account, period), Decimal(0)))
+                ),
             )
             for (account, period), limit in limits.items()
             if limit is not None
@@ -159,7 +163,14 @@ class Ledger:
         money: Decimal = Decimal(0),
         *leases: str,
     ) -> None:
-        """Release the leases of finished calls, and count the tokens and the cost of the calls."""
+        """Release the leases of finished calls, and count the tokens and the cost of the calls.
+
+        Raise ``ValueError`` for an amount that no calls can have.
+        """
+        if abs(tokens) > _MOST or not money.is_finite() or abs(money) > _MOST:
+            raise ValueError(
+                f"{Decimal(tokens):.6g} tokens and {money:.6g} US dollars are out of range"
+            )
         with self._transaction(key) as now:
             for each in leases if lease is None else (lease, *leases):
                 self._base.run("delete from dragoman_leases where id = ?", (each,))

@@ -61,6 +61,9 @@ class CallLease(NamedTuple):
 class LedgerWriter:
     """Use a ledger in a separate thread, so that a slow database does not block the event loop.
 
+    A usage that the ledger can never store, such as a number that is too large, is reported and
+    left out. If the thread ends by an error, the next job reports it and starts another one.
+
     While the ledger cannot be written, new calls are rejected with ``OverloadedError`` within
     seconds (budgets fail closed), and the usage of finished calls is queued and written later, in
     order. A ledger in memory is used directly, without a thread. With ``limits``, Redis counts
@@ -81,6 +84,7 @@ class LedgerWriter:
         # usage that is not written yet; only the ledger's thread uses this queue
         self._owed: deque[_Settlement] = deque()
         self._thread: threading.Thread | None = None
+        self.on_miss: Callable[[], None] | None = None  # called for each usage that is left out
 
     async def admit(self, key: Key, seconds: float) -> CallLease | None:
         """Count a request of a key without blocking the event loop; see ``Ledger.admit``."""
@@ -118,7 +122,10 @@ class LedgerWriter:
         if place is None and not tokens and not money:
             return False
         if not self.ledger.is_shared:
-            self.ledger.settle(place, key, tokens, money)
+            try:
+                self.ledger.settle(place, key, tokens, money)
+            except self.ledger.invalid as error:
+                self._leave_out(_Settlement(place, key, tokens, money), error)
             return False
         self._put(_Settlement(place, key, tokens, money, tried))
         return True
@@ -194,6 +201,9 @@ class LedgerWriter:
             raise
 
     def _put(self, job: _Job) -> None:
+        if self._thread is not None and not self._thread.is_alive():
+            log.error("the ledger's thread has ended; another one is started")
+            self._thread = None
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="dragoman-ledger", daemon=True)
             self._thread.start()
@@ -274,25 +284,48 @@ class LedgerWriter:
 
     def _pay(self) -> bool:
         """Write the queued usage, one transaction per key; return whether all was written."""
+        is_single = False
         while self._owed:
-            by_key: dict[Key, list[_Settlement]] = {}
-            for each in self._owed:
-                by_key.setdefault(each.key, []).append(each)
-            key, settlements = next(iter(by_key.items()))
+            key = self._owed[0].key
+            settlements = [each for each in self._owed if each.key == key]
+            if is_single:
+                settlements = settlements[:1]
             try:
                 self._settle(key, settlements)
-            except self.ledger.errors as error:
-                count = len(self._owed)
+            except self.ledger.invalid as error:
+                if len(settlements) > 1:
+                    # One of these calls can never be counted, so count each of them by itself.
+                    is_single = True
+                    continue
+                self._leave_out(settlements[0], error)
+            except Exception as error:
                 log.warning(
                     "the ledger cannot be written, %d calls are to be counted: %s",
-                    count,
+                    len(self._owed),
                     scrub(str(error)),
                 )
                 _report_tried(self._owed)
                 return False
             _report_tried(settlements)
-            self._owed = deque([each for each in self._owed if each.key != key])
+            if is_single:
+                self._owed.popleft()
+            else:
+                self._owed = deque([each for each in self._owed if each.key != key])
         return True
+
+    def _leave_out(self, settlement: _Settlement, error: Exception) -> None:
+        """Report the usage of a call that can never be counted, and release the call's lease."""
+        log.error(
+            "the usage of a call of the key %s can never be counted and is left out: %s",
+            settlement.key.id,
+            scrub(str(error)),
+        )
+        if self.on_miss is not None:
+            self.on_miss()
+        if settlement.lease is not None:
+            # the lease of a call expires if it cannot be released now
+            with contextlib.suppress(*self.ledger.errors, *self.ledger.invalid):
+                self.ledger.settle(settlement.lease, settlement.key)
 
     def _settle(self, key: Key, settlements: Sequence[_Settlement]) -> None:
         money = Decimal(0)

@@ -36,6 +36,7 @@ _LABELS = {
     "cache_hits": ("model",),
     "cost_usd": ("model", "key"),
     "unpriced_calls": ("model",),
+    "uncounted": ("place",),
     "switches": ("model", "from", "to", "reason"),
     "tool_calls": ("model", "provider", "outcome"),
 }
@@ -100,6 +101,10 @@ class Metrics:
             for outcome, count in record.tool_outcomes.items():
                 provider = self._bound("provider", record.provider)
                 self._counters["tool_calls"][model, provider, outcome] += count
+
+    def miss(self, place: str) -> None:
+        """Count a finished request that a database could not store."""
+        self._counters["uncounted"][place,] += 1
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
         """Count how often a call switched from one candidate of a group to another."""

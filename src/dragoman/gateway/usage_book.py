@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from msgspec.structs import astuple
 from ..database import open_database
 from ..errors import scrub
 from ..messages import new_ulid
+from ..prices.results import EXACT
 
 log = logging.getLogger("dragoman")
 
@@ -44,12 +45,18 @@ _MAX_LIVE = 200  # maximum number of running requests that one process lists
 _MAX_ROWS = 1_000_000  # the oldest rows above this number are deleted
 _MAX_WAITING = 100_000  # rows that wait while the database is unavailable
 _DAYS = 31
+_LARGEST = 2**63 - 1  # the largest integer of both databases
+_MAX_DIGITS = 18  # no cost has as many digits before the point
 _UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are exact
 _FAILED = "case when status >= 400 then 1 else 0 end"
 _EXACT = ("model", "key", "error")
 _ONLY = {"failed": "status >= 400", "answered": "status < 400", "unpriced": "unpriced > 0"}
 _SORTS = ("input", "output", "usd", "latency")
-_SUMS = f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd), sum(unpriced)"
+# The cost is summed up in two parts, since SQLite raises an error if a sum exceeds 64 bits.
+_SUMS = (
+    f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd / 1000000), "
+    "sum(usd - usd / 1000000 * 1000000), sum(unpriced)"
+)
 
 
 class UsageRow(Struct, frozen=True):
@@ -100,6 +107,7 @@ class UsageBook:
         self._new: list[UsageRow] = []
         self._pruned = 0.0
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
+        self.on_miss: Callable[[], None] | None = None  # called for each row that is left out
 
     def count(self, row: UsageRow) -> None:
         """Add a finished request to the rows in memory, which ``flush`` writes later."""
@@ -115,7 +123,8 @@ class UsageBook:
     async def flush(self, live: Iterable[Any]) -> None:
         """Write the rows and the running requests, given by their accounts, to the database.
 
-        If the database is unavailable, keep the rows and write them the next time.
+        If the database is unavailable, keep the rows and write them the next time. A row that it
+        can never store is reported and left out.
         """
         now = time.perf_counter()
         shown = [
@@ -128,11 +137,11 @@ class UsageBook:
             }
             for each, _ in zip(live, range(_MAX_LIVE), strict=False)
         ]
-        rows, self._new = self._new, []
+        rows, self._new = self._sift(self._new), []
         try:
             async with self._turn:
                 await asyncio.to_thread(self._write, rows, msgspec.json.encode({"live": shown}))
-        except self._base.errors as error:
+        except Exception as error:  # the rows are kept, whatever the driver raises
             log.warning("usage cannot be written: %s", scrub(str(error)))
             self._new = [*rows, *self._new][:_MAX_WAITING]
 
@@ -144,7 +153,11 @@ class UsageBook:
             (step, since),
         )
         return [
-            Sums(*[*row[:4], *map(int, row[4:8]), int(row[8]) * _UNIT, int(row[9])])
+            Sums(
+                *[*row[:4], *map(int, row[4:8])],
+                usd=(int(row[8]) * 1_000_000 + int(row[9])) * _UNIT,
+                unpriced=int(row[10]),
+            )
             for row in rows
         ]
 
@@ -207,13 +220,25 @@ class UsageBook:
         async with self._turn:
             return await asyncio.to_thread(self._base.run, statement, values)
 
+    def _sift(self, rows: Sequence[UsageRow]) -> list[UsageRow]:
+        """Return the rows whose values the database can store; report the others."""
+        kept = []
+        for row in rows:
+            if _to_values(row) is not None:
+                kept.append(row)
+                continue
+            log.error("the usage of the request %s has a number that cannot be stored", row.id)
+            if self.on_miss is not None:
+                self.on_miss()
+        return kept
+
     def _write(self, rows: Sequence[UsageRow], live: bytes) -> None:
         marks = ", ".join("?" * len(UsageRow.__struct_fields__))
         with self._base.transaction("usage") as now:
             for row in rows:
-                stored = [*astuple(row)]
-                stored[_USD] = int(row.usd / _UNIT)
-                self._base.run(f"insert into dragoman_requests values ({marks})", stored)  # noqa: S608
+                values = _to_values(row)
+                if values is not None:
+                    self._base.run(f"insert into dragoman_requests values ({marks})", values)  # noqa: S608
             self._base.run("delete from dragoman_live where at < ?", (now - _FRESH_SECONDS,))
             self._base.run(
                 "insert into dragoman_live values (?, ?, ?) on conflict (life) "
@@ -231,3 +256,14 @@ class UsageBook:
         )
         if last:
             self._base.run("delete from dragoman_requests where at <= ?", (last[0][0],))
+
+
+def _to_values(row: UsageRow) -> list[Any] | None:
+    """Return the values of a row as they are stored; ``None`` if one of them cannot be stored."""
+    values: list[Any] = [*astuple(row)]
+    if not row.usd.is_finite() or row.usd.adjusted() > _MAX_DIGITS:
+        return None
+    values[_USD] = int(EXACT.divide(row.usd, _UNIT))
+    if any(type(value) is int and abs(value) > _LARGEST for value in values):
+        return None
+    return values

@@ -15,12 +15,12 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 
 from ..gateway.access import Service
-from ..gateway.keys import read_money
+from ..gateway.keys import MAX_LIMIT, read_money
 from ..gateway.keystore import KeyStore, show_key
 
 _ACTOR = "admin page"
 _MOST_AUDITED = 50  # changes that the page lists
-_Count: TypeAlias = Annotated[int, Meta(ge=1)] | UnsetType | None
+_Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | UnsetType | None
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
