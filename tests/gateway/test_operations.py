@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import uvicorn
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from uvicorn.config import STARTUP_FAILURE
 
 from dragoman import Fallback, connect, connect_embedder
 from dragoman.errors import OverloadedError
@@ -37,10 +39,10 @@ from dragoman.gateway.tracing import Tracing, read_parent
 from dragoman.gateway.worker_metrics import MetricsFolder
 from tests.rows import read_table
 
-from ..listed import Listed, reply
+from ..listed import Clock, Listed, reply
 from ..ports import find_free_port
 from ..server import DONE, Connection, answering, chunk, completion, replying, serve
-from ..waiting import arrival, patience, poll, until, virtual_time
+from ..waiting import PATIENCE, arrival, patience, poll, until, virtual_time
 from .serving import raw, serving
 from .test_app import ANN, BODY, bearer, post
 from .test_serve import ask_health, running, write_config
@@ -340,22 +342,101 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
     assert f"dragoman_request_seconds_count{{{labels}}} 7" in found
 
 
-class Starting:
-    """A worker that needs half a minute until it answers the supervisor."""
+class Worker:
+    """A worker whose process is not started; it answers its supervisor when the test lets it."""
 
-    def is_alive(self, timeout: float) -> bool:
-        return timeout >= 30
+    def __init__(self, *_: Any) -> None:
+        self.parent_conn, self.child_conn = multiprocessing.Pipe()
+        self.process = self
+        self.alive, self.pid, self.exitcode = True, 0, -9
+        self.started = self.killed = False
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def start(self) -> None:
+        self.started = True
 
     def kill(self) -> None:
-        pytest.fail("the worker was replaced")
+        self.killed, self.alive = True, False
+
+    def join(self) -> None:
+        assert not self.alive, "the supervisor waits for a worker that runs"
+
+    def terminate(self) -> None:
+        pass
+
+    def answer(self) -> None:
+        assert self.child_conn.recv() == b"ping"
+        self.child_conn.send(True)
 
 
-def test_worker_that_starts_slowly_is_not_replaced() -> None:
-    supervisor = _Supervisor(uvicorn.Config("none:app", port=0, workers=2), None)
-    supervisor.processes = [Starting()]  # type: ignore[list-item]
-    supervisor.keep_subprocess_alive()
-    supervisor.processes = []
+@pytest.fixture
+def supervised(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Supervisor, Clock]]:
+    """Return a supervisor of two workers, and its clock."""
+    clock = Clock()
+    monkeypatch.setattr("dragoman.gateway.supervisor.Process", Worker)
+    supervisor = _Supervisor(uvicorn.Config("none:app", port=0, workers=2), None, clock=clock)
+    supervisor.processes = [Worker(), Worker()]  # type: ignore[list-item]
+    yield supervisor, clock
     supervisor.terminate_all()
+
+
+def test_worker_that_ends_is_replaced_although_another_one_still_starts(
+    supervised: tuple[_Supervisor, Clock],
+) -> None:
+    supervisor, _ = supervised
+    starting, ended = supervisor.processes
+    supervisor.keep_subprocess_alive()
+    ended.alive = False  # type: ignore[attr-defined]
+    supervisor.keep_subprocess_alive()
+    assert supervisor.processes[0] is starting
+    assert supervisor.processes[1] is not ended
+    assert supervisor.processes[1].started  # type: ignore[attr-defined]
+
+
+def test_worker_is_replaced_only_if_it_does_not_answer_for_a_minute(
+    supervised: tuple[_Supervisor, Clock],
+) -> None:
+    supervisor, clock = supervised
+    starting, hung = supervisor.processes
+    for _ in range(3):
+        clock.now += 40
+        supervisor.keep_subprocess_alive()
+        starting.answer()  # type: ignore[attr-defined]
+        if not hung.killed:  # type: ignore[attr-defined]
+            clock.now += 15
+            supervisor.keep_subprocess_alive()
+    assert supervisor.processes[0] is starting
+    assert hung.killed  # type: ignore[attr-defined]
+
+
+def test_worker_that_fails_to_start_ends_the_gateway(
+    supervised: tuple[_Supervisor, Clock],
+) -> None:
+    supervisor, _ = supervised
+    failed = supervisor.processes[0]
+    failed.alive, failed.exitcode = False, STARTUP_FAILURE  # type: ignore[attr-defined, misc]
+    supervisor.keep_subprocess_alive()
+    assert supervisor.should_exit.is_set()
+    assert supervisor.processes[0] is failed
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="Windows has no SIGKILL")
+async def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    async with serve(answering("one")) as upstream:
+        config = write_config(tmp_path, upstream.url)
+        options = ["--config", config, "--model", "fast=up:m", "--workers", "2"]
+        async with running(*options) as (url, process):
+            assert (await post(f"{url}/v1/chat/completions", BODY))[0] == 200
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert len(children) >= 2
+            process.kill()
+            _, left = await asyncio.to_thread(psutil.wait_procs, children, PATIENCE)
+            running_still = [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
+            for each in running_still:
+                each.kill()
+            assert running_still == []
 
 
 @pytest.mark.exhaustive

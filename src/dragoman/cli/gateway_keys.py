@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..database import is_postgres
-from ..gateway.keys import Key, read_key_file, read_money
+from ..gateway.keys import MAX_LIMIT, Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database, show_key
 from .console import show_json, show_table
 from .errors import reject, report_mistakes
@@ -57,6 +57,8 @@ def _reading(read: Callable[[str], Any], problem: str | None = None) -> Callable
 def _read_number(value: str) -> int:
     if not value.isdigit() or int(value) < 1:
         raise ValueError("must be 1 or more")
+    if int(value) > MAX_LIMIT:
+        raise ValueError(f"must be at most {MAX_LIMIT}")
     return int(value)
 
 

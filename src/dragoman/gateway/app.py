@@ -121,7 +121,6 @@ def create_app(
         admin=admin, usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
         origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
     )  # fmt: skip
-    _count_misses(service)
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
     app = _Gateway(
@@ -169,6 +168,7 @@ class _Gateway(Starlette):
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
     """Start the application's background tasks; stop them and close its resources at shutdown."""
     service.draining = False  # a previous shutdown of the same application may have set this flag
+    _count_misses(service)
     tasks = [asyncio.ensure_future(_keep(name, work)) for name, work in _list_work(service)]
     service.leaving = False
     if service.reload is not None:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
+import multiprocessing
 import os
 import signal
 import socket
 import ssl
 import sys
+import threading
+import time
+from collections.abc import Callable
 from functools import partial
+from pickle import UnpicklingError
 
 from starlette.applications import Starlette
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.server import Server
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from .access import Service
 from .app import create_app_from_environment
 from .readiness import serve_readiness
+
+log = logging.getLogger("dragoman")
+
+_ANSWER_SECONDS = 60.0  # seconds after which a worker that does not answer is replaced
 
 
 class ServerConfig(Config):
@@ -36,19 +47,63 @@ class ServerConfig(Config):
 
 
 class _Supervisor(Multiprocess):
-    """Forward SIGHUP to the workers, which then reload their models.
+    """Replace workers that end or hang, and forward SIGHUP, at which workers reload their models.
 
     uvicorn's own supervisor would restart the workers instead. It would also keep its copies of
     the sockets open until all workers have ended: the kernel would accept connections while
-    workers drain, and no process would answer them.
+    workers drain, and no process would answer them. And it waits for the answer of each worker in
+    turn: while a worker starts, it would handle no signal and replace no other worker.
     """
 
-    def __init__(self, config: Config, listener: socket.socket | None) -> None:
-        # A worker answers the supervisor only after it has imported the application. By default,
-        # it is replaced after 5 seconds, so that no worker would ever start on a busy machine.
-        config.timeout_worker_healthcheck = 60
+    def __init__(
+        self,
+        config: Config,
+        listener: socket.socket | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(config, sockets=[config.bind_socket()])
         self._listener = listener
+        self._clock = clock
+        # when each worker was asked for a sign of life that it has not given yet
+        self._asked: dict[Process, float] = {}
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the workers that have ended or do not answer; never wait for a worker."""
+        for index, process in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            if process.process.is_alive() and not self._is_hung(process):
+                continue
+            self._asked.pop(process, None)
+            process.kill()
+            process.join()
+            if process.exitcode == STARTUP_FAILURE:
+                # every other worker would fail in the same way
+                log.error("the worker %s failed to start; the gateway ends", process.pid)
+                self.should_exit.set()
+                return
+            log.warning("the worker %s ended; another one is started", process.pid)
+            self.processes[index] = Process(self.config, self.sockets)
+            self.processes[index].start()
+
+    def _is_hung(self, process: Process) -> bool:
+        """Return whether a worker has not answered for a minute; ask it again if it has answered.
+
+        A worker answers only after it has imported the application, which takes long on a busy
+        machine.
+        """
+        pipe = process.parent_conn
+        now = self._clock()
+        # the pipe fails if the worker ends now, which the next round notices
+        with contextlib.suppress(OSError, EOFError, UnpicklingError):
+            if process in self._asked and pipe.poll(0):
+                pipe.recv()
+                del self._asked[process]
+            if process not in self._asked:
+                self._asked[process] = now
+                pipe.send(b"ping")
+        return now - self._asked.get(process, now) > _ANSWER_SECONDS
 
     def terminate_all(self) -> None:
         super().terminate_all()
@@ -93,12 +148,32 @@ def create_worker_app(listener: socket.socket | None) -> Starlette:
     With ``listener``, the application also serves ``/health`` and ``/ready`` on that socket. A
     ``functools.partial`` of this function and the socket is pickled for each worker process.
     """
+    _end_with_parent()
     app = create_app_from_environment()
     tune_collector()
     if listener is not None:
         service: Service = app.state.service
         service.side_port = partial(serve_readiness, service, listener)
     return app
+
+
+def _end_with_parent() -> None:
+    """Let this worker drain and end when its supervisor has ended, even by SIGKILL.
+
+    The worker would otherwise hold the port and go on serving, and nothing could reload, replace
+    or stop it.
+    """
+    supervisor = multiprocessing.parent_process()
+    if supervisor is None:
+        return
+
+    def wait() -> None:
+        # the end of the supervisor closes a pipe that every process of multiprocessing has
+        supervisor.join()
+        log.error("the supervisor of the worker %s has ended; the worker ends too", os.getpid())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="dragoman-supervisor", daemon=True).start()
 
 
 def run(config: Config, listener: socket.socket | None = None) -> None:
