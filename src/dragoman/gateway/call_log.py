@@ -74,6 +74,7 @@ class CallLog:
         request_id = records[-1].request_id
         shown = messages if self.include_content else ()
         session, started = self._find_session(conversation, shown, records[-1])
+        recorded = 0
         if conversation:
             recorded, self._recorded[conversation] = self._recorded[conversation], len(messages)
             shown = shown[recorded:]
@@ -85,7 +86,9 @@ class CallLog:
             *switches,
             *(records if self.include_content else hide_messages(records)),
         ]
-        task = asyncio.get_running_loop().create_task(self._write(session, payloads, request_id))
+        task = asyncio.get_running_loop().create_task(
+            self._write(session, payloads, request_id, recorded)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return session
@@ -132,14 +135,17 @@ class CallLog:
         for session in sessions:
             await self._write(session, [SessionFinished("completed")], None)
 
-    async def _write(self, session: str, payloads: Sequence[Payload], turn: str | None) -> None:
+    async def _write(
+        self, session: str, payloads: Sequence[Payload], turn: str | None, recorded: int = 0
+    ) -> None:
         write_to = self._open_writer
         is_alone = write_to is None and session not in self._recorded
         async with nullcontext() if is_alone else self._turn:
             try:
                 opened = None if write_to is None else await asyncio.to_thread(write_to)
             except LogError as error:
-                self._defined.clear()  # the log may lack definitions that were not written
+                for payload in payloads:
+                    self._forget(session, payload, recorded)
                 log.warning("the call %s could not be logged: %s", turn, error)
                 return
             with nullcontext(self.events) if opened is None else opened as events:
@@ -147,5 +153,19 @@ class CallLog:
                     try:
                         await events.append(session, payload, turn=turn)
                     except LogError as error:
-                        self._defined.clear()
+                        self._forget(session, payload, recorded)
                         log.warning("a record of the call %s could not be logged: %s", turn, error)
+
+    def _forget(self, session: str, payload: Payload, recorded: int) -> None:
+        """Undo what ``put`` has noted about a record that could not be written.
+
+        The next call then writes it again. ``recorded`` is the number of messages that the
+        conversation had before.
+        """
+        self._defined.clear()  # the log may lack definitions that were not written
+        if isinstance(payload, SessionStarted):
+            self._recorded.pop(session, None)
+            if self._session == session:
+                self._session = None
+        elif isinstance(payload, MessageRecorded) and session in self._recorded:
+            self._recorded[session] = min(self._recorded[session], recorded)

@@ -137,13 +137,14 @@ class UsageBook:
             }
             for each, _ in zip(live, range(_MAX_LIVE), strict=False)
         ]
-        rows, self._new = self._sift(self._new), []
-        try:
-            async with self._turn:
+        async with self._turn:
+            # Take the rows only now: a task that is cancelled while it waits must not lose them.
+            rows, self._new = self._sift(self._new), []
+            try:
                 await asyncio.to_thread(self._write, rows, msgspec.json.encode({"live": shown}))
-        except Exception as error:  # the rows are kept, whatever the driver raises
-            log.warning("usage cannot be written: %s", scrub(str(error)))
-            self._new = [*rows, *self._new][:_MAX_WAITING]
+            except Exception as error:  # the rows are kept, whatever the driver raises
+                log.warning("usage cannot be written: %s", scrub(str(error)))
+                self._new = [*rows, *self._new][:_MAX_WAITING]
 
     async def sum_up(self, since: int, step: int) -> list[Sums]:
         """Return the sums of the requests since a time, by slots of ``step`` milliseconds."""
@@ -246,8 +247,8 @@ class UsageBook:
                 (self._life, now, live.decode()),
             )
             if now - self._pruned > 3600:
-                self._pruned = now
                 self._prune(int((now - _DAYS * 86_400) * 1000))
+                self._pruned = now
 
     def _prune(self, before: int) -> None:
         self._base.run("delete from dragoman_requests where at < ?", (before,))

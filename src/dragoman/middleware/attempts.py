@@ -243,9 +243,12 @@ class Attempt:
     def _find_usage(self) -> Usage:
         if self.usage is not None:
             return self.usage
-        if self.answer is not None:
-            return self.answer.usage
-        return self.reply.usage if self.reply is not None else Usage()
+        reported = self.reply.usage if self.reply is not None else Usage()
+        if self.answer is None:
+            return reported
+        # A reply that was cancelled after its end has an estimate of counts that it does not report.
+        used = self.answer.usage
+        return reported if used.output_tokens is None and reported.estimated else used
 
     def _since_start(self, moment: float | None) -> float | None:
         return None if moment is None else round((moment - self.began) * 1000, 3)

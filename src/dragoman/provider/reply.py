@@ -148,13 +148,16 @@ class AssembledReply(Reply):
 
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         is_sent = self.out is not None
+        # The counts of a reply whose end was read are final, even if the caller did not read it.
+        end = self.out.complete if self.out is not None else None
+        is_counted = end is not None and end.usage.output_tokens is not None
         if self.out is None:
             self.out = Assembler(
                 request_id=self.request.request_id, model=self.model, provider=self.provider
             )
         closing = self.out.cut(undelivered)
         # A failed call has been charged already, with nothing if it never left this machine.
-        is_open = is_sent and not self._failed
+        is_open = is_sent and not is_counted and not self._failed
         if is_open and closing and type(closing[-1]) is MessageComplete:
             self.out.reported = self._estimate(closing[-1].usage, closing[-1].final_content)
             closing[-1] = replace(closing[-1], usage=self.out.reported)

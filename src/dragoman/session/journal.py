@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 from ..log import Actor, EventLog, LogRecord, Payload
 from .state import State
@@ -13,6 +13,26 @@ from .state import State
 log = logging.getLogger("dragoman")
 
 Watcher: TypeAlias = Callable[[LogRecord], object]
+_T = TypeVar("_T")
+
+
+async def finish_writing(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run work that writes records to its end; raise a cancellation only after that.
+
+    Records that belong together are thus written together: what was
+    announced is in the log before the cancellation takes effect.
+    """
+    writing = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not writing.done():
+        try:
+            await asyncio.wait([writing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = writing.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 class Journal:
@@ -48,19 +68,7 @@ class Journal:
         Without a ``parent``, the parent is the session's first record.
         """
         parent = parent or self.state.root
-        appending = asyncio.ensure_future(
-            self._append(payload, turn=turn, parent=parent, actor=actor)
-        )
-        cancelled: asyncio.CancelledError | None = None
-        while not appending.done():
-            try:
-                await asyncio.wait([appending])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        record = appending.result()
-        if cancelled is not None:
-            raise cancelled
-        return record
+        return await finish_writing(self._append(payload, turn=turn, parent=parent, actor=actor))
 
     async def _append(self, payload: Payload, **facts: Any) -> LogRecord:
         async with self._turn:

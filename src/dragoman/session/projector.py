@@ -14,7 +14,7 @@ from ..log import ContextProjected, ContextSummarised, Sent
 from ..middleware.attempts import Attempt, Price
 from ..provider import Provider
 from .context import ContextPolicy, ContextView, KeepAll, NativeCompaction, Part, Projection
-from .journal import Journal
+from .journal import Journal, finish_writing
 
 _SUMMARY_TOKENS = 2_000
 
@@ -259,11 +259,14 @@ class Projector:
             raise
         finally:
             attempt.stop(failure)
-            for record in attempt.finish():
-                await self._journal.write(record, parent=parent, turn=turn)
+            await finish_writing(self._record_end(attempt, parent, turn))
         response = stream.response
         if not response.text.strip():
             raise InvalidResponseError(
                 "the summary is empty", provider=provider.name, model=provider.model
             )
         return response.text
+
+    async def _record_end(self, attempt: Attempt, parent: str, turn: str) -> None:
+        for record in attempt.finish():
+            await self._journal.write(record, parent=parent, turn=turn)

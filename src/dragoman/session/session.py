@@ -36,7 +36,7 @@ from .context import ContextPolicy
 from .display import describe_session
 from .execution import Pipeline
 from .fork import write_fork
-from .journal import Journal, Watcher
+from .journal import Journal, Watcher, finish_writing
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
 from .records import record_message
@@ -253,24 +253,25 @@ class Session(Displayed, Generic[Parsed]):
             else SwapPlan(f"{provider.name}:{provider.model}", ())
         )
         if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
-            why = (
+            problem = (
                 plan.refused
                 or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
             )
             raise errors.InvalidRequestError(
-                f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model
+                f"swap to {plan.target}: {problem}", provider=provider.name, model=provider.model
             )
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
-        self.provider = provider
-        self._routing = logs.Routing(
-            "manual", _name(self.provider), reason or "swapped by the caller"
-        )
-        if self.state.root is not None:
-            swapped = logs.ModelSwapped(
-                before, _name(provider), reason or "swapped by the caller", losses
-            )
-            await self._journal.write(swapped)
+        why = reason or "swapped by the caller"
+        swapped = logs.ModelSwapped(before, _name(provider), why, losses)
+        await finish_writing(self._replace_provider(provider, swapped))
         return plan
+
+    async def _replace_provider(self, provider: Provider, swapped: logs.ModelSwapped) -> None:
+        """Record that the provider is swapped, if the session has begun; then use the new one."""
+        if self.state.root is not None:
+            await self._journal.write(swapped)
+        self.provider = provider
+        self._routing = logs.Routing("manual", _name(provider), swapped.reason)
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
         """Close every open intent, and add a result for each to the conversation.
@@ -309,7 +310,7 @@ class Session(Displayed, Generic[Parsed]):
     async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
         begun = False
         try:
-            await self._begin(goal)
+            await finish_writing(self._begin(goal))
             begun = True
             step = await self._advance()
             while not once and step.outcome is None:
@@ -331,15 +332,15 @@ class Session(Displayed, Generic[Parsed]):
     async def _advance(self) -> Step:
         """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
-            await self._journal.write(record_message(self._queued.pop(0)))
+            await finish_writing(self._take_queued())
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
                 return Step(
                     self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
                 )
-            self._final = True
             await self._journal.write(record_message(User(_FINAL)), actor="system")
+            self._final = True
         excess = self.budget.find_excess(self.state.spent)
         if excess is None:
             return await self._turn()
@@ -410,8 +411,9 @@ class Session(Displayed, Generic[Parsed]):
     # --- starting and finishing the session -----------------------------------------------------
 
     async def _begin(self, goal: str | User | None) -> None:
-        if goal is None and self._queued:
-            goal = self._queued.pop(0)
+        is_queued = goal is None and bool(self._queued)
+        if is_queued:
+            goal = self._queued[0]
         if self.state.root is None:
             await self._start(goal)
         elif (
@@ -422,8 +424,8 @@ class Session(Displayed, Generic[Parsed]):
         ):
             raise SessionError("the model has answered; give the session another goal")
         elif self._loaded or self.state.finished is not None:
-            self._loaded = False
             await self._continue("another goal" if goal is not None else "to go on")
+            self._loaded = False
         if goal is None and not any(
             isinstance(entry.message, User) for entry in self.state.messages
         ):
@@ -433,6 +435,13 @@ class Session(Displayed, Generic[Parsed]):
             if self._system and not self.state.messages:
                 await self._journal.write(record_message(System(self._system)))
             await self._journal.write(record_message(message))
+        if is_queued:
+            self._queued.pop(0)
+
+    async def _take_queued(self) -> None:
+        """Record the next queued goal; a goal that could not be recorded stays in the queue."""
+        await self._journal.write(record_message(self._queued[0]))
+        self._queued.pop(0)
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -475,16 +484,16 @@ class Session(Displayed, Generic[Parsed]):
             definitions,
             self._at,
         )  # fmt: skip
-        self._at = None
         await self._journal.write(resumed)
+        self._at = None
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
 
     async def _finish(
         self, ending: Ending, detail: str | None = None, parsed: Any = None
     ) -> Outcome[Parsed]:
-        self._final = False
         await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
+        self._final = False
         return make_outcome(self.id, self.state, ending, detail, parsed)
 
 

@@ -45,7 +45,7 @@ from ..tools import Toolbox
 from ..validate.structured import response_schema_of
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
-from .journal import Journal
+from .journal import Journal, finish_writing
 from .projector import Projector
 from .records import is_repeatable, make_message, record_message
 
@@ -186,13 +186,13 @@ class Turn:
                 await self._read(stream, attempt, call.id)
         except (asyncio.CancelledError, ProviderError) as error:
             if stream is None or not self._is_usable(error):
-                await self._record_failure(attempt, call.id, stream, error)
+                await finish_writing(self._record_failure(attempt, call.id, stream, error))
                 raise
             rejected = True
         response = stream.response
         if rejected and response.finish_reason == "error":
             response = replace(response, finish_reason="tool_calls")
-        await self._record_reply(attempt, call.id, response)
+        await finish_writing(self._record_reply(attempt, call.id, response))
         return response
 
     def _is_usable(self, error: BaseException) -> bool:
@@ -205,7 +205,7 @@ class Turn:
             async for event in stream:
                 attempt.hear((event,))
                 if isinstance(event, ev.MessageStart):
-                    await self._write_history(stream.reply, parent)
+                    await finish_writing(self._write_history(stream.reply, parent))
                     self._report_losses(stream)
                 if self.settings.on_event is not None:
                     self.journal.notify(self.settings.on_event, event)
@@ -315,11 +315,11 @@ class Turn:
     async def _write_history(self, reply: Reply | None, parent: str) -> None:
         """Record the failed attempts, and the changes of routing and availability."""
         records = [*reply.history[self._recorded :]] if reply is not None else []
-        self._recorded += len(records)
         for record in records:
             if isinstance(record, CallStarted):
                 record = replace(record, estimated_input_tokens=self._estimate)
             await self._write(record, parent)
+            self._recorded += 1
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
         return await self.journal.write(payload, parent=parent, turn=self._id, **place)

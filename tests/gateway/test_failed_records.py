@@ -1,0 +1,88 @@
+"""Test that what the gateway could not write is written with the next call."""
+
+import asyncio
+import time
+from decimal import Decimal
+from typing import Any
+
+from dragoman.calls import CallCompleted
+from dragoman.gateway.call_log import CallLog
+from dragoman.gateway.usage_book import UsageBook, UsageRow
+from dragoman.log import LogRecord, LogStorageError, MemoryLog
+from dragoman.messages import Assistant, User
+
+from ..waiting import until
+
+END = CallCompleted(model="m", provider="p", request_id="r", stop_reason="end_turn", latency_ms=1)
+TALK = [User("Hello."), Assistant("Hi."), User("More."), Assistant("Fine.")]
+
+
+class FailingLog(MemoryLog):
+    is_down = True
+    tried = 0
+
+    async def append(self, session: str, payload: Any, **facts: Any) -> LogRecord:
+        self.tried += 1
+        if self.is_down:
+            raise LogStorageError("the disk failed")
+        return await super().append(session, payload, **facts)
+
+
+async def test_session_of_the_gateway_begins_with_the_first_call_that_can_be_written() -> None:
+    log = FailingLog()
+    calls = CallLog(log)
+    calls.put([END])
+    await until(lambda: log.tried == 2, "the records")
+    log.is_down = False
+    session = calls.put([END])
+    await calls.close()
+    assert [record.type for record in log.read(session)] == [
+        "session.started", "llm.call_completed", "session.finished",
+    ]  # fmt: skip
+
+
+async def test_messages_that_could_not_be_written_are_written_with_the_next_call() -> None:
+    log = FailingLog()
+    log.is_down = False
+    calls = CallLog(log, include_content=True)
+    calls.put([END], messages=TALK[:1], conversation="c")
+    await until(lambda: log.tried == 3, "the records")
+    log.is_down = True
+    calls.put([END], messages=TALK[:3], conversation="c")
+    await until(lambda: log.tried == 6, "the records")
+    log.is_down = False
+    calls.put([END], messages=TALK, conversation="c")
+    await calls.close()
+    records = list(log.read("c"))
+    sent = [record.payload.message for record in records if record.type == "message.recorded"]
+    assert sent == TALK
+    assert [record.type for record in records].count("session.started") == 1
+
+
+async def test_conversation_whose_start_could_not_be_written_is_written_whole() -> None:
+    log = FailingLog()
+    calls = CallLog(log, include_content=True)
+    calls.put([END], messages=TALK[:1], conversation="c")
+    await until(lambda: log.tried == 3, "the records")
+    log.is_down = False
+    calls.put([END], messages=TALK, conversation="c")
+    await calls.close()
+    records = list(log.read("c"))
+    sent = [record.payload.message for record in records if record.type == "message.recorded"]
+    assert (records[0].type, sent) == ("session.started", TALK)
+
+
+async def test_usage_is_kept_when_its_writing_is_cancelled_while_it_waits() -> None:
+    book = UsageBook(None)
+    book.count(
+        UsageRow(int(time.time() * 1000), "r", "k", "m", 200, "", 1, 1, Decimal(0), 0, 1, "")
+    )
+    # The first query uses the connection, so the second waits for it when it is cancelled.
+    reading = asyncio.ensure_future(book.list_live())
+    flushing = asyncio.ensure_future(book.flush([]))
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.wait([reading, flushing])
+    await book.flush([])
+    assert [row.id for row in await book.list_requests(0, {}, 10)] == ["r"]
+    book.close()

@@ -1,0 +1,191 @@
+"""Test that a session which is cancelled during any of its writes loses and invents nothing.
+
+The cancellation arrives while a record is being written, so it takes effect right after that
+write. Records that were announced are written all the same, and all accounts agree.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import dragoman as d
+from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
+from dragoman.events import Usage
+from dragoman.log import LogRecord, MemoryLog, read_uses
+from dragoman.session import Summarise
+from dragoman.transport import FixtureTransport
+from dragoman.wire import SERVER_CODECS, Asked
+
+from ..listed import reply
+from .playing import ALL, Answer, call, check_evidence, look, propose
+
+USAGE = Usage(input_tokens=522, output_tokens=7)
+MODELS = {"openai": "gpt-5", "anthropic": "claude-sonnet-4-6"}
+DOWN = (500, {}, [b'{"error": {"message": "down", "type": "server_error"}}'])
+Stack = Callable[[Callable[[str, bool], d.Provider]], d.Provider]
+
+
+def encode(wire: str, answer: Answer) -> tuple[int, dict[str, str], list[bytes]]:
+    """Return a streamed reply of a wire whose bytes arrive in one piece."""
+    request = d.Request([d.User("x")], stream=True, model="m", request_id="R", check_calls=False)
+    encoder = SERVER_CODECS[wire].encoder(Asked(request))
+    data = b"".join([encoder.feed(event) for event in answer(request)]) + encoder.end()
+    return 200, {"content-type": "text/event-stream"}, [data]
+
+
+def retry(model: d.Provider) -> d.Provider:
+    return d.Retry(model, backoff=lambda attempt: 0.0)
+
+
+STACKS: dict[str, Stack] = {
+    "bare": lambda model: model("a", False),
+    "retry": lambda model: retry(model("a", True)),
+    "fallback": lambda model: d.Fallback([model("a", True), model("b", False)]),
+    "retry in a fallback": lambda model: d.Fallback(
+        [d.Retry(model("a", True), max_retries=0), retry(model("b", True))]
+    ),
+}
+
+
+class Run:
+    """A session over servers whose replies arrive at once, and that is cancelled once."""
+
+    def __init__(self, wire: str, stack: str, usage: Usage, context: Any = None) -> None:
+        self.wire, self.usage = wire, usage
+        self.log, self.seen = MemoryLog(), list[Any]()
+        self.context = context
+        self.provider = STACKS[stack](self._make_model)
+        self.writes = 0
+        self._stopping: list[asyncio.Task[Any]] = []
+
+    def _make_model(self, name: str, fails: bool) -> d.Provider:
+        look_up = [call("look", call_id=f"c{at}", word="ox") for at in range(2)]
+        answers = [
+            propose(*look_up, words="Let me look.", usage=self.usage),
+            reply("Done, and this is what I have found.", usage=self.usage),
+        ]
+        if self.context is not None:  # the conversation is longer, and its summary is a reply
+            answers = [answers[0], *answers, *answers[1:], *answers[1:]]
+        replies = [encode(self.wire, each) for each in answers]
+        if fails:  # each reply follows a failure
+            replies = [each for answer in replies for each in (DOWN, answer)]
+        model = MODELS[self.wire]
+        return d.Observe(
+            d.connect(
+                model, wire=self.wire, base_url="http://127.0.0.1:9/v1", name=name,
+                transport=FixtureTransport(*replies), priced_as=f"{self.wire}:{model}",
+            ),
+            self.seen.append,
+        )  # fmt: skip
+
+    async def play(self, at: int, *, by_session: bool) -> None:
+        """Run the session; cancel it while it writes the record number ``at``."""
+
+        def watch(record: LogRecord) -> None:
+            self.writes = record.seq
+            if record.seq == at:
+                if by_session:
+                    self._stopping.append(asyncio.ensure_future(session.cancel("enough")))
+                else:
+                    task.cancel()
+
+        session = d.Session(
+            self.provider, [look], ALL, self.log, session_id="s", on_record=watch,
+            context=self.context, config={"max_tokens": 99},
+        )  # fmt: skip
+        task = asyncio.ensure_future(session.run("Go."))
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        for each in self._stopping:
+            await each
+        await self.provider.close()
+        self.spent = session.state.spent
+
+
+def add_up(ends: list[Any]) -> tuple[int, Decimal]:
+    tokens = [(each.input_tokens or 0) + (each.output_tokens or 0) for each in ends]
+    return sum(tokens), sum([each.cost_usd or Decimal(0) for each in ends], Decimal(0))
+
+
+def check_run(run: Run) -> None:
+    records = list(run.log.read("s"))
+    check_evidence(records)
+    calls: list[Any] = []
+    open_call: CallStarted | None = None
+    unreported = 0
+    for payload in [record.payload for record in records]:
+        if isinstance(payload, CallStarted):
+            assert open_call is None, "a start before the end of the call before it"
+            open_call = payload
+        elif isinstance(payload, CallCompleted | CallFailed):
+            assert open_call is not None, "an end without a start"
+            assert (payload.request_id, payload.attempt) == (
+                open_call.request_id,
+                open_call.attempt,
+            )
+            calls.append(payload)
+            if isinstance(payload, CallCompleted) and payload.input_tokens is None:
+                unreported += open_call.estimated_input_tokens or 0  # the budget counts estimates
+            open_call = None
+    assert open_call is None, "a start without an end"
+    served: dict[str, set[str]] = {}
+    for end in calls:
+        served.setdefault(end.request_id, set()).add(end.provider)
+    switched = [each.payload for each in records if isinstance(each.payload, RoutingSwitched)]
+    assert len(switched) == sum([len(names) - 1 for names in served.values()])
+    seen = [each for each in run.seen if isinstance(each, CallCompleted | CallFailed)]
+    # the log also has a call that was cancelled before its request left
+    unsent = Counter(map(_facts, calls)) - Counter(map(_facts, seen))
+    assert not Counter(map(_facts, seen)) - Counter(map(_facts, calls))
+    assert unsent.total() <= 1
+    assert all(facts[2] == Usage() for facts in unsent)
+    tokens, cost = add_up(calls)
+    assert (tokens + unreported, cost) == (run.spent.tokens, run.spent.cost_usd)
+    assert cost == sum([use.old or 0 for use in read_uses(run.log)])
+
+
+def _facts(end: CallCompleted | CallFailed) -> tuple[Any, ...]:
+    return end.provider, end.request_id, end.usage, end.cost_usd
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    ("wire", "usage"), [("openai", USAGE), ("anthropic", USAGE), ("openai", Usage())]
+)
+async def test_session_can_be_cancelled_at_each_of_its_writes(
+    wire: str, usage: Usage, stack: str, by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    await _cancel_everywhere(lambda: Run(wire, stack, usage), by_session, count)
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+@pytest.mark.parametrize("stack", ["bare", "retry", "fallback"])
+async def test_session_can_be_cancelled_at_each_write_of_a_summary(
+    stack: str, by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    policy = Summarise(window=100, keep=1)
+    await _cancel_everywhere(lambda: Run("openai", stack, USAGE, policy), by_session, count)
+
+
+async def _cancel_everywhere(
+    make: Callable[[], Run], by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    whole = make()
+    await whole.play(0, by_session=by_session)
+    for at in range(1, whole.writes + 1):
+        run = make()
+        await run.play(at, by_session=by_session)
+        try:
+            check_run(run)
+        except AssertionError as error:
+            error.add_note(f"cancelled at record {at}")
+            raise
+    if whole.context is not None:
+        assert any(each.type == "context.summarised" for each in whole.log.read("s"))
+    count("sessions cancelled during a write", whole.writes)
