@@ -300,3 +300,70 @@ async def test_ready_means_that_the_key_is_accepted(wire: str, status: int) -> N
     else:
         await model.ready()
     assert transport.requests[-1].body == b"{}"
+
+
+RECORDS: dict[str, list[tuple[int, Any]]] = {
+    "openai": [(200, {"data": [{"id": "m"}]}), (404, {})],
+    "responses": [(200, {"data": [{"id": "m"}]}), (404, {})],
+    "anthropic": [(200, {"id": "m"})],
+    "gemini": [(200, {"supportedGenerationMethods": ["generateContent"]})],
+    "bedrock": [(200, {})],
+    "cohere": [(200, {"endpoints": ["chat"]})],
+    "ollama": [(200, {"models": [{"name": "m"}]}), (200, {"models": [{"name": "m"}]})],
+}
+"""What a server that has the model replies to the questions before the probe, by wire."""
+
+PROBES: list[tuple[int, str, type[d.ProviderError] | None]] = [
+    (401, "no", d.AuthenticationError),
+    (403, "no", d.AuthenticationError),
+    (404, "the model 'm' does not exist", d.InvalidModelError),
+    (404, "model: m not found", d.InvalidModelError),
+    (404, "the model '' does not exist", None),  # the empty request names no model
+    (404, "the model 'm:2' does not exist", None),
+    (429, "slow down", d.RateLimitError),
+    (502, "bad gateway", d.UnavailableError),
+    (503, "no server", d.UnavailableError),
+    (504, "timeout", d.UnavailableError),
+    (529, "overloaded", d.OverloadedError),
+    (400, "messages is missing", None),
+    (422, "messages is missing", None),
+    (500, "key error: 'messages'", None),
+    (200, "", None),
+]
+
+
+@pytest.mark.parametrize("wire", RECORDS)
+@pytest.mark.parametrize(("status", "message", "error"), PROBES)
+async def test_ready_raises_the_error_of_its_own_probe(
+    wire: str, status: int, message: str, error: type[d.ProviderError] | None
+) -> None:
+    """A proxy lists models whose server is down; the next call would raise the same error."""
+    refusal: Any = {"error": {"message": message}}
+    if wire == "anthropic":
+        kind = "not_found_error" if status == 404 else "x"
+        refusal = {"type": "error", "error": {"type": kind, "message": message}}
+    if wire in ("bedrock", "cohere"):
+        refusal = {"message": message}
+    model, transport = fixed(*RECORDS[wire], (status, refusal), wire=wire)
+    if error is None:
+        await model.ready()
+    else:
+        with pytest.raises(error):
+            await model.ready()
+    probe = transport.requests[-1]
+    assert (probe.method, probe.body) == ("POST", b"{}")
+
+
+async def test_probe_of_the_responses_wire_uses_its_own_route() -> None:
+    model, transport = fixed(*RECORDS["responses"], (401, {}), wire="responses")
+    with pytest.raises(d.AuthenticationError):
+        await model.ready()
+    assert transport.requests[-1].url.endswith("/v1/responses")
+
+
+async def test_server_that_is_loading_the_model_is_not_ready() -> None:
+    loading = (503, {"error": {"message": "Loading model", "type": "unavailable_error"}})
+    for wire in ("openai", "anthropic", "responses"):
+        model, _ = fixed(*RECORDS[wire], loading, wire=wire)
+        with pytest.raises(d.ModelNotLoadedError):
+            await model.ready()

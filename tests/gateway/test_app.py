@@ -20,7 +20,9 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.ledger import Ledger
 from dragoman.messages import Request
+from dragoman.provider import connect
 from dragoman.registry import ConfigError, Registry
+from dragoman.transport import FixtureTransport
 from tests.attacks.gateway_app import post as send
 from tests.listed import Listed, reply
 from tests.rows import read_table
@@ -469,6 +471,23 @@ async def test_requests_without_a_key_cause_no_readiness_probe() -> None:
     assert model.asked == 0
     assert await get(app, "/ready", HELD) == (200, {"status": "ready"})
     assert model.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(502, "provider_unavailable"), (503, "provider_model_not_loaded"), (500, None)],
+)
+async def test_gateway_is_ready_only_if_the_route_of_its_model_answers(
+    status: int, expected: str | None
+) -> None:
+    replies = [(200, b'{"data": [{"id": "m"}]}'), (404, b""), (status, b'"Loading model"')]
+    transport = FixtureTransport(*[(code, {}, [body]) for code, body in replies])
+    model = connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
+    reply: dict[str, Any] = {"status": "ready"}
+    if expected is not None:
+        reply = {"status": "not ready", "models": {"fast": expected}}
+    app = create_app({"fast": model})
+    assert await get(app, "/ready") == (200 if expected is None else 503, reply)
 
 
 async def test_failed_readiness_probe_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from ..endpoint import (
 )
 from ..errors import read_failure
 from ..json import entries_of
-from ..readiness import check_key, get_json, read_success, serves_one_model
+from ..readiness import check_call, get_json, read_success, serves_one_model
 from ..rules import HostedTools
 from ..urls import join_url
 from .betas import COMPACT, HEADER, TOOL_BETAS
@@ -179,7 +179,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             _find_model(self._read(reply), self.model)
         else:
             self._read(reply)
-        yield from check_key(self)
+        yield from check_call(self)
 
     # --- private methods of the anthropic codec
 

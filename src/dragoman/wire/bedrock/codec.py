@@ -13,7 +13,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
-from ..readiness import check_key, get_json, read_success
+from ..readiness import check_call, get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
@@ -84,4 +84,4 @@ class BedrockCodec(Endpoint[Quirks]):
                 f"the service does not have the model {self.model!r} here", status=404
             )
         read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
-        yield from check_key(self)
+        yield from check_call(self)

@@ -15,7 +15,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..json import dig, list_of
-from ..readiness import check_key, get_json, read_success
+from ..readiness import check_call, get_json, read_success
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
@@ -66,4 +66,4 @@ class CohereCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} is not served for chat", status=reply.status
             )
-        yield from check_key(self)
+        yield from check_call(self)

@@ -11,7 +11,7 @@ from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseErr
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
-from ..readiness import check_key, get_json, read_success
+from ..readiness import check_call, get_json, read_success
 from ..rules import HostedTools
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -131,7 +131,7 @@ class GeminiCodec(Endpoint[Quirks]):
             raise InvalidModelError(
                 f"the model {self.model!r} does not generate content", status=reply.status
             )
-        yield from check_key(self)
+        yield from check_call(self)
 
     def address(self, model: str, verb: str) -> str:
         """Return the URL of the model, followed by a verb such as ``:generateContent``."""

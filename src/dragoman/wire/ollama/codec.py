@@ -12,7 +12,7 @@ from ..codec import JSON_HEADERS, HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal
 from ..json import dig, entries_of
 from ..openai.errors import ROWS
-from ..readiness import check_key, get_json, read_success
+from ..readiness import check_call, get_json, read_success
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import SETTINGS, OllamaWriter
@@ -64,7 +64,7 @@ class OllamaCodec(Endpoint[Quirks]):
             raise ModelNotLoadedError(
                 "the server has the model and has not loaded it", status=loaded.status
             )
-        yield from check_key(self)
+        yield from check_call(self)
 
 
 def _lists(data: Any, model: str) -> bool:

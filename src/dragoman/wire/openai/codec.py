@@ -15,7 +15,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
-from ..readiness import check_key, get_json, refuse_failure, serves_one_model
+from ..readiness import check_call, get_json, refuse_failure, serves_one_model
 from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
 from .errors import ROWS
@@ -79,6 +79,10 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check readiness by the method that ``Quirks.readiness`` names."""
+        yield from self.check_ready(self)
+
+    def check_ready(self, endpoint: Endpoint[Any]) -> Generator[HttpRequest, HttpReply, None]:
+        """Check readiness; ``endpoint`` has the route of the calls, which may be another wire's."""
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -91,7 +95,7 @@ class OpenAICodec(Endpoint[Quirks]):
             yield from self._ask_loaded(kind)
         elif kind == "auto":
             yield from self._ask_health()
-            yield from check_key(self)
+            yield from check_call(endpoint)
 
     # --- checking the readiness of a server
 

@@ -112,4 +112,4 @@ class ResponsesCodec(Endpoint[Quirks]):
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check readiness as on the openai wire, by the method that ``Quirks.readiness`` names."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
-        yield from OpenAICodec(self.model, self.base_url, quirks).ready()
+        yield from OpenAICodec(self.model, self.base_url, quirks).check_ready(self)
