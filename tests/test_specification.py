@@ -5,6 +5,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 import dragoman as d
@@ -367,3 +368,64 @@ async def test_server_that_is_loading_the_model_is_not_ready() -> None:
         model, _ = fixed(*RECORDS[wire], loading, wire=wire)
         with pytest.raises(d.ModelNotLoadedError):
             await model.ready()
+
+
+@pytest.mark.parametrize("wire", RECORDS)
+@pytest.mark.parametrize("body", [b"not json", b"null", b'"x"', b'{"a":', b"[]", b"<html></html>"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reply_that_is_not_of_the_wire_is_invalid_and_not_repeated(
+    wire: str, body: bytes, stream: bool
+) -> None:
+    model, transport = fixed((200, body), (200, body), wire=wire)
+    # What may be the beginning of a stream, or of a growing list, was interrupted.
+    starts = {("ollama", b'{"a":'), ("bedrock", b"not json"), ("bedrock", b"null")}
+    starts |= {("bedrock", b'"x"')}
+    is_cut = (stream and (wire, body) in starts) or (wire, body) == ("gemini", b"[]")
+    expected = d.StreamInterruptedError if is_cut else d.InvalidResponseError
+    with pytest.raises(expected) as caught:
+        if stream:
+            async for _ in model.stream("x", max_tokens=9):
+                pass
+        else:
+            await model.complete("x", max_tokens=9)
+    assert caught.value.transient is is_cut
+    assert len(transport.requests) == 1
+
+
+async def test_raw_of_an_ollama_reply_is_its_body() -> None:
+    body = {"model": "m", "message": {"role": "assistant", "content": "ok"}, "done": True, "x": 1}
+    model, _ = fixed((200, body), wire="ollama")
+    assert (await model.complete("hi")).raw == body
+
+
+def test_each_message_has_its_role() -> None:
+    messages = [d.System("x"), d.User("x"), d.Assistant("x"), d.ToolResult("c", "x")]
+    assert [each.role for each in messages] == ["system", "user", "assistant", "tool"]
+    assert [json.loads(msgspec.json.encode(each))["role"] for each in messages] == [
+        each.role for each in messages
+    ]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+async def test_second_structured_answer_is_reported(wire: str) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
+    warned = []
+    for answers in (["y"], ["y", "z"]):
+        model, _ = fixed((200, {}), wire=wire, quirks={"structured": "tool"})
+        request = d.Request(
+            [d.User("x")], config=d.RuntimeConfig(max_tokens=9), response_schema=schema
+        )
+        name = model.codec.answer_tool(request)  # type: ignore[attr-defined]
+        inputs = [{"b": each} for each in answers]
+        if wire == "anthropic":
+            uses = [{"type": "tool_use", "id": "t", "name": name, "input": at} for at in inputs]
+            body = {"type": "message", "content": uses, "stop_reason": "tool_use"}
+        else:
+            uses = [{"toolUse": {"toolUseId": "t", "name": name, "input": at}} for at in inputs]
+            message = {"role": "assistant", "content": uses}
+            body = {"output": {"message": message}, "stopReason": "tool_use", "usage": {}}
+        model, _ = fixed((200, body), wire=wire, quirks={"structured": "tool"})
+        response = await model.send(request)
+        assert response.parsed == inputs[-1]
+        warned += [warning.code for warning in response.warnings]
+    assert warned == ["answers_dropped"]

@@ -299,6 +299,7 @@ class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=
     ``cache`` marks the end of a prefix for the provider's prompt cache.
     """
 
+    role: ClassVar[Literal["system"]] = "system"
     content: str
     cache: bool = False
 
@@ -310,6 +311,7 @@ class User(_Message, frozen=True, tag="user", tag_field="role", omit_defaults=Tr
     ``cache`` marks the end of the message for the provider's prompt cache.
     """
 
+    role: ClassVar[Literal["user"]] = "user"
     content: str | tuple[UserBlock, ...]
     cache: bool = False
 
@@ -323,6 +325,7 @@ class User(_Message, frozen=True, tag="user", tag_field="role", omit_defaults=Tr
 class Assistant(_Message, frozen=True, tag="assistant", tag_field="role"):
     """An assistant message: parts in the order of their arrival, and then ``tool_calls``."""
 
+    role: ClassVar[Literal["assistant"]] = "assistant"
     content: tuple[AssistantBlock, ...] = ()
 
     if TYPE_CHECKING:
@@ -370,6 +373,7 @@ class ToolResult(_Message, frozen=True, tag="tool", tag_field="role", omit_defau
     ``tool_call_id`` is the id of its call, verbatim. A boolean after the parts is ``is_error``.
     """
 
+    role: ClassVar[Literal["tool"]] = "tool"
     _content_at: ClassVar[int] = 1
     tool_call_id: str
     content: str | tuple[UserBlock, ...]

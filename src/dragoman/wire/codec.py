@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
@@ -383,7 +383,7 @@ class Decoder(ABC):
         self._sse = self.framing()
         # The caller may read ``raw`` before the stream ends, so its decoder is set now.
         if self.out.kept is not None:
-            self.out.kept.decode = partial(_decode_stream, self.framing, {})
+            self.out.kept.decode = self._show({})
         arrived = b"".join(self._kept)
         if not self._keep_raw:
             self._kept.clear()
@@ -408,7 +408,9 @@ class Decoder(ABC):
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
             self.out.offset = frame.offset
-            with suppress(ValueError):  # the last event may be truncated by the end of the stream
+            # The last event may be truncated by the end of the stream. A body is not a stream.
+            is_body = self._is_line and not self.out.started
+            with nullcontext() if is_body else suppress(ValueError):
                 self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
@@ -416,13 +418,15 @@ class Decoder(ABC):
         # The check of the first bytes is only for text streams. The decoder of binary streams
         # verifies checksums, and a binary stream that ends within its first message counts as
         # interrupted.
-        is_binary = self.framing is EventStreamDecoder
+        may_be_cut = self.framing is EventStreamDecoder and self._asked_for_stream
         if (
             not self._frames
-            and not is_binary
+            and not may_be_cut
             and not any(field.startswith(head[: len(field)]) for field in _FIELDS)
         ):
             raise InvalidResponseError("the reply is neither JSON nor an event stream")
+        if self.framing is LineDecoder and not self.out.started and head[:1] != b"{":
+            raise InvalidResponseError("the reply is not lines of JSON")
         self.at_end()
 
     def _broken(self, error: Exception) -> None:
@@ -439,8 +443,17 @@ class Decoder(ABC):
         if self.done and self._sse is not None and self.out.kept is not None:
             # A plain function is stored, because a bound method would keep the decoder in memory
             # as long as ``raw`` exists.
-            self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
+            self.out.kept.decode = self._show(self.facts())
         return self.out.take()
+
+    @property
+    def _is_line(self) -> bool:
+        """Whether the reply should be one JSON object: a body of a wire whose streams are lines."""
+        return self.framing is LineDecoder and not self._asked_for_stream
+
+    def _show(self, facts: dict[str, Any]) -> Callable[[bytes], Any]:
+        """Return the function that reads ``raw``."""
+        return partial(_decode_line if self._is_line else _decode_stream, self.framing, facts)
 
 
 def _keep(kept: list[bytes], chunk: bytes) -> None:
@@ -483,6 +496,14 @@ def _lacks_content(frame: Frame) -> bool:
 
 def _decode_body(data: bytes) -> Any:
     return _read_or_show(_unmarked(data))
+
+
+def _decode_line(framing: type[Framing], facts: dict[str, Any], data: bytes) -> Any:
+    """Return the JSON of a body; a server may send several lines although one was requested."""
+    try:
+        return read_json(_unmarked(data))
+    except ValueError:
+        return _decode_stream(framing, facts, data)
 
 
 def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -> Any:

@@ -255,6 +255,8 @@ class AnthropicDecoder(Decoder):
         self.release_end()
         self._count += 1
         block = self._blocks[index] = _Block(self._kind_of(data), self._count, data)
+        if block.kind == "answer":
+            self._note_answer()
         if block.kind == "call":
             self.start_call(block.key, data.get("id"), data.get("name"))
             return block
@@ -263,6 +265,16 @@ class AnthropicDecoder(Decoder):
             self._add_fragment(block, data.get(block.kind))
             self._note_signature(block, data.get("signature"))
         return block
+
+    def _note_answer(self) -> None:
+        """Add a warning if a second structured answer begins, which compatible servers allow."""
+        if any([each.kind == "answer" for each in self._blocks.values()][1:]):
+            self.lose(
+                "answers_dropped",
+                "response_schema",
+                "the model gave several structured answers; parsed is the last, and the message "
+                "has all of them",
+            )
 
     def _kind_of(self, data: dict[str, Any]) -> _Kind:
         kind = data.get("type")
