@@ -29,7 +29,10 @@ PATCH = f"""*** Begin Patch
 
 
 READS = ("Read", "read_file")
-EDITS = ("apply_patch", "exec_command", "edit", "replace", "Edit", "MultiEdit")
+# Codex offers models of the family Responses Lite one tool that runs JavaScript, which calls others.
+LITE = "functions__exec"
+EDITS = (LITE, "apply_patch", "exec_command", "edit", "replace", "Edit", "MultiEdit")
+SCRIPT = 'text(await tools.exec_command({cmd: "sed -i s/world/moon/ greet.py"}))'
 
 
 def script(file: str) -> ScriptedProvider:
@@ -50,6 +53,8 @@ def script(file: str) -> ScriptedProvider:
         if done < len(planned):
             accepted = planned[done].parameters.get("properties") or {"input"}
             chosen = {name: value for name, value in arguments.items() if name in accepted}
+            if planned[done].name == LITE:
+                chosen = {"input": SCRIPT}
             return Answer("I edit it.", tool_calls=[Call(planned[done].name, chosen)])
         return Answer("Done." if planned else f"greet.py\n```\n{NEW}```\n")
 
@@ -62,7 +67,8 @@ Agent = Callable[[str, str, Path, str], Awaitable[tuple[int, str]]]
 
 def codex(model: str) -> Agent:
     """Return a function that runs the Codex agent against the gateway. Codex edits files with
-    free-text patches if ``model`` is a model name that it knows.
+    free-text patches if ``model`` is a model name that it knows, and sends its tools in an input
+    item if it is a name of the family Responses Lite.
     """
 
     async def run(url: str, wire: str, where: Path, prompt: str) -> tuple[int, str]:
@@ -175,6 +181,7 @@ def continue_cli(provider: str, version: str = "") -> Agent:
 AGENTS: dict[str, Agent] = {
     "codex": codex(""),
     "codex, a model that it knows": codex("gpt-5.5-"),
+    "codex, a lite model": codex("gpt-5.6-sol-"),
     "opencode, compatible": opencode("openai-compatible"),
     "opencode, openai": opencode("openai"),
     "opencode, anthropic": opencode("anthropic"),
@@ -200,7 +207,7 @@ async def test_coding_agent_edits_a_file_and_shows_an_error_through_the_gateway(
 ) -> None:
     repository = await make_repository(tmp_path, {"greet.py": OLD})
     model = script(str(repository / "greet.py"))
-    async with gateway(model, tmp_path, "gpt-5.5-") as url:
+    async with gateway(model, tmp_path, "gpt-5.5-", "gpt-5.6-sol-") as url:
         status, printed = await AGENTS[name](url, wire, repository, WISH)
         found = (status, (repository / "greet.py").read_text())
         _, refusal = await AGENTS[name](url, wire, repository, REFUSED)

@@ -1,6 +1,7 @@
 """Test tools, instructions, schemas and stop sequences that wires write in different ways."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -11,12 +12,14 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.policy import Target, translate
 from dragoman.gateway.stop_sequences import StopCutter
 from dragoman.messages import Text, User
+from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.wire import SERVER_CODECS
 
+from ..server import Connection, serve
 from .serving import serving
 from .translations import MOVED, NO_FIELDS
-from .upstream import bench
+from .upstream import WIRES, bench, write_reply
 
 
 async def test_tools_of_a_namespace_are_called_by_their_own_names() -> None:
@@ -64,6 +67,87 @@ def test_namespace_tool_that_is_not_a_function_is_reported() -> None:
         ("namespace_joined", "tools[0]"),
         ("hosted_tool_dropped", "tools[0].tools[0]"),
     ]
+
+
+EXEC = {"type": "custom", "name": "exec", "description": "Run JavaScript."}
+WAIT = {"type": "function", "name": "wait", "parameters": NO_FIELDS}
+FUNCTIONS = {"type": "namespace", "name": "functions", "tools": [EXEC, WAIT]}
+LITE = {"type": "additional_tools", "role": "developer", "tools": [FUNCTIONS]}
+ASK = {"type": "message", "role": "user", "content": "Hi"}
+CODEX = {"input": [LITE, ASK], "tool_choice": "auto", "parallel_tool_calls": False}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_tools_in_an_input_item_reach_a_model_of_every_wire(wire: str) -> None:
+    """Codex 0.144 and later sends the tools for ``gpt-5.6-*`` and ``gpt-6-*`` so
+    (openai/codex#27946; theopenco/llmgateway#3613; run with Codex 0.169.0 on 2026-11-18).
+    """
+    async with bench() as gateway:
+        for tools in ({}, {"tools": [WAIT]}):
+            status, headers, _ = await gateway.ask("responses", wire, {**CODEX, **tools})
+            sent, shown = gateway.seen[0], headers.get("x-dragoman-warnings", "")
+            assert (status, "opaque" in shown, "opening" in shown) == (200, False, False)
+            names = [*find_names(sent)]
+            if wire == "responses":  # unchanged, but in the field that every server has
+                wanted = [*tools.get("tools", ()), FUNCTIONS]
+                assert (sent["tools"], sent["input"]) == (wanted, [ASK])
+                assert (sent["parallel_tool_calls"], sent["tool_choice"]) == (False, "auto")
+            else:
+                assert {"functions__exec", "functions__wait"} <= {*names}
+                assert ("wait" in names) == bool(tools)
+                assert "additional_tools_joined input[0]" in shown
+
+
+def find_names(value: Any) -> Iterator[str]:
+    """Yield every name in a request body."""
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if name == "name":
+            yield each
+        elif isinstance(each, dict | list):
+            yield from find_names(each)
+
+
+async def test_input_item_with_tools_is_sent_to_a_server_that_has_it_until_it_refuses() -> None:
+    """A server that does not know the item answers 400 once; then the tools are sent apart."""
+    known = [True]
+    seen: list[Any] = []
+
+    async def handler(connection: Connection) -> None:
+        body = connection.seen.json
+        seen.append(body)
+        if not known[0] and body["input"][0]["type"] == "additional_tools":
+            message = "Unknown item type: additional_tools"
+            connection.reply(400, json.dumps({"error": {"message": message}}).encode())
+            return
+        connection.reply(200, write_reply("responses", "Hello"))
+
+    async with serve(handler) as upstream:
+        quirks = {"additional_tools": True}
+        model = connect("m", wire="responses", base_url=upstream.url, quirks=quirks)
+        app = create_app({"m": model})
+        async with serving(app) as url, aiohttp.ClientSession(url) as http:
+            for takes_item in (True, False, False):
+                known[0] = takes_item
+                body = {"model": "m", **CODEX}
+                async with http.post("/v1/responses", json=body) as reply:
+                    assert (reply.status, "x-dragoman-warnings" in reply.headers) == (200, False)
+    assert [(each["input"], each.get("tools")) for each in seen] == [
+        ([LITE, ASK], None),
+        ([LITE, ASK], None),
+        ([ASK], [FUNCTIONS]),
+        ([ASK], [FUNCTIONS]),
+    ]
+    assert [each["parallel_tool_calls"] for each in seen] == [False] * 4
+
+
+async def test_tool_that_is_offered_twice_is_read_once() -> None:
+    asked = SERVER_CODECS["responses"].decode(
+        {"model": "m", "tools": [WAIT], "input": [LITE, ASK, LITE, {**LITE, "tools": [WAIT]}]}
+    )
+    names = [tool.name for tool in asked.request.tools]
+    assert (names, [*asked.request.messages]) == (
+        ["wait", "functions__exec", "functions__wait"], [User("Hi")]
+    )  # fmt: skip
 
 
 async def test_instructions_are_not_sent_twice_to_a_model_of_the_clients_wire() -> None:

@@ -28,7 +28,7 @@ from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import SETTINGS, ResponsesWriter
+from .request import ADDED, SETTINGS, ResponsesWriter
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
 # content, but is about an item of the conversation.
@@ -44,6 +44,12 @@ _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNOR
 _REFUSALS = (
     NO_TOOL_SEARCH,
     NO_COMPACTION,
+    Refusal(
+        re.compile(ADDED),
+        {"additional_tools": False},
+        detail="the endpoint refused tools in an input item: they are sent in the field tools",
+        applies=lambda request, quirks, reason: _has_added(request.native.get("responses", {})),
+    ),
     Refusal(
         _NAMES_INCLUDE,
         {"encrypted_reasoning": False},
@@ -105,6 +111,22 @@ class ResponsesCodec(Endpoint[Quirks]):
         limit = {} if tokens is None else {"compact_threshold": tokens}
         return {COMPACTION: [{"type": "compaction", **limit}]}
 
+    def native_fields(self, request: Request) -> dict[str, Any]:
+        """Return the native fields; move the tools of input items to the field ``tools``.
+
+        The items stay where they are if the server takes them.
+        """
+        native = super().native_fields(request)
+        if self.quirks.additional_tools or not _has_added(native):
+            return native
+        items, tools = [], [*(native.get("tools") or ())]
+        for item in native["input"]:
+            if _is_added(item):
+                tools += [tool for tool in item.get("tools") or () if tool not in tools]
+            else:
+                items.append(item)
+        return {**native, "tools": tools, "input": items}
+
     def make_decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
@@ -113,3 +135,12 @@ class ResponsesCodec(Endpoint[Quirks]):
         """Check readiness as on the openai wire, by the method that ``Quirks.readiness`` names."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).check_ready(self)
+
+
+def _has_added(native: Mapping[str, Any]) -> bool:
+    given = native.get("input")
+    return isinstance(given, list) and any(map(_is_added, given))
+
+
+def _is_added(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == ADDED

@@ -82,6 +82,13 @@ class Quirks(ResultQuirks, frozen=True):
     calls of a session use the same cache.
     """
 
+    additional_tools: bool = False
+    """Whether the server takes tools in input items of type ``additional_tools``, as hosted OpenAI
+    does. Other servers answer 400 or 422 (xAI: router-for-me/CLIProxyAPI#4434; Azure:
+    openai/codex#31882; seen 2026-11-18), so the tools of a client's item are sent in ``tools``.
+    A 400 about the item turns it off.
+    """
+
     tool_search: bool = True
     """Whether the server searches deferred tools (OpenAI since GPT-5.4).
     A 400 about the search turns it off; then every tool is sent.

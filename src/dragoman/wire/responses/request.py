@@ -24,6 +24,7 @@ _SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "computer_use": {"type": "computer_use_preview"},
     "tool_search": {"type": "tool_search"},
 }
+ADDED = "additional_tools"  # the type of input items that contain tools
 _STATE = ("previous_response_id", "conversation", "background")
 
 

@@ -16,7 +16,7 @@ from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import ClientRecord, OfferedTool
+from ..losses import ClientRecord, Leftover, OfferedTool
 from ..openai.server_request import leave_effort, read_allowed, wrap_arguments
 from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, refused
 from ..schema import closed_object
@@ -25,7 +25,7 @@ from ..server import Asked, gather
 from ..settings import read_settings
 from .echo import write_echo
 from .output import read_picture
-from .request import SETTINGS
+from .request import ADDED, SETTINGS
 
 _ISSUER = m.Issuer("responses")
 _STATE = refused(
@@ -75,6 +75,7 @@ _PART = refused("send text, images or files")
 _CUSTOM_CALL = FieldRule("mapped", "it is sent as a call of a function")
 _CUSTOM_OUTPUT = FieldRule("mapped", "it is sent as the output of a function")
 _CUSTOM_TOOL = FieldRule("mapped", "it is offered as a function with one text")
+_ADDED = FieldRule("mapped", "its tools are offered like those of the field tools")
 _SUMMARY = hint("the thoughts that the model's server sends are passed on", "auto")
 _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -138,7 +139,7 @@ def _read_text(fields: ClientRecord) -> dict[str, Any] | None:
 def _read_tools(fields: ClientRecord) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
     tools: list[m.Tool] = []
     others: list[ClientRecord] = []
-    for record in fields.inners("tools"):
+    for record in (*fields.inners("tools"), *_find_added(fields)):
         kind = record.text("type")
         if kind in ("function", "custom"):
             tools.append(_read_tool(record))
@@ -149,8 +150,33 @@ def _read_tools(fields: ClientRecord) -> tuple[tuple[m.Tool, ...], m.ToolChoice 
     for record in others:
         tool = OfferedTool(str(record.data.get("type")), record.data, dict(record.data))
         rule = _OFFERED if tools else _HOSTED
-        fields.losses.leave(record.where, rule, "hosted_tool_dropped", tool)
+        fields.losses.leave(record.where, rule, "hosted_tool_dropped", tool, root="tools")
     return _read_choice(fields, tuple(tools))
+
+
+def _find_added(fields: ClientRecord) -> list[ClientRecord]:
+    """Return the tools in input items of type ``additional_tools``.
+
+    Codex sends no ``tools`` for models of the family that it calls Responses Lite (gpt-5.6, gpt-6),
+    but such an item (openai/codex#27946; theopenco/llmgateway#3613; seen 2026-11-18). A model of
+    this wire gets the item and the field as they are, see ``ResponsesCodec.native_fields``.
+    A tool that is offered twice is read once.
+    """
+    given = fields.data.get("input")
+    offered = [*(fields.data.get("tools") or ())]
+    found = []
+    for at, item in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(item, dict) and item.get("type") == ADDED:
+            path = f"input[{at}]"
+            kept = Leftover(
+                path, "additional_tools_joined", _ADDED, (*TABLE.conversation, "tools")
+            )
+            fields.losses.left.append(kept)
+            for tool in fields.enter(path, item).inners("tools"):
+                if tool.data not in offered:
+                    offered.append(tool.data)
+                    found.append(tool)
+    return found
 
 
 def _read_tool(record: ClientRecord) -> m.Tool:
@@ -278,6 +304,8 @@ def _read_item(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
     kind, item = record.text("type") or "message", dict(record.data)
     if kind == "message":
         return _read_message(record)
+    if kind == ADDED:
+        return []  # ``_find_added`` reads its tools
     if kind == "function_call":
         return [_read_call(record)]
     if kind in _CALLS:
