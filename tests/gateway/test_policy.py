@@ -3,6 +3,7 @@ wire.
 """
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,40 @@ async def test_context_overflow_is_reported_in_the_vendors_format() -> None:
         said = (await answer.json())["error"]
     assert said["message"].startswith("This model's maximum context length is")
     assert said["code"] == "context_length_exceeded"
+
+
+STOPPED = {"code": "cyber_policy", "message": "This content was flagged."}
+FAILED = [
+    {"type": "response.created", "response": {"id": "r1", "status": "in_progress"}},
+    {"type": "response.failed", "response": {"id": "r1", "status": "failed", "error": STOPPED}},
+]
+
+
+@pytest.mark.parametrize("client", WIRES)
+async def test_safety_stop_within_a_stream_keeps_its_code_for_every_client(client: str) -> None:
+    """Codex repeats a flagged request five times if the code is missing (lidge-jun/opencodex#483;
+    run with Codex 0.169.0 on 2026-11-18).
+    """
+    stream = b"".join([b"data: " + json.dumps(event).encode() + b"\n\n" for event in FAILED])
+    asked: list[str] = []
+
+    def answer(wire: str, body: Any) -> bytes:
+        asked.append(wire)
+        return stream
+
+    path = PATHS[client].format(model="responses")
+    path = path.replace(":generateContent", ":streamGenerateContent?alt=sse")
+    path = path.removesuffix("converse") + "converse-stream" if client == "bedrock" else path
+    async with bench(answer=answer) as gateway:
+        for streams in (True, False):
+            body = {**BODIES[client], "model": "responses", "stream": streams}
+            if client in ("gemini", "bedrock"):
+                del body["model"], body["stream"]
+            status, _, said = await gateway.post(
+                path if streams else PATHS[client].format(model="responses"), body
+            )
+            text = said.decode(errors="replace") if isinstance(said, bytes) else json.dumps(said)
+            assert "cyber_policy" in text, text
+            assert "server_error" not in text
+            assert status in ((200, 400) if streams else (400,))
+    assert asked == ["responses", "responses"]

@@ -130,11 +130,8 @@ class Bench:
         async with self._http.post(self.url + path, json=body, headers=given) as reply:
             data = await reply.read()
             headers = {name.lower(): value for name, value in reply.headers.items()}
-            return (
-                reply.status,
-                headers,
-                json.loads(data) if data.startswith((b"{", b"[")) else data,
-            )
+            is_json = data.startswith((b"{", b"[")) and "ndjson" not in headers["content-type"]
+            return reply.status, headers, json.loads(data) if is_json else data
 
 
 @contextlib.asynccontextmanager

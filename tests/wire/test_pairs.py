@@ -1,6 +1,7 @@
 """Round trips between the server side and the client side of each wire."""
 
 import contextlib
+import json
 import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -328,6 +329,57 @@ def test_errors_keep_their_class_and_retry_delay_over_the_wire(wire: str) -> Non
         assert type(again) is WIRES[wire].errors.get(kind, kind)
         assert again.retry_after == 1.5, kind
         assert reply.headers["x-should-retry"] == str(kind.transient).lower(), kind
+
+
+# Errors of the upstream or of the gateway, not of the request. Repeating the call may help.
+OF_SERVERS = (
+    d.InvalidResponseError, d.StructuredOutputError, d.CallCancelledError, d.MalformedToolCallError,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_error_within_a_stream_keeps_the_code_and_is_final_if_it_was(wire: str) -> None:
+    request, begun = assemble(wire, [("text", ("Hi",))], "fail", d.Usage(), stream=True)
+    events = [event for event in begun.events if not isinstance(event, d.MessageComplete)]
+    for kind in LEAVES:
+        if kind in (d.ProviderError, *OF_SERVERS):
+            continue
+        code = None if kind.transient else "cyber_policy"
+        error = kind("stopped", provider_code=code, provider_message="It is stopped.")
+        pieces = serve(wire, request, events, error)
+        again = hear(wire, request, pieces, judged=False).error
+        assert again is not None
+        assert again.transient == kind.transient, kind
+        if WIRES[wire].errors.get(kind, kind) is d.InvalidRequestError:
+            assert b'"cyber_policy"' in pieces[-1], kind
+            reply = SERVER_CODECS[wire].error(error)
+            assert b'"cyber_policy"' in reply.body, kind
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (d.InvalidRequestError("no", provider_code="cyber_policy"), "cyber_policy"),
+        (d.InvalidRequestError("no", provider_code="string_too_long"), "invalid_prompt"),
+        (d.InvalidRequestError("no"), "invalid_prompt"),
+        (d.AuthenticationError("no", provider_code="invalid_api_key"), "invalid_prompt"),
+        (d.ContextOverflowError("no", provider_code="too_long"), "context_length_exceeded"),
+        (d.QuotaExceededError("no"), "insufficient_quota"),
+        (d.BillingError("no"), "insufficient_quota"),
+        (d.RateLimitError("no", provider_code="slow_down"), "rate_limit_exceeded"),
+        (d.OverloadedError("no"), "server_error"),
+        (d.InvalidResponseError("no"), "server_error"),
+    ],
+)
+def test_failed_response_has_a_code_by_which_clients_decide_whether_to_repeat(
+    error: d.ProviderError, code: str
+) -> None:
+    """Codex repeats a failed response five times, except for the codes that it knows as final."""
+    request, begun = assemble("responses", [], "fail", d.Usage(), stream=True)
+    (written,) = serve("responses", request, begun.events[:0], error)
+    frames = [json.loads(line[6:]) for line in written.splitlines() if line[:6] == b"data: "]
+    assert [frame["type"] for frame in frames][-2:] == ["response.failed", "error"]
+    assert frames[-2]["response"]["error"]["code"] == code
 
 
 @pytest.mark.parametrize("wire", WIRES)

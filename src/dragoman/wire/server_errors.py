@@ -153,6 +153,26 @@ def terms_of(error: e.ProviderError, wire: str) -> Terms:
     return _find_class(error, _TERMS.get(wire, {e.ProviderError: Terms()}))
 
 
+# A machine-readable code. It has a lower-case letter, unlike the names of gRPC statuses, and does
+# not end like the name of an error type, which providers without codes send.
+_CODE = re.compile(r"(?=[^a-z]*+[a-z])[A-Za-z][\w.-]*+(?<!error)(?<!Error)(?<!Exception)")
+
+
+def code_of(error: e.ProviderError) -> str | None:
+    """Return the provider's own machine-readable code for an error, if it sent one."""
+    code = error.provider_code
+    return code if code is not None and _CODE.fullmatch(code) else None
+
+
+def code_field(error: e.ProviderError) -> dict[str, str]:
+    """Return the provider's own code as the field ``code``, for wires that have no such field.
+
+    SDKs ignore a field that they do not know.
+    """
+    code = code_of(error)
+    return {} if code is None else {"code": code}
+
+
 def status_of(error: e.ProviderError) -> int:
     """Return the HTTP status for the gateway's client; a provider's redirect becomes a 502."""
     if error.status is not None and 300 <= error.status < 400:

@@ -11,7 +11,7 @@ from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import own_fields, seal, seal_of, write_opaque
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
-from ..server_errors import message_on, status_of, terms_of
+from ..server_errors import code_of, message_on, status_of, terms_of
 from . import betas
 from .reply import USAGE
 from .server_request import TABLE, read_request
@@ -197,10 +197,11 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     kind = terms_of(error, "anthropic").kind
     kind = _KINDS.get(status_of(error), kind)
     inner: dict[str, Any] = {"type": kind, "message": message_on(error, "anthropic")}
-    # Anthropic's SDK can keep a conversation on the server (a thread). This code shows the SDK
-    # that the server has no threads, so that it can send all messages with each request instead.
-    if error.provider_code == "thread_unsupported_request":
-        inner["details"] = {"error_code": error.provider_code}
+    # Anthropic's SDK raises an error of its own class for some codes. For example, it can keep a
+    # conversation on the server (a thread); thread_unsupported_request shows that the server has no
+    # threads, so that it can send all messages with each request instead.
+    if (code := code_of(error)) is not None:
+        inner["details"] = {"error_code": code}
     return {"type": "error", "error": inner, "request_id": error.request_id}
 
 

@@ -21,7 +21,7 @@ from ..server import (
     ServerCodec,
     encode_json,
 )
-from ..server_errors import message_on, terms_of
+from ..server_errors import code_field, message_on, terms_of
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -64,7 +64,7 @@ class _StreamEncoder(ReplyEncoder):
     def write_error(self, error: ProviderError) -> bytes:
         name = terms_of(error, "bedrock").kind
         headers = {":message-type": "exception", ":exception-type": name[:1].lower() + name[1:]}
-        payload = encode_json({"message": message_on(error, "bedrock")})
+        payload = encode_json(_error_record(error))
         return encode_message({**headers, ":content-type": "application/json"}, payload)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
@@ -146,6 +146,10 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
 
 
+def _error_record(error: ProviderError) -> dict[str, Any]:
+    return {"message": message_on(error, "bedrock"), **code_field(error)}
+
+
 class BedrockServer(ServerCodec):
     """The server side of the Converse wire."""
 
@@ -161,7 +165,7 @@ class BedrockServer(ServerCodec):
     body_type = _BodyEncoder
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        return {"message": message_on(error, "bedrock")}
+        return _error_record(error)
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error reply: a message, and the name of the exception in a header."""

@@ -12,7 +12,7 @@ from ..media import describe_all, describe_medium
 from ..rules import FieldTable
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
-from ..server_errors import message_on, status_of
+from ..server_errors import code_field, message_on, status_of
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -72,6 +72,7 @@ class _StreamEncoder(ReplyEncoder):
             "usage": USAGE.write(usage),
             "error": message_on(error, "cohere"),
             "error_type": kind,
+            **code_field(error),
         }
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
@@ -167,4 +168,5 @@ class CohereServer(ServerCodec):
         return {"name": name, "endpoints": ["chat"]}
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        return {"id": error.request_id or "", "message": message_on(error, "cohere")}
+        record = {"id": error.request_id or "", "message": message_on(error, "cohere")}
+        return {**record, **code_field(error)}

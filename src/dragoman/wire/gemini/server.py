@@ -14,7 +14,7 @@ from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import is_from, seal
 from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
-from ..server_errors import message_on, status_of, terms_of
+from ..server_errors import code_of, message_on, status_of, terms_of
 from .reply import USAGE, write_picture
 from .server_request import TABLE, read_request, unwrap_count
 
@@ -187,13 +187,21 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 _STATUSES = {403: "PERMISSION_DENIED", 404: "NOT_FOUND", 503: "UNAVAILABLE"}
 
 
+_ERROR_INFO = (
+    "type.googleapis.com/google.rpc.ErrorInfo"  # the type that has machine-readable codes
+)
+
+
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    status = status_of(error)
-    return {
+    status, code = status_of(error), code_of(error)
+    record = {
         "code": status,
         "message": message_on(error, "gemini"),
         "status": _STATUSES.get(status, terms_of(error, "gemini").kind),
     }
+    if code is not None:
+        record["details"] = [{"@type": _ERROR_INFO, "reason": code}]
+    return record
 
 
 class GeminiServer(ServerCodec):

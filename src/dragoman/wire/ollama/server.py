@@ -20,7 +20,7 @@ from ..server import (
     ServerCodec,
     encode_json,
 )
-from ..server_errors import message_on
+from ..server_errors import code_field, message_on
 from .model_pages import PAGES, show_model
 from .reply import USAGE
 from .server_request import TABLE, read_request
@@ -80,7 +80,7 @@ class LineEncoder(ReplyEncoder):
         return {"done_reason": word, **durations, **USAGE.write(complete.usage)}
 
     def write_error(self, error: ProviderError) -> bytes:
-        return encode_json({"error": message_on(error, "ollama")}) + b"\n"
+        return encode_json(_error_record(error)) + b"\n"
 
     def hides_call(self, complete: MessageComplete) -> bool:
         return self.has_unreadable_call(complete.final_content)
@@ -133,6 +133,10 @@ class LineBodyEncoder(BodyEncoder, LineEncoder):
         return self.line(message, **self.ending(complete))
 
 
+def _error_record(error: ProviderError) -> dict[str, Any]:
+    return {"error": message_on(error, "ollama"), **code_field(error)}
+
+
 def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
     return {"id": call_id, "function": {"name": name, "arguments": arguments}}
 
@@ -178,4 +182,4 @@ class OllamaServer(ServerCodec):
         return ModelQuestion(model, lambda _, created: _write_loaded(model, empty, created))
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        return {"error": message_on(error, "ollama")}
+        return _error_record(error)

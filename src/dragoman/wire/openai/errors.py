@@ -31,6 +31,10 @@ _INBAND = (
 
 
 ROWS: tuple[ErrorRow, ...] = (
+    # OpenAI's safety checks. The decision is final: a repeated request flags the account again
+    # (openai/codex#43131; lidge-jun/opencodex#483; seen 2026-11-18; cases: openai/safety-stop,
+    # responses/safety-stop-stream).
+    row("", r"^\w+_policy(_violation)? ", e.InvalidRequestError),
     # Errors about an exceeded context window. The texts differ between servers.
     *rows(
         e.ContextOverflowError,

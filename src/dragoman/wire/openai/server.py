@@ -10,7 +10,7 @@ from ...errors import ProviderError
 from ...messages import AssistantBlock, Text, Thinking
 from ..rules import FieldTable
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
-from ..server_errors import message_on, terms_of
+from ..server_errors import code_of, message_on, terms_of
 from .attachments import write_attachments
 from .server_request import TABLE, read_request
 from .usage import USAGE
@@ -124,7 +124,9 @@ def error_record(error: ProviderError) -> dict[str, Any]:
     """Return an error in the form of this wire. Streams and bodies use the same form."""
     terms = terms_of(error, "openai")
     message = message_on(error, "openai")
-    return {"message": message, "type": terms.kind, "param": None, "code": terms.code}
+    # Clients act on the code of an error class, such as context_length_exceeded.
+    code = terms.code or code_of(error)
+    return {"message": message, "type": terms.kind, "param": None, "code": code}
 
 
 class OpenAIServer(ServerCodec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 import msgspec
@@ -169,10 +170,9 @@ class _StreamEncoder(_Encoder):
         record = error_record(error)
         # The failed response has no output, because a truncated item would look complete. OpenAI's
         # SDK raises no exception for response.failed, but does for an error event with an object,
-        # so both are sent. The specification allows only a few error codes; the original code is
-        # sent in an extra field.
+        # so both are sent.
         code, message = record["code"], record["message"]
-        known = code if code in _CODES else "server_error"
+        known = _choose_code(error, record)
         why = {"code": known, "message": message, "type": code or record["type"]}
         failed = self._event("response.failed", response=self.response("failed", [], error=why))
         return failed + self._event("error", code=code, message=message, param=None, error=record)
@@ -345,8 +345,24 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "image_generation_call": "ig",
 }
-# The error codes that OpenAI's specification allows in a failed response.
-_CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
+# The codes of a failed response that clients act on. Codex repeats a request five times unless the
+# code is one of the final ones (run with Codex 0.169.0 on 2026-11-18).
+_FINAL = re.compile(r"\w+_policy(_violation)?|context_length_exceeded")
+_REPEATED = ("server_error", "rate_limit_exceeded")
+
+
+def _choose_code(error: ProviderError, record: dict[str, Any]) -> str:
+    """Return the code of a failed response, so that clients repeat only what may succeed.
+
+    OpenAI's specification has few codes. Any other code is sent in an extra field only, and
+    ``invalid_prompt`` stands for it if the request must not be repeated.
+    """
+    kind, code = record["type"], record["code"] or ""
+    if error.transient or kind == "server_error":
+        return code if code in _REPEATED else "server_error"
+    if kind == "insufficient_quota":
+        return kind
+    return code if _FINAL.fullmatch(code) else "invalid_prompt"
 
 
 def _input_of(arguments: str) -> str:
