@@ -21,7 +21,7 @@ from ..messages import Issuer, LossWarning, Message, Request, Text, Thinking, To
 from ..transport import HttpStream, Transport
 from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpRequest, SwapPlan
-from ..wire.continuity import find_compaction
+from ..wire.continuity import find_compaction, withhold_state
 from ..wire.counting import count_tokens
 from .contract import ReplyProvider
 from .http_model import HttpModel
@@ -254,6 +254,7 @@ class WireReply(AssembledReply):
         """Send the request.
 
         If the server rejects an optional field by name, send the request again without the field.
+        If it rejects its own state in the conversation, send the request again without the state.
         """
         provider = self._provider
         request, losses = provider._fit(self.request)
@@ -271,7 +272,13 @@ class WireReply(AssembledReply):
                 failure = await provider.read_failure(http, codec, encoded.http.url)
             finally:
                 await exchange.__aexit__(*sys.exc_info())
-            provider._learn(codec, failure, request)
+            home = replace(provider._issuer, model=request.model or provider.model)
+            withheld = withhold_state(failure, request, home)
+            if withheld is None or provider.on_loss == "reject":
+                provider._learn(codec, failure, request)
+            else:
+                request, loss = withheld
+                losses = (*losses, loss)
 
     async def _fail(self, error: BaseException) -> NoReturn:
         await self._leave(error)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from ..citations import FOR_READERS
+from ..errors import ProviderError
 from ..messages import (
     Assistant,
+    AssistantBlock,
     Continuity,
     Image,
     Issuer,
+    LossWarning,
     Message,
     Opaque,
+    RedactedThinking,
+    Request,
     Text,
+    Thinking,
     ToolResult,
     User,
 )
@@ -102,3 +111,95 @@ def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
         if (type(block) is Text or type(block) is Image) and block.continuity is not None:
             why = "the wire has no place for state of what a user or a tool sends"
             notes.drop(f"{path}.content[{at}].continuity", "continuity_dropped", why)
+
+
+# --- state that a provider refuses ---------------------------------------------------------------
+
+# Errors by which a provider refuses state that it issued itself, for example because the key belongs
+# to another organisation now, or because an earlier message has changed. OpenAI and Azure:
+# BerriAI/litellm#27703, anomalyco/opencode#29879. Anthropic, also on Bedrock and Vertex:
+# anomalyco/opencode#48637, kirodotdev/KiroCrew#11513. Gemini: google-gemini/gemini-cli#13467,
+# charmbracelet/crush#1698. All seen on 2026-11-18.
+_REFUSED = re.compile(
+    r"invalid_encrypted_content"
+    r"|encrypted[_ ]content\b.{0,80}\b(?:not be|cannot be|failed to be) (?:verified|decrypted)"
+    r"|invalid\W{1,3}signature\W{1,3}in\W{1,3}(?:redacted_)?thinking\b"
+    r"|bound to a different conversation"
+    r"|(?:corrupted|invalid) thought[_ ]signature",
+    re.IGNORECASE,
+)
+_WITHHELD = LossWarning(
+    "refused_state_dropped",
+    "messages",
+    "the provider refused the reasoning of earlier turns, which it had issued: it is not sent",
+)
+_STATE_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_STATE_FIELDS = ("thoughtSignature", "thought_signature", "reasoning_details")
+
+
+def withhold_state(
+    error: ProviderError, request: Request, home: Issuer
+) -> tuple[Request, LossWarning] | None:
+    """Return a request without the state that ``home`` issued and now refuses, and the loss.
+
+    The result is ``None`` if the error is about something else, or if there is no such state. The
+    change applies to this request only: the provider accepts the state of other conversations.
+    """
+    reason = f"{error.provider_code} {error.provider_message}"
+    if error.status not in (400, 422) or not _REFUSED.search(reason):
+        return None
+    messages = [_without_state(each, home) for each in request.messages]
+    fields = request.native.get(home.wire, {})
+    native = {
+        name: _without_records(value) if isinstance(value, list) and name != "tools" else value
+        for name, value in fields.items()
+    }
+    changed = replace(
+        request,
+        messages=[each for each in messages if each.content],
+        native={**request.native, home.wire: native} if fields else request.native,
+    )
+    return None if changed == request else (changed, _WITHHELD)
+
+
+def _without_state(message: Message, home: Issuer) -> Message:
+    """Return a message without the reasoning and the signatures that ``home`` issued."""
+    if type(message) is not Assistant:
+        return message
+    blocks = [_strip(block, home) for block in message.content]
+    return replace(message, content=[block for block in blocks if block is not None])
+
+
+def _strip(block: AssistantBlock, home: Issuer) -> AssistantBlock | None:
+    state = block.continuity
+    if state is None:
+        return None if isinstance(block, RedactedThinking) else block
+    if not is_welcome(state, home):
+        return block
+    if isinstance(block, Thinking | RedactedThinking):
+        return None
+    if isinstance(block, Opaque):
+        data = block.data
+        return None if isinstance(data, Mapping) and "encrypted_content" in data else block
+    return block if state.signature is None else replace(block, continuity=None)
+
+
+def _without_records(records: Sequence[Any]) -> list[Any]:
+    """Return records of a wire without state: messages, items, or the blocks of a message."""
+    kept = []
+    for record in records:
+        if not isinstance(record, dict):
+            kept.append(record)
+            continue
+        is_state = record.get("type") in _STATE_TYPES or record.get("thought") is True
+        if is_state or "encrypted_content" in record or "reasoningContent" in record:
+            continue
+        made = {name: value for name, value in record.items() if name not in _STATE_FIELDS}
+        for name in ("content", "parts"):
+            if isinstance(made.get(name), list) and made[name]:
+                made[name] = _without_records(made[name])
+                if not made[name]:
+                    break
+        else:
+            kept.append(made)
+    return kept
