@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+import dragoman as d
 from dragoman.capabilities import Capabilities
-from dragoman.wire import CODECS
-from dragoman.wire.finish import READ
+from dragoman.events import Assembler
+from dragoman.wire import CODECS, SERVER_CODECS, Asked
+from dragoman.wire.finish import READ, WRITTEN
 from tests.rows import read_table
 
 from .cases import BASE_URL, MODEL, DecodedReply, decode, plain_request
@@ -40,3 +42,23 @@ def test_unknown_finish_reason_is_an_error_without_an_exception(wire: str) -> No
     assert heard.response is not None
     found = (heard.response.text, heard.response.finish_reason, heard.response.finish_raw)
     assert found == ("Hi", "error", "NOT_INVENTED_YET")
+
+
+@pytest.mark.parametrize("client", sorted(SERVER_CODECS))
+def test_filtered_reply_has_one_word_for_a_client_whatever_the_model_says(client: str) -> None:
+    found = set()
+    for wire in sorted(set(READ) - {client}):
+        for raw, meaning in READ[wire].items():
+            if meaning != "content_filter" or raw in WRITTEN[client]:
+                continue
+            out = Assembler(model="m")
+            out.start()
+            out.finish("content_filter", raw)
+            asked = Asked(d.Request([d.User("Hi")], model="m"))
+            encoder = SERVER_CODECS[client].encoder(asked)
+            for event in out.take():
+                encoder.feed(event)
+            assert encoder.complete is not None
+            found.add(encoder.finish_word(encoder.complete))
+    assert len(found) == 1
+    assert WRITTEN[client][found.pop()] == "content_filter"

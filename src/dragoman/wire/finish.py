@@ -41,17 +41,22 @@ _ROWS: _Rows = {
     },
     "content_filter": {
         "anthropic": "refusal",
-        "bedrock": "guardrail_intervened content_filtered",
+        # Bedrock sends guardrail_intervened only for a guardrail that the request named
+        # (API_runtime_Converse, seen 2026-11-18).
+        "bedrock": "content_filtered guardrail_intervened",
         "cohere": "ERROR_TOXIC",
         # only Vertex AI sends MODEL_ARMOR
         "gemini": "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY"
         " IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION MODEL_ARMOR",
+        # A guess: Ollama has no filter, and its clients accept any text as the reason.
+        "ollama": "content_filter",
         "openai": "content_filter",
         "responses": "content_filter",
     },
     "error": {
         "bedrock": "malformed_model_output malformed_tool_use",
         "cohere": "ERROR TIMEOUT USER_CANCEL",
+        "gemini": "OTHER",
     },
 }
 # Terms that are read, but that this library's server side never writes. DeepSeek on Azure sends

@@ -32,7 +32,8 @@ class _Encoder(ReplyEncoder):
     def finish_word(self, complete: ev.MessageComplete) -> str:
         # This wire has no term for calls, whether they can be read or not.
         is_unsound = isinstance(self.unsound, MalformedToolCallError)
-        if is_unsound and complete.finish_raw not in WRITTEN[self.wire]:
+        is_cut = complete.finish_reason == "length"
+        if is_unsound and not is_cut and complete.finish_raw not in WRITTEN[self.wire]:
             return "STOP"
         called = complete.finish_reason == "tool_calls"
         return "STOP" if called else super().finish_word(complete)
@@ -40,7 +41,11 @@ class _Encoder(ReplyEncoder):
     def chunk(self, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
         """Return a chunk, which is also the form of a body."""
         assert self.start is not None
-        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        # Google's SDKs drop a whole exchange from the history of a chat if one of its chunks has
+        # no parts (google-genai 3.0.0, ``chats._validate_content``, seen 2026-11-18). Google ends
+        # its own streams with an empty text.
+        content = {"parts": parts or [{"text": ""}], "role": "model"}
+        candidate: dict[str, Any] = {"content": content, "index": 0}
         if finish is not None:
             candidate["finishReason"] = finish
         chunk = {
