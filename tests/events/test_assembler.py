@@ -284,8 +284,7 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
     "thinking waits with its signature": (
         [("tool_start", (0, "x", "any")), ("thinking", ("a",)), ("attach", (d.Thinking, "sig")),
          ("block_end", (0,))],
-        [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", None),
-         ("think", 1, "", "sig")]),
+        [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", "sig")]),
     "the wire ends the first call although the second is open": (
         [("tool_start", (0, "x", "any")), ("tool_start", (1, "y", "any")), ("block_end", (0,)),
          ("tool_input", (1, "{}"))],
@@ -298,8 +297,12 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         [("thinking", ("a",)), ("attach", (d.Thinking, "sig")), ("text", ("b",))],
         [("think", 0, "a", None), ("think", 0, "", "sig"), ("text", 1, "b")]),
     "a signature without a thought": ([("attach", (d.Thinking, "sig"))], [("think", 0, "", "sig")]),
-    "opaque state is not said": ([("attach", (d.Thinking, None, "state")),
-                                  ("attach", (d.Text, "sig"))], []),
+    "opaque state of an empty block": ([("attach", (d.Thinking, None, "state")),
+                                        ("attach", (d.Text, "sig"))],
+                                       [("think", 0, "", None), ("text", 1, "")]),
+    "a signed piece is a block of its own": (
+        [("thinking", ("a",)), ("signed", (d.Thinking, "b", "sig")), ("signed", (d.Text, "", "s"))],
+        [("think", 0, "a", None), ("think", 1, "b", "sig"), ("text", 2, "")]),
     "no arguments at all": ([("tool_start", (0, "x", "any"))],
                             [("call", 0, "x", "any"), ("end", 0, {}, None)]),
     "arguments of white space": (
@@ -679,9 +682,12 @@ def test_attaching_provider_state_keeps_an_earlier_signature() -> None:
     out.finish("stop")
     events = out.take()
     d.check_events(events)
-    assert [event.signature for event in events if isinstance(event, d.ThinkingDelta)] == [
+    heard = [event for event in events if isinstance(event, d.ThinkingDelta)]
+    assert [event.signature for event in heard] == [None, "sig", "sig"]
+    assert [event.continuity for event in heard] == [
         None,
-        "sig",
+        d.Continuity("sig", None, ISSUER),
+        d.Continuity("sig", "state", ISSUER),
     ]
     assert d.fold(events).message.content == (
         d.Thinking("a", d.Continuity("sig", "state", ISSUER)),
@@ -703,9 +709,9 @@ def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
     *_, complete = followed(out.take()).cut()
     assert isinstance(complete, d.MessageComplete)
     assert complete.final_content == (
-        d.Thinking("a", d.Continuity("one", replayable=False)),
+        d.Thinking("a", d.Continuity("one", issuer=ISSUER, replayable=False)),
         d.Thinking("b"),
-        d.Thinking("c", d.Continuity("two", replayable=False)),
+        d.Thinking("c", d.Continuity("two", issuer=ISSUER, replayable=False)),
     )
 
 
@@ -831,14 +837,16 @@ HEARD: dict[int, tuple[AssistantBlock, ...]] = {
     1: (),  # after only the start event is delivered
     2: (d.Thinking("h", d.Continuity(None, 1, ISSUER, replayable=False)),),
     3: (d.Thinking("hm", d.Continuity(None, 1, ISSUER, replayable=False)),),
-    4: (SIGNED, REDACTED),
-    5: (SIGNED, REDACTED, replace(SPOKEN, text="a")),
-    6: (SIGNED, REDACTED, SPOKEN),
-    7: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
-    8: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
-    9: (SIGNED, REDACTED, SPOKEN, CALLED),
-    10: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED),
-    11: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED, d.Text("c")),
+    4: (SIGNED,),
+    5: (SIGNED, REDACTED),
+    6: (SIGNED, REDACTED, replace(SPOKEN, text="a")),
+    7: (SIGNED, REDACTED, SPOKEN),
+    8: (SIGNED, REDACTED, SPOKEN),
+    9: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
+    10: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
+    11: (SIGNED, REDACTED, SPOKEN, CALLED),
+    12: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED),
+    13: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED, d.Text("c")),
 }
 
 
@@ -848,12 +856,12 @@ def test_cutting_a_stream_does_not_change_delivered_events(
 ) -> None:
     out = all_kinds()
     events = out.take()
-    assert len(events) == 12
+    assert len(events) == 14
     closing = out.cut(events[at:])
     d.check_events(events[:at] + closing)
     *before, complete = closing
     assert [type(event) for event in before] == (
-        [d.MessageStart] if at == 0 else [d.ToolUseEnd] if 7 <= at <= 9 else []
+        [d.MessageStart] if at == 0 else [d.ToolUseEnd] if 9 <= at <= 11 else []
     )
     assert complete == d.MessageComplete(
         complete.message_id, "req", "cancelled", content, d.Usage(1, 2), model="m1",

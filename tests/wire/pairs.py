@@ -14,6 +14,7 @@ import dragoman as d
 from dragoman.messages import join_system
 from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
 from dragoman.wire.gemini.names import to_camel
+from dragoman.wire.seal import unseal
 from dragoman.wire.usage import total_tokens
 
 from .cases import BASE_URL, DecodedReply, decode
@@ -567,6 +568,8 @@ def _line(
     if isinstance(event, d.TextDelta):
         return [("text", event.text, *block)] if event.text else []
     if isinstance(event, d.ThinkingDelta):
+        if not event.text and unseal(event.signature) is not None:
+            return []  # it carries state that the wire has no other place for
         signed = None if "signature" in losses else event.signature
         return (
             [("thinking", event.text, *([signed] if signed else []), *block)]

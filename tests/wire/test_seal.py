@@ -1,5 +1,6 @@
 """Provider state is sent back to its issuer only, through any client."""
 
+import base64
 import json
 from typing import Any
 
@@ -7,31 +8,105 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.events import Assembler
-from dragoman.messages import Issuer, Opaque, Request, Thinking, User
+from dragoman.messages import (
+    Continuity,
+    Issuer,
+    Opaque,
+    Request,
+    Text,
+    Thinking,
+    ToolCall,
+    User,
+)
 from dragoman.wire import SERVER_CODECS, Asked
-from dragoman.wire.seal import holds_sealed, seal, unseal
+from dragoman.wire.seal import (
+    deliver,
+    holds_sealed,
+    read_thought,
+    seal_call,
+    seal_text,
+    sign_thought,
+    unseal,
+)
+from tests import strategies as some
 
 GEMINI = Issuer("gemini", "a-vendor", "a-model")
 
 
 @given(
+    st.text(),
     st.text(min_size=1),
-    st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m")]),
+    some.json_objects,
+    st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m"), None]),
 )
 @settings(max_examples=30, deadline=None)
-def test_sealed_signature_is_unsealed_unchanged(signature: str, issuer: Issuer) -> None:
-    sealed = seal(signature, issuer, "anthropic")
-    if issuer.wire == "anthropic":
-        assert sealed == signature
-    else:
-        assert unseal(sealed, "anthropic") == (signature, issuer)
+def test_sealed_state_is_unsealed_unchanged(
+    text: str, signature: str, opaque: dict[str, Any], issuer: Issuer | None
+) -> None:
+    state = Continuity(signature, opaque, issuer)
+    signed = sign_thought(text, state, "anthropic")
+    if issuer is None or issuer.wire == "anthropic":
+        assert signed == signature
+        return
+    assert signed is not None
+    assert read_thought(text, signed, "anthropic") == Thinking(text, state)
+    urlsafe = signed.replace("+", "-").replace("/", "_")
+    assert read_thought(text, urlsafe, "gemini") == Thinking(text, state)
+    changed = read_thought(text + ".", signed, "anthropic")
+    assert changed == Thinking(text + ".", replace(state, replayable=False))
 
 
-@pytest.mark.parametrize("text", ["abc", "ZHJhZ29tYW46", "ZHJhZ29tYW46e30=", "ZHJhZ29tYW46!"])
+DEEP = base64.b64encode(b"dragoman:" + b"[" * 5000 + b"]" * 5000).decode()
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "ZHJhZ29tYW46", "ZHJhZ29tYW46e30=", "ZHJhZ29tYW46!", DEEP]
+)
 def test_value_that_is_not_sealed_belongs_to_the_current_wire(text: str) -> None:
-    assert unseal(text, "anthropic") == (text, Issuer("anthropic"))
+    assert unseal(text) is None
+    own = Continuity(text, issuer=Issuer("anthropic"))
+    assert read_thought("Hm", text, "anthropic") == Thinking("Hm", own)
+
+
+def test_signature_that_version_0_2_sealed_is_unsealed() -> None:
+    payload = json.dumps(["gemini", "a-vendor", "a-model", "signed"]).encode()
+    old = base64.b64encode(b"dragoman:" + payload).decode()
+    assert read_thought("any", old, "anthropic") == Thinking(
+        "any", Continuity("signed", None, GEMINI)
+    )
+
+
+def test_state_of_a_call_that_the_client_left_out_is_left_out() -> None:
+    token = seal_call("c1", Continuity("s", issuer=GEMINI), "anthropic")
+    carried = read_thought("", token, "anthropic")
+    assert deliver([carried, Text("Hi")]) == [Text("Hi")]
+    call = ToolCall("c1", "f", {})
+    assert deliver([call, carried]) == [replace(call, continuity=Continuity("s", issuer=GEMINI))]
+
+
+def test_state_of_a_text_that_the_client_left_out_has_no_letters() -> None:
+    state = Continuity("s", issuer=GEMINI)
+    carried = read_thought("", seal_text(state, "anthropic", alone=False), "anthropic")
+    assert deliver([carried]) == [Text("", state)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        Continuity("s", issuer=GEMINI, replayable=False),
+        Continuity(issuer=GEMINI),
+        Continuity(opaque={"citations": [1]}, issuer=GEMINI),
+        Continuity(opaque={}, issuer=GEMINI),
+    ],
+)
+def test_state_that_need_not_go_back_is_not_sealed(state: Continuity | None) -> None:
+    assert sign_thought("Hm", state, "anthropic") is None
+    assert seal_call("c", state, "anthropic") is None
+    assert seal_text(state, "anthropic", alone=False) is None
 
 
 def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
@@ -42,7 +117,7 @@ def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
     out.text("Yes.")
     out.whole(Opaque({"type": "theirs"}))
     out.finish("stop")
-    asked = Asked(Request([User("Hi")], model="m", stream=stream), issuer=issuer)
+    asked = Asked(Request([User("Hi")], model="m", stream=stream))
     encoder = SERVER_CODECS[wire].encoder(asked)
     return b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
 
@@ -86,6 +161,8 @@ def test_signature_from_another_wire_keeps_its_issuer_through_the_client() -> No
 
 def test_sealed_provider_state_is_detected_in_request_bytes() -> None:
     assert holds_sealed(answer("anthropic", False, GEMINI))
-    assert holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "anthropic")}).encode())
+    state = Continuity("signed", issuer=GEMINI)
+    sealed, own = sign_thought("Hm", state, "anthropic"), sign_thought("Hm", state, "gemini")
+    assert holds_sealed(json.dumps({"signature": sealed}).encode())
     assert holds_sealed(b'{"type":"opaque"}')
-    assert not holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "gemini")}).encode())
+    assert not holds_sealed(json.dumps({"signature": own}).encode())

@@ -83,7 +83,8 @@ class Assembler:
     | open | ``text``, ``thinking`` | open | a delta, once it is the turn of its block |
     | open | ``tool_start`` | open | ``tool.use_start``, in its turn |
     | open | ``tool_input`` | open | ``tool.use_input_delta``, in its turn |
-    | open | ``attach``, ``whole`` | open | a signature, if it is that of a thought |
+    | open | ``signed`` | open | one delta, with the state of its block |
+    | open | ``attach``, ``whole`` | open | the state, if it is that of a text or a thought |
     | open | ``block_end`` | open | ``tool.use_end``, if the block is a call |
     | open | ``usage`` | open | none; ``message.complete`` has the counts |
     | open | ``finish`` | complete | ends of open calls, ``message.complete`` |
@@ -214,10 +215,31 @@ class Assembler:
             self._close_ended()
         self._blocks.add(block, piece, self.offset)
 
-    def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
+    def signed(self, kind: type, piece: str, signature: str) -> None:
+        """Add a text or a thought that arrived in one piece with its signature.
+
+        It becomes a block of its own, because a signature belongs to the piece that it arrives
+        with.
+        """
+        self.block_end()
+        block = self._open(kind)
+        block.continuity = Continuity(signature, None, self.issuer)
+        if piece:
+            self._blocks.add(block, piece, self.offset)
+        self.block_end()
+
+    def tool_start(
+        self,
+        key: Any,
+        call_id: str | None,
+        name: str,
+        signature: str | None = None,
+        opaque: Any = None,
+    ) -> None:
         """Begin a tool call, which the wire identifies by ``key``.
 
-        If the call has no id, or the id of an earlier call, it gets a new id.
+        If the call has no id, or the id of an earlier call, it gets a new id. ``signature`` and
+        ``opaque`` are the opaque state that arrived with the start of the call.
         """
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
@@ -227,6 +249,8 @@ class Assembler:
         block = self._tools[key] = self._open(ToolCall)
         block.name = self.tool_names.get(name, name)
         block.call_id, block.provider_id = unique, call_id or unique
+        if signature is not None or opaque is not None:
+            block.continuity = Continuity(signature, opaque, self.issuer)
         self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:
@@ -272,10 +296,10 @@ class Assembler:
         if kind is Thinking and signature is None and block.continuity is not None:
             # Do not replace the signature, which may have arrived in an earlier delta.
             block.continuity = replace(block.continuity, opaque=opaque)
-            return
-        block.continuity = Continuity(signature, opaque, self.issuer)
-        if kind is Thinking and block is self._blocks.current:
-            self._blocks.emit_signature(block)
+        else:
+            block.continuity = Continuity(signature, opaque, self.issuer)
+        if block is self._blocks.current:
+            self._blocks.emit_state(block)
 
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a block that arrives complete, without deltas.

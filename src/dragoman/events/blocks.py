@@ -26,7 +26,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError
-from ..messages import AssistantBlock, Continuity, Issuer, Text, Thinking, ToolCall
+from ..messages import (
+    AssistantBlock,
+    Continuity,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from .values import (
     AssembledFrom,
     Event,
@@ -136,6 +144,13 @@ class Block(Struct, eq=False):
                 self.continuity, signature=self.signatures[-1] if self.signatures else None
             )
         return self.kind is ToolCall or bool(text or self.signatures)
+
+    def has_state(self) -> bool:
+        """Return whether this is a text or a thought with opaque state besides its issuer."""
+        state = self.continuity
+        if state is None or (self.kind is not Text and self.kind is not Thinking):
+            return False
+        return state.signature is not None or state.opaque is not None
 
     def is_complete(self) -> bool:
         """Return whether the next block may begin: a tool call's JSON must be complete first."""
@@ -251,16 +266,23 @@ class Blocks:
 
     def _begin_turn(self, block: Block) -> None:
         """Emit the fragments that a block stored while it waited for earlier blocks to end."""
-        waiting, block.waiting = block.waiting or (), None
+        waiting, block.waiting = block.waiting or [], None
         if block.kind is ToolCall:
             start = ToolUseStart(
-                self.message_id, self.request_id, block.index, block.call_id, block.name
-            )
+                self.message_id, self.request_id, block.index, block.call_id, block.name,
+                block.continuity,
+            )  # fmt: skip
             self.out.append(start)
+        # The last fragment has the state of the block, as it had on a wire whose parts are signed.
+        last = waiting.pop() if waiting and block.has_state() else ""
         for piece in waiting:
             self._emit(block, piece)
-        if block.kind is Thinking:
-            self.emit_signature(block)
+        if block.has_state():
+            self.emit_state(block, last)
+        elif isinstance(block.complete, RedactedThinking):
+            place = (self.message_id, self.request_id, block.index, "")
+            hidden = block.complete.data
+            self.out.append(ThinkingDelta(*place, None, block.continuity, hidden))
 
     def _emit(self, block: Block, piece: str) -> None:
         block.content.append(piece)
@@ -274,14 +296,20 @@ class Blocks:
             )
             self.out.append(delta)
 
-    def emit_signature(self, block: Block) -> None:
-        """Emit the signature of a thinking block, if it has one."""
-        if block.continuity is not None and block.continuity.signature is not None:
-            signature = block.continuity.signature
-            block.signatures.append(signature)
-            self.out.append(
-                ThinkingDelta(self.message_id, self.request_id, block.index, "", signature)
-            )
+    def emit_state(self, block: Block, piece: str = "") -> None:
+        """Emit the opaque state of a text or a thought, together with its last fragment."""
+        state = block.continuity
+        if state is None or not block.has_state():
+            return
+        if piece:
+            block.content.append(piece)
+        place = (self.message_id, self.request_id, block.index, piece)
+        if block.kind is Text:
+            self.out.append(TextDelta(*place, state))
+            return
+        if state.signature is not None:
+            block.signatures.append(state.signature)
+        self.out.append(ThinkingDelta(*place, state.signature, state))
 
     def emit_end(self, block: Block, intent: ToolIntent | None) -> None:
         """Emit the end of a tool call."""

@@ -16,23 +16,21 @@ from .blocks import Block
 class Follower(Assembler):
     """Record the events of a stream, so that ``cut`` can end the message after any event.
 
-    The events contain no opaque state, and token usage only at the end, so a message that was cut
-    lacks them.
+    Token usage is only in the last event, so a message that was cut lacks it.
     """
 
     def follow(self, event: ev.Event) -> None:
         """Record a delivered event; ignore events of unknown types."""
         if isinstance(event, ev.TextDelta):
-            self._blocks.follow(m.Text, event.content_block_index).content.append(event.text)
-        elif isinstance(event, ev.ThinkingDelta):
-            block = self._blocks.follow(m.Thinking, event.content_block_index)
+            block = self._blocks.follow(m.Text, event.content_block_index)
             block.content.append(event.text)
-            if event.signature is not None:
-                block.signatures.append(event.signature)
-                block.continuity = m.Continuity(event.signature)
+            block.continuity = event.continuity or block.continuity
+        elif isinstance(event, ev.ThinkingDelta):
+            self._follow_thought(event)
         elif isinstance(event, ev.ToolUseStart):
             block = self._blocks.follow(m.ToolCall, event.content_block_index)
             block.name, block.call_id = event.tool_name, event.tool_use_id
+            block.continuity = event.continuity
         elif isinstance(event, ev.ToolUseInputDelta):
             self._last_call().content.append(event.partial_json)
         elif isinstance(event, ev.ToolUseEnd):
@@ -44,6 +42,18 @@ class Follower(Assembler):
         elif isinstance(event, ev.MessageComplete):
             self.complete, self.reported = event, event.usage
             self.kept, self.warnings = event.kept, event.warnings
+
+    def _follow_thought(self, event: ev.ThinkingDelta) -> None:
+        if event.redacted is not None:
+            block = self._blocks.follow(m.RedactedThinking, event.content_block_index)
+            block.complete, block.continuity = m.RedactedThinking(event.redacted), event.continuity
+            return
+        block = self._blocks.follow(m.Thinking, event.content_block_index)
+        block.content.append(event.text)
+        block.continuity = event.continuity or block.continuity
+        if event.signature is not None:
+            block.signatures.append(event.signature)
+            block.continuity = event.continuity or m.Continuity(event.signature)
 
     def _last_call(self) -> Block:
         """Return the last block if it is a tool call, else a new block outside the message."""
@@ -86,6 +96,7 @@ class RecordedAssembler(Assembler):
         """
         block = self._open(m.ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
+        block.continuity = recorded.continuity
         self._close_ended()
         if text:
             self._blocks.add(block, text, self.offset)
@@ -102,7 +113,7 @@ class RecordedAssembler(Assembler):
             )
         if intent is None:
             block.problem = ("interrupted", "the recorded call was not complete")
-        block.value, block.continuity, block.ended = recorded.arguments, recorded.continuity, True
+        block.value, block.ended = recorded.arguments, True
         self._blocks.emit_end(block, intent)
         self._blocks.skip()
 

@@ -25,7 +25,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..display import Display, Displayed, Passage, Table
-from ..messages import Assistant, AssistantBlock, Citation, Image, Inline, LossWarning, ToolCall
+from ..messages import (
+    Assistant,
+    AssistantBlock,
+    Citation,
+    Continuity,
+    Image,
+    Inline,
+    LossWarning,
+    ToolCall,
+)
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
     from typing_extensions import TypeVar
@@ -338,35 +347,49 @@ class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
     type: ClassVar[str] = "message.start"
 
 
-class TextDelta(Struct, frozen=True, tag="text.delta", gc=False):
-    """A fragment of the text block at ``content_block_index``."""
+class TextDelta(Struct, frozen=True, tag="text.delta", gc=False, omit_defaults=True):
+    """A fragment of the text block at ``content_block_index``.
+
+    The last fragment of a block also has the block's opaque state, if it has some.
+    """
 
     message_id: str
     request_id: str
     content_block_index: int
     text: str
+    continuity: Continuity | None = None
     type: ClassVar[str] = "text.delta"
 
 
-class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False):
-    """A fragment of thinking; the last delta of a signed block also has its ``signature``."""
+class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False, omit_defaults=True):
+    """A fragment of thinking; the last delta of a signed block also has its ``signature``.
+
+    ``continuity`` is the opaque state of the block, which contains the signature. ``redacted`` is
+    the data of a redacted thought, which has one delta without text.
+    """
 
     message_id: str
     request_id: str
     content_block_index: int
     text: str
     signature: str | None = None
+    continuity: Continuity | None = None
+    redacted: str | None = None
     type: ClassVar[str] = "thinking.delta"
 
 
-class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False):
-    """The model began to propose a tool call."""
+class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False, omit_defaults=True):
+    """The model began to propose a tool call.
+
+    ``continuity`` is the opaque state of the call, if it arrived with the start of the call.
+    """
 
     message_id: str
     request_id: str
     content_block_index: int
     tool_use_id: str
     tool_name: str
+    continuity: Continuity | None = None
     type: ClassVar[str] = "tool.use_start"
 
 

@@ -22,7 +22,7 @@ from .access import Caller, Scope, Service, read_headers
 from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
-from .models import Models, Upstream
+from .models import Models
 from .reading import Incoming, decode_request, parse_body
 from .request_account import Account, ChatCall
 from .signals import release_models
@@ -154,7 +154,7 @@ class ChatHandler:
             account.warnings += estimated
             await writer.reply_json(front.write_count(count))
             return
-        encoder = self._make_encoder(asked, resolved.upstream, incoming.scope, memory)
+        encoder = self._make_encoder(asked, incoming.scope, memory)
         call = account.call = ChatCall(resolved.provider, translated.request)
         if resolved.upstream.is_group:
             writer.route = call.reply
@@ -179,11 +179,9 @@ class ChatHandler:
         made = await background.start(scope, fields, caller.owner, serve)
         await writer.reply_json(msgspec.json.encode(made))
 
-    def _make_encoder(
-        self, asked: Asked, upstream: Upstream, scope: Scope, memory: Memory | None
-    ) -> ReplyEncoder:
+    def _make_encoder(self, asked: Asked, scope: Scope, memory: Memory | None) -> ReplyEncoder:
         echo = asked.echo if memory is None else memory.echo()
-        asked = replace(asked, issuer=upstream.issuer, echo=echo)
+        asked = replace(asked, echo=echo)
         encoder = self._front.encoder(asked, created=int(time.time()))
         began = time.perf_counter()
         encoder.elapsed = lambda: time.perf_counter() - began

@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 from ..calls import Operation
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..events import Usage
-from ..messages import Issuer
 from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..prices import Cost
@@ -38,8 +37,6 @@ class Upstream(Struct, frozen=True):
 
     wires: frozenset[str]
     """The wires that the provider may use; empty if unknown."""
-    issuer: Issuer | None
-    """The issuer of the opaque state in the provider's replies; ``None`` if it varies."""
     refuses_losses: bool
     """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
     is_group: bool = False
@@ -51,11 +48,8 @@ class Upstream(Struct, frozen=True):
 def describe_upstream(provider: Provider) -> Upstream:
     """Return the properties of a provider that translating a request depends on."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    # connections that differ only in their keys have the same issuer, so equal issuers are merged
-    issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
     return Upstream(
         frozenset([end.codec.wire for end in ends]),
-        issuers.pop() if len(issuers) == 1 else None,
         any(end.on_loss == "reject" for end in ends),
         any(isinstance(part, Fallback) for part in walk(provider)),
         any(describe_wire(end.codec.wire).needs_max_tokens for end in ends),

@@ -98,7 +98,7 @@ class ServedCall:
         if budget is not None:
             config = replace(config, reasoning=budget)
         request = replace(asked.request, messages=messages, config=config)
-        asked = replace(asked, request=request, issuer=upstream.issuer)
+        asked = replace(asked, request=request)
         resolved, caller = ResolvedModel(provider.model, provider, upstream), Caller({}, None)
         made = translate_for(resolved, asked, front, is_native, drops)
         check_translated(resolved, made, caller)

@@ -306,10 +306,15 @@ class Decoder(ABC):
         if not self.out.started:
             self.out.start(model if isinstance(model, str) else None)
 
-    def start_call(self, key: Any, call_id: Any, name: Any) -> None:
-        """Start a call; an id or a name that is not a string is ignored."""
+    def start_call(
+        self, key: Any, call_id: Any, name: Any, signature: str | None = None, opaque: Any = None
+    ) -> None:
+        """Start a call; an id or a name that is not a string is ignored.
+
+        ``signature`` and ``opaque`` are the opaque state that arrived with the start of the call.
+        """
         known = call_id if isinstance(call_id, str) else None
-        self.out.tool_start(key, known, string_of(name))
+        self.out.tool_start(key, known, string_of(name), signature, opaque)
 
     def end_call(self, key: Any, arguments: Any) -> None:
         """End a call whose arguments arrived complete, as an object or as text, or not at all."""

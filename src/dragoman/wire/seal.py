@@ -1,62 +1,242 @@
 """Seal opaque state of one wire, so that a client of another wire can send it back to its issuer.
 
-A client sends a signature back unchanged, even if another model answers the next request. A
-signature from another wire is therefore sealed: it is stored together with the name of its issuer.
-The gateway sends it only to that issuer.
+A client sends the opaque fields of its own wire back unchanged: a signature on the anthropic and
+bedrock wires, ``encrypted_content`` on the responses wire, ``thoughtSignature`` on the gemini wire.
+State from another wire is therefore sealed: one text contains the state, its issuer, and the block
+that it belongs to. The client sends this text in such a field, and the state goes to its issuer
+only. State of a call or a text is sent in a thought without text if the client's wire has no field
+for it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, TypeVar
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
+from ..citations import FOR_READERS
 from ..errors import InvalidRequestError
-from ..messages import AssistantBlock, Continuity, Image, Issuer, Opaque
+from ..messages import (
+    AssistantBlock,
+    Continuity,
+    Image,
+    Issuer,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ..validate.fields import Fields
 
 _T = TypeVar("_T")
 _MARK = b"dragoman:"
-# These 9 bytes are exactly 12 base64 characters, so every sealed signature begins with these
+# These 9 bytes are exactly 12 base64 characters, so every sealed text begins with these
 # characters.
 _PREFIX_BYTES = base64.b64encode(_MARK)
 _PREFIX = _PREFIX_BYTES.decode()
 
+_Kind: TypeAlias = Literal["thinking", "redacted", "opaque", "call", "text"]
+_ALONE = "alone"
 
-def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """Return a signature for a client of ``wire``, sealed if it was issued on another wire.
 
-    A signature from an unknown issuer is not sealed.
+class Sealed(Struct, frozen=True, array_like=True):
+    """The opaque state of a block, with its issuer.
+
+    ``kind`` is the type of the block. ``bound`` is the id of a call, or a digest of the text that a
+    signature signs; without it, the state is not bound. For the state of a text without letters,
+    it is "alone".
     """
-    if issuer is None or issuer.wire == wire:
-        return signature
-    payload = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
-    return base64.b64encode(_MARK + payload).decode()
+
+    wire: str
+    vendor: str | None
+    model: str | None
+    signature: str | None
+    opaque: Any = None
+    kind: _Kind = "thinking"
+    bound: str = ""
+
+    @property
+    def state(self) -> Continuity:
+        """The state as a block has it."""
+        issuer = Issuer(self.wire, self.vendor, self.model) if self.wire else None
+        return Continuity(self.signature, self.opaque, issuer)
 
 
-def seal_of(block: AssistantBlock, wire: str) -> str | None:
-    """Return the signature of a block for a client of ``wire``; ``None`` if it has none."""
-    state = block.continuity
-    return seal(state.signature, state.issuer, wire) if state and state.signature else None
+_sealed = msgspec.json.Decoder(Sealed)
 
 
-def unseal(text: str, wire: str) -> tuple[str, Issuer]:
-    """Return the original signature and its issuer.
+def digest(text: str) -> str:
+    """Return a short digest of a text that a signature signs."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    A signature that is not sealed was issued on ``wire``.
+
+def has_state(state: Continuity | None) -> bool:
+    """Return whether opaque state must go back to its issuer.
+
+    Citations inform the reader only, and the state of an interrupted reply is not sent back.
     """
-    if text.startswith(_PREFIX):
-        try:
-            payload = base64.b64decode(text, validate=True).removeprefix(_MARK)
-            made, vendor, model, signature = msgspec.json.decode(
-                payload, type=tuple[str, str | None, str | None, str]
-            )
-        except (binascii.Error, ValueError):
-            return text, Issuer(wire)
-        return signature, Issuer(made, vendor, model)
-    return text, Issuer(wire)
+    if state is None or not state.replayable:
+        return False
+    if state.signature or not isinstance(state.opaque, dict):
+        return bool(state.signature or state.opaque)
+    return not state.opaque.keys() <= FOR_READERS
+
+
+def is_foreign(state: Continuity | None, wire: str) -> bool:
+    """Return whether state was issued on another wire than this one."""
+    return state is not None and state.issuer is not None and state.issuer.wire != wire
+
+
+def seal(kind: _Kind, state: Continuity, bound: str = "") -> str:
+    """Return a sealed text with the state of a block; see ``Sealed``."""
+    issuer = state.issuer or Issuer("")
+    place = (issuer.wire, issuer.vendor, issuer.model)
+    sealed = Sealed(*place, state.signature, state.opaque, kind, bound)
+    return base64.b64encode(_MARK + msgspec.json.encode(sealed)).decode()
+
+
+def seal_thought(text: str, state: Continuity | None) -> str | None:
+    """Return the sealed state of a thought; ``None`` if it has no state.
+
+    A signature is bound to the text that it signs. Other state contains what it belongs to.
+    """
+    if state is None or not has_state(state):
+        return None
+    return seal("thinking", state, digest(text) if state.signature else "")
+
+
+def seal_call(call_id: str, state: Continuity | None, wire: str) -> str | None:
+    """Return the sealed state of a call for a client of ``wire``.
+
+    Return ``None`` if the call has no state, or if the state was issued on this wire.
+    """
+    is_sealed = state is not None and has_state(state) and is_foreign(state, wire)
+    return seal("call", state, call_id) if state is not None and is_sealed else None
+
+
+def seal_text(state: Continuity | None, wire: str, *, alone: bool) -> str | None:
+    """Return the sealed state of a text for a client of ``wire``, as ``seal_call`` does.
+
+    ``alone`` is true if the text has no letters: it is a block for its state only.
+    """
+    is_sealed = state is not None and has_state(state) and is_foreign(state, wire)
+    return seal("text", state, _ALONE * alone) if state is not None and is_sealed else None
+
+
+def seal_opaque(block: Opaque) -> str:
+    """Return a sealed text that contains an opaque block."""
+    state = block.continuity or Continuity()
+    return seal("opaque", replace(state, opaque=block.data))
+
+
+def sign_thought(text: str, state: Continuity | None, wire: str) -> str | None:
+    """Return the signature of a thought for a client of ``wire``, whose thoughts are signed.
+
+    It is the thought's own signature if it was issued on this wire or its issuer is unknown,
+    otherwise its sealed state.
+    """
+    if is_foreign(state, wire):
+        return seal_thought(text, state)
+    return None if state is None else state.signature
+
+
+def hide(data: str, state: Continuity | None, wire: str) -> str:
+    """Return the data of a redacted thought for a client of ``wire``, sealed if it is foreign."""
+    return seal_hidden(data, state) if is_foreign(state, wire) else data
+
+
+def seal_hidden(data: str, state: Continuity | None) -> str:
+    """Return a sealed text that contains the data of a redacted thought."""
+    return seal("redacted", replace(state or Continuity(), signature=data))
+
+
+def unseal(text: str | None) -> Sealed | None:
+    """Return the content of a sealed text; ``None`` for any other text.
+
+    Google's SDK for Python sends base64 back in the URL-safe alphabet.
+    """
+    if text is None or not text.startswith(_PREFIX):
+        return None
+    try:
+        plain = text.replace("-", "+").replace("_", "/")
+        payload = base64.b64decode(plain, validate=True).removeprefix(_MARK)
+        return _sealed.decode(payload)
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+
+
+class Carried(Struct, frozen=True):
+    """The state of a call or a text, which a client sent back in a thought without text."""
+
+    sealed: Sealed
+
+
+def read_thought(
+    text: str, signature: str | None, wire: str, opaque: Any = None
+) -> AssistantBlock | Carried:
+    """Return the block that a signed thought of a client stands for.
+
+    It is a thought, a redacted thought, or the state of a call or a text; see ``deliver``.
+    ``opaque`` are further fields of a thought that was issued on ``wire``. State whose thought the
+    client changed is marked, so that it is not sent.
+    """
+    sealed = unseal(signature)
+    if sealed is None:
+        is_stateful = bool(signature or opaque)
+        own = Continuity(signature or None, opaque, Issuer(wire)) if is_stateful else None
+        return Thinking(text, own)
+    if sealed.kind == "redacted":
+        hidden = replace(sealed, signature=None).state
+        return RedactedThinking(sealed.signature or "", hidden)
+    if sealed.kind == "opaque":
+        return Opaque(sealed.opaque, replace(sealed.state, opaque=None))
+    if sealed.kind != "thinking":
+        return Carried(sealed)
+    is_bound = not sealed.bound or sealed.bound == digest(text)
+    return Thinking(text, replace(sealed.state, replayable=is_bound))
+
+
+def read_hidden(data: str, wire: str) -> AssistantBlock | Carried:
+    """Return the block that a redacted thought of a client stands for."""
+    if unseal(data) is None:
+        return RedactedThinking(data, Continuity(issuer=Issuer(wire)))
+    return read_thought("", data, wire)
+
+
+def deliver(blocks: Sequence[AssistantBlock | Carried]) -> list[AssistantBlock]:
+    """Return the blocks of a turn, in which calls and texts have their carried state again.
+
+    The state of a call names its id, so a call that the client left out takes its state with it.
+    The state of a text follows the text.
+    """
+    carried = [block for block in blocks if isinstance(block, Carried)]
+    if not carried:
+        return [block for block in blocks if not isinstance(block, Carried)]
+    calls = {each.sealed.bound: each.sealed for each in carried if each.sealed.kind == "call"}
+    made: list[AssistantBlock] = []
+    for block in blocks:
+        if isinstance(block, ToolCall) and (sealed := calls.get(block.id)) is not None:
+            made.append(replace(block, continuity=sealed.state))
+        elif not isinstance(block, Carried):
+            made.append(block)
+        elif block.sealed.kind == "text":
+            _deliver_text(made, block.sealed)
+    return made
+
+
+def _deliver_text(blocks: list[AssistantBlock], sealed: Sealed) -> None:
+    texts = [at for at, block in enumerate(blocks) if type(block) is Text]
+    if sealed.bound == _ALONE or not texts:
+        blocks.append(Text("", sealed.state))
+    else:
+        blocks[texts[-1]] = replace(blocks[texts[-1]], continuity=sealed.state)
 
 
 def holds_sealed(body: bytes) -> bool:
@@ -70,10 +250,11 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
     return state is not None and state.issuer is not None and state.issuer.wire == wire
 
 
-def own_fields(block: AssistantBlock, wire: str) -> dict[str, Any]:
-    """Return the opaque fields of a block, if they were issued on this wire."""
-    opaque = block.continuity.opaque if block.continuity is not None else None
-    return dict(opaque) if isinstance(opaque, dict) and is_from(block, wire) else {}
+def own_fields(state: Continuity | None, wire: str) -> dict[str, Any]:
+    """Return the opaque fields of a block with this state, if they were issued on this wire."""
+    if state is None or state.issuer is None or state.issuer.wire != wire:
+        return {}
+    return dict(state.opaque) if isinstance(state.opaque, dict) else {}
 
 
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:

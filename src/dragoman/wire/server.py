@@ -29,12 +29,13 @@ from ..events import (
     ToolUseStart,
     read_object,
 )
-from ..messages import AssistantBlock, Issuer, LossWarning, Request, ServerTool, ToolCall
+from ..messages import AssistantBlock, Continuity, LossWarning, Request, ServerTool, Text, ToolCall
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
+from .seal import has_state
 from .server_errors import headers_of, status_of, terms_of
 from .usage import UsageMap
 
@@ -59,8 +60,6 @@ class Asked(Struct, frozen=True):
     """The betas that the client names in a header; without their betas, some fields are lost."""
     stream_usage: bool = True
     """Whether the client requests usage at the end of a stream."""
-    issuer: Issuer | None = None
-    """The issuer of the opaque state that the reply will contain, if known."""
     echo: dict[str, Any] = {}
     """The request fields that the reply repeats, on wires that do this."""
     custom: frozenset[str] = frozenset()
@@ -309,6 +308,9 @@ class ReplyEncoder(ABC):
         self.served_model = ""
         # returns the seconds since the request; the gateway sets it, since codecs read no clock
         self.elapsed: Callable[[], float] = float
+        self.thought: list[str] = []  # the fragments of the last thought
+        self._thought_block = -1  # the content_block_index of the last thought
+        self._stateful: set[int] = set()  # the blocks whose opaque state has arrived
         self.text_block = -1  # the content_block_index of the text that ``before_text`` frames
         self.before_text = self.after_text = b""
 
@@ -318,16 +320,23 @@ class ReplyEncoder(ABC):
         # it returns false: 6 µs more for the events of a short reply.
         if type(event) is TextDelta:
             text = event.text
-            if text and event.content_block_index == self.text_block:
+            if event.continuity is not None:
+                self._stateful.add(event.content_block_index)
+            elif text and event.content_block_index == self.text_block:
                 return self.before_text + encode_json(text) + self.after_text
             return self.text(event)
         if type(event) is ToolUseInputDelta:
             self._input.append(event.partial_json)
             return self.call_input(event)
         if type(event) is ThinkingDelta:
+            if event.content_block_index != self._thought_block:
+                self._thought_block, self.thought = event.content_block_index, []
+            self.thought.append(event.text)
             return self.thinking(event)
         if type(event) is ToolUseStart:
             self._input, self.tool_name = [], event.tool_name
+            if event.continuity is not None:
+                self._stateful.add(event.content_block_index)
             return self.call_start(event)
         if type(event) is ToolUseEnd:
             self.calls.append(CallFacts(event, self.tool_name, "".join(self._input)))
@@ -407,6 +416,16 @@ class ReplyEncoder(ABC):
     def has_unreadable_call(self, blocks: Sequence[AssistantBlock]) -> bool:
         """Return whether a reply has a tool call whose input is not an object."""
         return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
+
+    def late_states(self, complete: MessageComplete) -> list[Text | ToolCall]:
+        """Return the texts and calls whose opaque state did not arrive with their events."""
+        return [
+            block
+            for at, block in enumerate(complete.final_content)
+            if isinstance(block, Text | ToolCall)
+            and at not in self._stateful
+            and has_state(block.continuity)
+        ]
 
     def usage_record(self, counts: UsageMap) -> dict[str, Any]:
         """Return the token counts of a reply that has ended; without counts, an empty record."""
@@ -500,6 +519,17 @@ class BodyEncoder(ReplyEncoder):
 
 
 # --- functions that the encoders of all wires share --------------------------------------------
+
+
+def state_of(event: ThinkingDelta) -> Continuity | None:
+    """Return the opaque state that a fragment of a thought has.
+
+    A custom provider may set only the signature.
+    """
+    if event.continuity is None and event.signature is not None:
+        return Continuity(event.signature)
+    return event.continuity
+
 
 encode_json = msgspec.json.Encoder().encode
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import Assembler, read_json, read_object
-from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
+from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
@@ -258,7 +258,8 @@ class AnthropicDecoder(Decoder):
         if block.kind == "answer":
             self._note_answer()
         if block.kind == "call":
-            self.start_call(block.key, data.get("id"), data.get("name"))
+            state = block.extras or None
+            self.start_call(block.key, data.get("id"), data.get("name"), opaque=state)
             return block
         self._current = block
         if block.kind in ("text", "thinking"):
@@ -360,8 +361,6 @@ class AnthropicDecoder(Decoder):
             self.out.block_end()
 
     def _close_call(self, block: _Block) -> None:
-        if block.extras:
-            self.out.attach(ToolCall, None, block.extras, key=block.key)
         # calls that server-side code makes arrive complete, without fragments
         if not block.has_fragments:
             self._add_fragment(block, _as_input(block.data.get("input")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
@@ -9,8 +10,16 @@ from ... import messages as m
 from ...errors import ProviderError
 from ..media import describe_medium
 from ..rules import FieldTable
-from ..seal import own_fields, seal, seal_of, write_opaque
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
+from ..seal import hide, own_fields, seal_call, seal_text, sign_thought, write_opaque
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    ServerCodec,
+    encode_json,
+    named_frame,
+    state_of,
+)
 from ..server_errors import code_of, message_on, status_of, terms_of
 from . import betas
 from .reply import USAGE
@@ -27,8 +36,8 @@ _COUNTS: dict[str, Any] = dict.fromkeys(
 )
 
 
-# types of blocks that are sent complete, without deltas
-_WHOLE = (m.RedactedThinking, m.Opaque, m.Audio, m.Image)
+# types of blocks that are known only at the end of a stream
+_WHOLE = (m.Opaque, m.Audio, m.Image)
 
 
 class _Encoder(ReplyEncoder):
@@ -46,6 +55,8 @@ class _StreamEncoder(_Encoder):
         self._index = -1
         self._block = -1  # the content_block_index of the open block
         self._is_open = False
+        self._kind = ""  # the type of the open block
+        self._state: m.Continuity | None = None  # the opaque state of the open block
 
     def begin(self, event: ev.MessageStart) -> bytes:
         return (
@@ -56,23 +67,32 @@ class _StreamEncoder(_Encoder):
     def text(self, event: ev.TextDelta) -> bytes:
         opening = b""
         if event.content_block_index != self._block:
+            if not event.text:
+                return self._carry(seal_text(event.continuity, "anthropic", alone=True))
             opening = self._open(event.content_block_index, {"type": "text", "text": ""})
             self.frame_text(self._delta({"type": "text_delta", "text": "\0"}))
-        return opening + self.write_text(event)
+        self._state = event.continuity or self._state
+        return opening + self.write_text(event) if event.text else opening
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
-        call = {"id": event.tool_use_id, "name": event.tool_name, "input": {}}
-        return self._open(event.content_block_index, {"type": "tool_use", **call})
+        carried = self._carry(seal_call(event.tool_use_id, event.continuity, "anthropic"))
+        own = own_fields(event.continuity, "anthropic")
+        call = {"id": event.tool_use_id, "name": event.tool_name, "input": {}, **own}
+        return carried + self._open(event.content_block_index, {"type": "tool_use", **call})
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         # Blocks without deltas are known only at the end of the message.
-        late = [block for block in complete.final_content if isinstance(block, _WHOLE)]
-        written = [self._open(-1, _write_block(block)) + self._close() for block in late]
+        written = self._close()
+        for block in complete.final_content:
+            if isinstance(block, _WHOLE):
+                written += self._whole(_write_block(block))
+        for late in self.late_states(complete):
+            written += self._carry(_seal_part(late))
         ending = self._ending(complete, self.finish_word(complete))
-        return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})
+        return written + ending + named_frame({"type": "message_stop"})
 
     def write_error(self, error: ProviderError) -> bytes:
         written = named_frame(_error_record(error))
@@ -97,21 +117,38 @@ class _StreamEncoder(_Encoder):
         return (self._delta(empty) if is_bare else b"") + self._close()
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
+        if event.redacted is not None:
+            data = hide(event.redacted, event.continuity, "anthropic")
+            return self._whole({"type": "redacted_thinking", "data": data})
         written = b""
         if event.content_block_index != self._block:
-            written = self._open(
-                event.content_block_index, {"type": "thinking", "thinking": "", "signature": ""}
-            )
+            written = self._open(event.content_block_index, _EMPTY_THOUGHT)
+        self._state = state_of(event) or self._state
         if event.text:
             written += self._delta({"type": "thinking_delta", "thinking": event.text})
-        if event.signature is not None:
-            signature = seal(event.signature, self.asked.issuer, "anthropic")
-            written += self._delta({"type": "signature_delta", "signature": signature})
         return written
 
+    def _carry(self, token: str | None) -> bytes:
+        """Write a thought without text that carries the sealed state of a text or a call."""
+        if token is None:
+            return b""
+        opened = self._open(-1, _EMPTY_THOUGHT)
+        return opened + self._sign(token) + self._close()
+
+    def _sign(self, signature: str) -> bytes:
+        return self._delta({"type": "signature_delta", "signature": signature})
+
+    def _whole(self, record: dict[str, Any]) -> bytes:
+        """Write a block without deltas."""
+        return self._open(-1, record) + self._close()
+
     def _open(self, block: int, record: dict[str, Any]) -> bytes:
-        closing, self.text_block = self._close(), -1
-        self._index, self._block, self._is_open = self._index + 1, block, True
+        closing = self._close()
+        self.text_block = -1
+        self._kind = record["type"]
+        self._index += 1
+        self._block = block
+        self._is_open = True
         return closing + named_frame(
             {"type": "content_block_start", "index": self._index, "content_block": record}
         )
@@ -123,7 +160,17 @@ class _StreamEncoder(_Encoder):
         if not self._is_open:
             return b""
         self._is_open = False
-        return named_frame({"type": "content_block_stop", "index": self._index})
+        state, self._state = self._state, None
+        stop = named_frame({"type": "content_block_stop", "index": self._index})
+        if state is None:
+            return stop
+        if self._kind == "thinking":
+            signature = sign_thought("".join(self.thought), state, "anthropic")
+            return stop if signature is None else self._sign(signature) + stop
+        cited = own_fields(state, "anthropic").get("citations", ())
+        deltas = [self._delta({"type": "citations_delta", "citation": each}) for each in cited]
+        carried = self._carry(seal_text(state, "anthropic", alone=False))
+        return b"".join(deltas) + stop + carried
 
 
 class _BodyEncoder(_Encoder, BodyEncoder):
@@ -140,7 +187,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         blocks = complete.final_content
         body = {
             **_write_message(self.start, self.model),
-            "content": [_write_block(block) for block in blocks if not _is_empty(block)],
+            "content": _write_blocks(blocks),
             "stop_reason": self.finish_word(complete),
             "stop_sequence": complete.stop_sequence,
             "usage": _COUNTS | USAGE.write(complete.usage),
@@ -165,19 +212,52 @@ def _write_message(start: ev.MessageStart, model: str) -> dict[str, Any]:
     }
 
 
-def _is_empty(block: m.AssistantBlock) -> bool:
-    return isinstance(block, m.Text | m.Thinking) and not block.text and block.continuity is None
+# a thought that carries only opaque state
+_EMPTY_THOUGHT = {"type": "thinking", "thinking": "", "signature": ""}
+
+
+def _write_blocks(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
+    """Return the content of a body. A call follows the state that it carries, a text leads it."""
+    written: list[dict[str, Any]] = []
+    for block in blocks:
+        token = _seal_part(block)
+        carrier = [] if token is None else [{**_EMPTY_THOUGHT, "signature": token}]
+        if isinstance(block, m.ToolCall):
+            written += [*carrier, _write_block(block)]
+        elif isinstance(block, m.Text | m.Thinking) and not block.text and not _is_signed(block):
+            written += carrier
+        else:
+            written += [_write_block(block), *carrier]
+    return written
+
+
+def _is_signed(block: m.Text | m.Thinking) -> bool:
+    """Return whether a block without text is sent for its signature."""
+    return isinstance(block, m.Thinking) and bool(_signature_of(block))
+
+
+def _signature_of(block: m.Thinking) -> str:
+    return sign_thought(block.text, block.continuity, "anthropic") or ""
+
+
+def _seal_part(block: m.AssistantBlock) -> str | None:
+    if isinstance(block, m.ToolCall):
+        return seal_call(block.id, block.continuity, "anthropic")
+    if isinstance(block, m.Text):
+        return seal_text(block.continuity, "anthropic", alone=not block.text)
+    return None
 
 
 def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
-    extras = own_fields(block, "anthropic")
+    extras = own_fields(block.continuity, "anthropic")
     if isinstance(block, m.Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, m.Thinking):
-        signature = seal_of(block, "anthropic") or ""
+        signature = _signature_of(block)
         return {"type": "thinking", "thinking": block.text, "signature": signature, **extras}
     if isinstance(block, m.RedactedThinking):
-        return {"type": "redacted_thinking", "data": block.data}
+        data = hide(block.data, block.continuity, "anthropic")
+        return {"type": "redacted_thinking", "data": data}
     if isinstance(block, m.ToolCall):
         call = {"id": block.id, "name": block.name, "input": block.arguments or {}}
         return {"type": "tool_use", **call, **extras}

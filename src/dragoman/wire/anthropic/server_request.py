@@ -17,7 +17,7 @@ from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ..fields import make_user, open_body, read_body, split_results
 from ..losses import ClientRecord, Losses, OfferedTool
 from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldRule, FieldTable, hint, mapped, refused
-from ..seal import read_opaque, unseal
+from ..seal import Carried, deliver, read_hidden, read_opaque, read_thought
 from ..server import Asked, gather
 from ..settings import read_settings
 from . import betas
@@ -290,7 +290,7 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
             blocks = (
                 content
                 if isinstance(content, str)
-                else [_read_assistant_block(each) for each in content]
+                else deliver([_read_assistant_block(each) for each in content])
             )
             messages.append(m.Assistant(blocks))
         elif role == "system":
@@ -397,7 +397,7 @@ def _read_source(source: _Record) -> tuple[m.Url | m.Inline, str | None]:
     return found
 
 
-def _read_assistant_block(record: _Record) -> m.AssistantBlock:
+def _read_assistant_block(record: _Record) -> m.AssistantBlock | Carried:
     kind = record.need_text("type")
     if kind == "text":
         mark = record.mark()
@@ -405,11 +405,11 @@ def _read_assistant_block(record: _Record) -> m.AssistantBlock:
     record.drop_mark()
     if kind == "thinking":
         text, signature = record.need_text("thinking"), record.text("signature")
-        return m.Thinking(text, _read_state(record, signature))
+        return read_thought(text, signature, "anthropic", extras_of(record.rest()) or None)
     if kind == "redacted_thinking":
         data = record.need_text("data")
         record.done()
-        return m.RedactedThinking(data, m.Continuity(issuer=_ISSUER))
+        return read_hidden(data, "anthropic")
     if kind == "tool_use":
         call_id, name = record.need_text("id"), record.need_text("name")
         if not isinstance(arguments := record.take("input"), dict):
@@ -420,10 +420,7 @@ def _read_assistant_block(record: _Record) -> m.AssistantBlock:
     return m.Opaque({"type": kind, **record.rest()}, m.Continuity(issuer=_ISSUER))
 
 
-def _read_state(record: _Record, signature: str | None = None) -> m.Continuity | None:
-    """Return the opaque state of a block, such as its signature and citations."""
+def _read_state(record: _Record) -> m.Continuity | None:
+    """Return the opaque state of a text or a call, such as citations."""
     extras = extras_of(record.rest())
-    if signature:
-        made, issuer = unseal(signature, "anthropic")
-        return m.Continuity(made, extras or None, issuer)
     return m.Continuity(None, extras, _ISSUER) if extras else None

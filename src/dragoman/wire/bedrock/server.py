@@ -9,17 +9,28 @@ from msgspec.structs import replace
 from ... import events as ev
 from ...errors import ProviderError
 from ...eventstream import encode_message
-from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Thinking, ToolCall
+from ...messages import (
+    AssistantBlock,
+    Audio,
+    Continuity,
+    Image,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ..codec import HttpReply
 from ..media import describe_medium
 from ..rules import FieldTable
-from ..seal import own_fields, seal_of
+from ..seal import hide, own_fields, seal_call, seal_opaque, seal_text, sign_thought
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
     encode_json,
+    state_of,
 )
 from ..server_errors import code_field, message_on, terms_of
 from .reply import USAGE
@@ -36,18 +47,26 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__(asked, created)
         self._index = -1
         self._open = ""  # the type of the open block
+        self._block = -1  # the content_block_index of the open text or thought
+        self._state: Continuity | None = None  # the opaque state of the open block
 
     def begin(self, event: ev.MessageStart) -> bytes:
         return _event("messageStart", {"role": "assistant"})
 
     def text(self, event: ev.TextDelta) -> bytes:
-        return self._turn("text") + self._delta({"text": event.text}) if event.text else b""
+        is_new = event.content_block_index != self._block
+        if is_new and not event.text:
+            return self._carry(seal_text(event.continuity, "bedrock", alone=True))
+        opened = self._enter("text", event.content_block_index)
+        self._state = event.continuity or self._state
+        return opened + self._delta({"text": event.text}) if event.text else opened
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
+        carried = self._carry(seal_call(event.tool_use_id, event.continuity, "bedrock"))
         started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
         opened = self._turn("call")
         place = {"start": started, "contentBlockIndex": self._index}
-        return opened + _event("contentBlockStart", place)
+        return carried + opened + _event("contentBlockStart", place)
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._delta({"toolUse": {"input": event.partial_json}})
@@ -56,7 +75,9 @@ class _StreamEncoder(ReplyEncoder):
         return self._turn("")
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        late = b"".join([self._late(block) for block in complete.final_content])
+        late = self._turn("")
+        late += b"".join([self._late(block) for block in complete.final_content])
+        late += b"".join([self._carry(_seal_part(each)) for each in self.late_states(complete)])
         stop = _event("messageStop", {"stopReason": self.finish_word(complete)})
         usage = {"usage": USAGE.write(complete.usage), "metrics": {"latencyMs": 0}}
         return late + self._turn("") + stop + _event("metadata", usage)
@@ -68,20 +89,35 @@ class _StreamEncoder(ReplyEncoder):
         return encode_message({**headers, ":content-type": "application/json"}, payload)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
-        opened = self._turn("thinking")
+        if event.redacted is not None:
+            return self._hide(hide(event.redacted, event.continuity, "bedrock"))
+        opened = self._enter("thinking", event.content_block_index)
+        self._state = state_of(event) or self._state
         text = self._delta({"reasoningContent": {"text": event.text}}) if event.text else b""
-        if event.signature is None:
-            return opened + text
-        return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
+        return opened + text
+
+    def _hide(self, data: str) -> bytes:
+        """Write redacted thinking."""
+        opened = self._turn("") + self._turn("hidden")
+        return opened + self._delta({"reasoningContent": {"redactedContent": data}})
+
+    def _carry(self, token: str | None) -> bytes:
+        """Write a thought without text that carries the sealed state of a text or a call."""
+        if token is None:
+            return b""
+        opened = self._turn("") + self._turn("carrier")
+        return opened + self._sign(token) + self._turn("")
+
+    def _sign(self, signature: str) -> bytes:
+        return self._delta({"reasoningContent": {"signature": signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
         """Return the events for a block that has no deltas, such as media.
 
         These events are sent at the end of the message.
         """
-        if isinstance(block, RedactedThinking):
-            opened = self._turn("") + self._turn("hidden")
-            return opened + self._delta({"reasoningContent": _hidden(block)})
+        if isinstance(block, Opaque):
+            return self._hide(seal_opaque(block))
         if isinstance(block, Audio | Image):
             return self._turn("text") + self._delta({"text": describe_medium(block)})
         return b""
@@ -93,12 +129,33 @@ class _StreamEncoder(ReplyEncoder):
         """
         if kind == self._open and kind != "call":
             return b""
-        ended = b""
-        if self._open:
-            ended = _event("contentBlockStop", {"contentBlockIndex": self._index})
+        ended = self._end() if self._open else b""
         self._open = kind
+        self._block = -1
         self._index += bool(kind)
         return ended
+
+    def _enter(self, kind: str, block: int) -> bytes:
+        """Switch to the text or thought with this content_block_index."""
+        if block == self._block:
+            return b""
+        ended = self._turn("") + self._turn(kind)
+        self._block = block
+        return ended
+
+    def _end(self) -> bytes:
+        """Return the events that end the open block, with its opaque state."""
+        state, self._state = self._state, None
+        stop = _event("contentBlockStop", {"contentBlockIndex": self._index})
+        if self._open == "thinking":
+            signature = sign_thought("".join(self.thought), state, "bedrock")
+            return stop if signature is None else self._sign(signature) + stop
+        cited = own_fields(state, "bedrock").get("citations", ())
+        deltas = b"".join([self._delta({"citation": each}) for each in cited])
+        if (token := seal_text(state, "bedrock", alone=False)) is not None:
+            self._open = ""
+            stop += self._carry(token)
+        return deltas + stop
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return _event("contentBlockDelta", {"delta": delta, "contentBlockIndex": self._index})
@@ -109,10 +166,6 @@ def _event(name: str, payload: dict[str, Any]) -> bytes:
     return encode_message(headers, encode_json(payload))
 
 
-def _hidden(block: RedactedThinking) -> dict[str, str]:
-    return {"redactedContent": block.data}
-
-
 class _BodyEncoder(BodyEncoder):
     wire = "bedrock"
 
@@ -120,7 +173,7 @@ class _BodyEncoder(BodyEncoder):
         return self.has_unreadable_call(complete.final_content)
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        content = [each for block in complete.final_content for each in _write(block)]
+        content = [each for block in complete.final_content for each in _write_all(block)]
         body = {
             "output": {"message": {"role": "assistant", "content": content}},
             "stopReason": self.finish_word(complete),
@@ -130,19 +183,45 @@ class _BodyEncoder(BodyEncoder):
         return encode_json(body)
 
 
-def _write(block: AssistantBlock) -> list[dict[str, Any]]:
+def _write_all(block: AssistantBlock) -> list[dict[str, Any]]:
+    """Return a block, and the thought that carries its opaque state, if it needs one.
+
+    A call follows the state that it carries, a text leads it.
+    """
+    written, token = _write(block), _seal_part(block)
+    if token is None:
+        return written
+    carrier = {"reasoningContent": {"reasoningText": {"text": "", "signature": token}}}
+    return [carrier, *written] if isinstance(block, ToolCall) else [*written, carrier]
+
+
+def _seal_part(block: AssistantBlock) -> str | None:
+    if isinstance(block, ToolCall):
+        return seal_call(block.id, block.continuity, "bedrock")
     if isinstance(block, Text):
-        if cited := own_fields(block, "bedrock").get("citations"):
+        return seal_text(block.continuity, "bedrock", alone=not block.text)
+    return None
+
+
+def _write(block: AssistantBlock) -> list[dict[str, Any]]:
+    if isinstance(block, Text) and not block.text:
+        return []
+    if isinstance(block, Text):
+        if cited := own_fields(block.continuity, "bedrock").get("citations"):
             return [{"citationsContent": {"content": [{"text": block.text}], "citations": cited}}]
         return [{"text": block.text}]
     if isinstance(block, ToolCall):
         return [{"toolUse": {"toolUseId": block.id, "name": block.name, "input": block.arguments}}]
     if isinstance(block, Thinking):
-        signature = seal_of(block, "bedrock")
+        signature = sign_thought(block.text, block.continuity, "bedrock")
         signed = {} if signature is None else {"signature": signature}
-        return [{"reasoningContent": {"reasoningText": {"text": block.text, **signed}}}]
+        thought = {"reasoningContent": {"reasoningText": {"text": block.text, **signed}}}
+        return [thought] if block.text or signed else []
     if isinstance(block, RedactedThinking):
-        return [{"reasoningContent": _hidden(block)}]
+        data = hide(block.data, block.continuity, "bedrock")
+        return [{"reasoningContent": {"redactedContent": data}}]
+    if isinstance(block, Opaque):
+        return [{"reasoningContent": {"redactedContent": seal_opaque(block)}}]
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
 
 

@@ -18,7 +18,7 @@ from ...events import read_object
 from ..fields import open_body, read_body, read_schema
 from ..losses import ClientRecord
 from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldRule, FieldTable, hint, refused
-from ..seal import unseal
+from ..seal import Carried, deliver, read_hidden, read_thought
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
 from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS, SETTINGS
@@ -205,7 +205,8 @@ def _read_turn(fields: ClientRecord) -> list[m.Message]:
     records = _split(fields, "content", required=True)
     fields.done()
     if role == "assistant":
-        return [m.Assistant([_whole(_read_spoken, block, mark=mark) for block, mark in records])]
+        spoken = [_whole(_read_spoken, block, mark=mark) for block, mark in records]
+        return [m.Assistant(deliver(spoken))]
     messages: list[m.Message] = []
     blocks: list[m.UserBlock] = []
     for block, mark in records:
@@ -290,7 +291,7 @@ def _kind_of(fields: ClientRecord, kinds: Mapping[str, str]) -> str:
     )
 
 
-def _read_spoken(fields: ClientRecord, *, mark: bool) -> m.AssistantBlock:
+def _read_spoken(fields: ClientRecord, *, mark: bool) -> m.AssistantBlock | Carried:
     if mark and not ("text" in fields or "citationsContent" in fields):
         _drop_mark(fields)
     if "text" in fields:
@@ -316,10 +317,8 @@ def _read_call(fields: ClientRecord, *, mark: bool) -> m.ToolCall:
     return m.ToolCall(fields.need_text("toolUseId"), fields.need_text("name"), arguments)
 
 
-def _read_thinking(inner: ClientRecord) -> m.Thinking | m.RedactedThinking:
+def _read_thinking(inner: ClientRecord) -> m.AssistantBlock | Carried:
     if "redactedContent" in inner:
-        return m.RedactedThinking(inner.need_text("redactedContent"), m.Continuity(issuer=_ISSUER))
+        return read_hidden(inner.need_text("redactedContent"), "bedrock")
     text = inner.need_inner("reasoningText")
-    signature = text.text("signature")
-    made, issuer = unseal(signature, "bedrock") if signature else (None, _ISSUER)
-    return m.Thinking(text.text("text") or "", m.Continuity(made, issuer=issuer) if made else None)
+    return read_thought(text.text("text") or "", text.text("signature"), "bedrock")

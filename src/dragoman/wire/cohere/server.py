@@ -118,7 +118,11 @@ def _end(**delta: Any) -> bytes:
 def _citations_of(complete: ev.MessageComplete) -> list[Any]:
     """Return the citations in a complete reply, if they come from this wire."""
     texts = [block for block in complete.final_content if isinstance(block, Text)]
-    return [each for text in texts for each in own_fields(text, "cohere").get("citations", ())]
+    return [
+        each
+        for text in texts
+        for each in own_fields(text.continuity, "cohere").get("citations", ())
+    ]
 
 
 class _BodyEncoder(BodyEncoder):

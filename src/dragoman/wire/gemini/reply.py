@@ -338,17 +338,11 @@ class GeminiDecoder(Decoder):
             return
         # A signature belongs to the part that it arrives with. An empty part with a signature
         # becomes a separate block.
-        self.out.block_end()
-        self.out.text(text)
-        self.out.attach(m.Text, signature)
-        self.out.block_end()
+        self.out.signed(m.Text, text, signature)
 
     def _add_thought(self, text: str, signature: str | None) -> None:
         if signature is not None:
-            self.out.block_end()
-            self.out.thinking(text)
-            self.out.attach(m.Thinking, signature)
-            self.out.block_end()
+            self.out.signed(m.Thinking, text, signature)
             self._in_thought = False
         else:
             self.out.thinking(text)
@@ -372,13 +366,11 @@ class GeminiDecoder(Decoder):
 
     def _begin_call(self, call: dict[str, Any], name: str, signature: str | None) -> None:
         key, self._count = self._count, self._count + 1
-        self.start_call(key, call.get("id"), name)
+        self.start_call(key, call.get("id"), name, signature)
         if call.get("willContinue") is True or call.get("partialArgs"):
             self._call = _OpenCall(key, call.get("args"))
-            self._continue_call(self._call, call, signature)
+            self._continue_call(self._call, call, None)
             return
-        if signature is not None:
-            self.out.attach(m.ToolCall, signature, key=key)
         self.end_call(key, call.get("args"))
 
     def _continue_call(

@@ -12,8 +12,25 @@ from ...errors import MalformedToolCallError, ProviderError
 from ..finish import WRITTEN
 from ..media import describe_medium
 from ..rules import FieldTable
-from ..seal import is_from, seal
-from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
+from ..seal import (
+    is_foreign,
+    is_from,
+    seal,
+    seal_call,
+    seal_hidden,
+    seal_opaque,
+    seal_text,
+    sign_thought,
+)
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    ServerCodec,
+    data_frame,
+    encode_json,
+    state_of,
+)
 from ..server_errors import code_of, message_on, status_of, terms_of
 from .reply import USAGE, write_picture
 from .server_request import TABLE, read_request, unwrap_count
@@ -58,6 +75,11 @@ class _Encoder(ReplyEncoder):
 
 
 class _StreamEncoder(_Encoder):
+    def __init__(self, asked: Asked, created: int) -> None:
+        super().__init__(asked, created)
+        self._texts: set[int] = set()  # the text blocks of which a fragment was sent
+        self._state: m.Continuity | None = None  # the opaque state of the open call
+
     def begin(self, event: ev.MessageStart) -> bytes:
         # Nothing is sent before the first part, because clients create an empty block for an empty
         # chunk.
@@ -65,22 +87,37 @@ class _StreamEncoder(_Encoder):
         return b""
 
     def text(self, event: ev.TextDelta) -> bytes:
-        return self.write_text(event) if event.text else b""
+        if event.continuity is None:
+            self._texts.add(event.content_block_index)
+            return self.write_text(event) if event.text else b""
+        is_alone = not event.text and event.content_block_index not in self._texts
+        part = _write_text(event.text, event.continuity, alone=is_alone)
+        return b"" if part is None else data_frame(self.chunk([part]))
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
-        part = _write_thought(event.text, event.signature, self.asked.issuer)
+        if event.redacted is not None:
+            return data_frame(self.chunk([_write_hidden(event.redacted, event.continuity)]))
+        state = state_of(event)
+        signature = sign_thought("".join(self.thought), state, "gemini")
+        part = _write_thought(event.text, signature)
         return data_frame(self.chunk([part])) if part is not None else b""
+
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
+        self._state = event.continuity
+        return b""
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
         arguments = event.final_input if self.calls[-1].is_object else None
-        return data_frame(self.chunk([_write_call(event.tool_use_id, self.tool_name, arguments)]))
+        part = _write_call(event.tool_use_id, self.tool_name, arguments, self._state)
+        return data_frame(self.chunk([part]))
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         # Media and opaque parts are known only at the end of the message.
         blocks = complete.final_content
         late = [each for each in blocks if isinstance(each, m.Opaque | m.Audio | m.Image)]
-        return data_frame(self.chunk(_write_parts(late), self.finish_word(complete)))
+        parts = [*_write_parts(late), *map(_carry, self.late_states(complete))]
+        return data_frame(self.chunk(parts, self.finish_word(complete)))
 
     def write_error(self, error: ProviderError) -> bytes:
         usage = data_frame(self.chunk([])) if self.usage_record(USAGE) else b""
@@ -142,14 +179,18 @@ def _write_parts(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
 
 def _write_part(block: m.AssistantBlock) -> dict[str, Any] | None:
     if isinstance(block, m.Text):
-        return {"text": block.text} if block.text else None
+        return _write_text(block.text, block.continuity, alone=not block.text)
     if isinstance(block, m.Thinking):
-        state = block.continuity or m.Continuity()
-        return _write_thought(block.text, state.signature, state.issuer)
+        signature = sign_thought(block.text, block.continuity, "gemini")
+        return _write_thought(block.text, signature)
+    if isinstance(block, m.RedactedThinking):
+        return _write_hidden(block.data, block.continuity)
     if isinstance(block, m.ToolCall):
-        return _write_call(block.id, block.name, block.arguments)
-    if isinstance(block, m.Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
-        return block.data
+        return _write_call(block.id, block.name, block.arguments, block.continuity)
+    if isinstance(block, m.Opaque):
+        is_own = isinstance(block.data, dict) and is_from(block, "gemini")
+        own: dict[str, Any] = block.data
+        return own if is_own else _write_thought("", seal_opaque(block))
     if isinstance(block, m.Image):
         return _write_picture(block)
     if isinstance(block, m.Audio) and isinstance(block.source, m.Inline):
@@ -161,28 +202,53 @@ def _write_picture(block: m.Image) -> dict[str, Any]:
     if isinstance(block.source, m.Url):
         return {"text": describe_medium(block)}
     state = block.continuity
-    if state is None or state.issuer is None or is_from(block, "gemini"):
+    if state is None or not is_foreign(state, "gemini"):
         return write_picture(block)
-    signature = seal(state.signature or "", state.issuer, "gemini")
+    signature = seal("thinking", state)
     inline = {"mimeType": block.media_type, "data": block.source.base64_data}
     return {"inlineData": inline, "thoughtSignature": signature}
 
 
-def _write_thought(
-    text: str, signature: str | None, issuer: m.Issuer | None
-) -> dict[str, Any] | None:
+def _write_thought(text: str, signature: str | None) -> dict[str, Any] | None:
     if not text and signature is None:
         return None
-    signed = {} if signature is None else {"thoughtSignature": seal(signature, issuer, "gemini")}
-    return {"text": text, "thought": True, **signed}
+    return {"text": text, "thought": True, **_signed(signature)}
 
 
-def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+def _write_hidden(data: str, state: m.Continuity | None) -> dict[str, Any]:
+    return {"text": "", "thought": True, "thoughtSignature": seal_hidden(data, state)}
+
+
+def _write_text(text: str, state: m.Continuity | None, *, alone: bool) -> dict[str, Any] | None:
+    token = seal_text(state, "gemini", alone=alone) or _own_signature(state)
+    return {"text": text, **_signed(token)} if text or token else None
+
+
+def _own_signature(state: m.Continuity | None) -> str | None:
+    return None if state is None or is_foreign(state, "gemini") else state.signature
+
+
+def _signed(signature: str | None) -> dict[str, str]:
+    return {} if signature is None else {"thoughtSignature": signature}
+
+
+def _carry(block: m.Text | m.ToolCall) -> dict[str, Any]:
+    """Return a thought that carries the state of a call or a text that was sent before."""
+    state = block.continuity or m.Continuity()
+    is_call = isinstance(block, m.ToolCall)
+    token = seal("call", state, block.id) if is_call else seal("text", state)
+    return {"text": "", "thought": True, "thoughtSignature": token}
+
+
+def _write_call(
+    call_id: str, name: str, arguments: dict[str, Any] | None, state: m.Continuity | None
+) -> dict[str, Any]:
     call: dict[str, Any] = {"id": call_id, "name": name}
     if arguments is None:
         # The rest of this call is never sent, which shows the client that the call is truncated.
         return {"functionCall": {**call, "willContinue": True}}
-    return {"functionCall": {**call, "args": arguments}}
+    token = seal_call(call_id, state, "gemini") or _own_signature(state)
+    return {"functionCall": {**call, "args": arguments}, **_signed(token)}
 
 
 # --- writing errors for clients ----------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from ... import messages as m
 from ...errors import InvalidRequestError
@@ -17,7 +17,7 @@ from ..json import json_text
 from ..losses import ClientRecord, OfferedTool, merge
 from ..rules import HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, is_empty, mapped, refused
 from ..schema import schema_directive
-from ..seal import unseal
+from ..seal import Carried, Sealed, deliver, digest, read_thought, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
 from .names import to_camel, to_standard_base64
@@ -321,6 +321,61 @@ def _read_system(fields: _Record) -> list[m.System]:
     return [m.System(text)] if text else []
 
 
+class _SignedThought(NamedTuple):
+    """A part of a thought with a sealed signature, which may sign the parts before it, too."""
+
+    text: str
+    signature: str
+    sealed: Sealed
+
+
+_Part: TypeAlias = m.AssistantBlock | Carried | _SignedThought
+
+
+def _join(parts: Sequence[_Part]) -> list[m.AssistantBlock]:
+    """Return the blocks of a turn.
+
+    A stream has several parts for one block, and its state comes with the last. Google does not
+    join the parts of its own models, so only blocks with sealed state are joined.
+    """
+    made: list[m.AssistantBlock | Carried] = []
+    for part in parts:
+        if isinstance(part, _SignedThought):
+            made.append(_join_thought(made, part))
+            continue
+        if isinstance(part, Carried) and part.sealed.kind == "text":
+            joined = _take_run(made, m.Text, None)
+            made += [m.Text(joined)] if joined else []
+        made.append(part)
+    return deliver(made)
+
+
+def _join_thought(
+    made: list[m.AssistantBlock | Carried], part: _SignedThought
+) -> m.AssistantBlock | Carried:
+    text, sealed = part.text, part.sealed
+    is_part = digest(text) != sealed.bound if sealed.bound else not text
+    if sealed.kind == "thinking" and is_part:
+        text = _take_run(made, m.Thinking, sealed.bound or None, text)
+    return read_thought(text, part.signature, "gemini")
+
+
+def _take_run(
+    made: list[m.AssistantBlock | Carried], kind: type, bound: str | None, text: str = ""
+) -> str:
+    """Remove the last parts of a kind that have no state; return their text, with ``text`` last.
+
+    Stop as soon as the text has the digest ``bound``.
+    """
+    while made and type(made[-1]) is kind and not (bound and digest(text) == bound):
+        block: Any = made[-1]
+        if block.continuity is not None and block.continuity.signature is not None:
+            break
+        made.pop()
+        text = block.text + text
+    return text
+
+
 class _Reader:
     """Read turns, and keep track of the calls that have no result yet."""
 
@@ -331,14 +386,19 @@ class _Reader:
 
     def read(self, fields: _Record) -> list[m.Message]:
         messages: list[m.Message] = []
+        turn: list[_Part] = []
         for record in fields.elements("contents", required=True):
+            if turn and record.data.get("role") != "model":
+                messages.append(m.Assistant(_join(turn)))
+                turn = []
             if record.data.keys() == {"text"}:
                 messages.append(m.User(record.need_text("text")))
                 continue
             role, parts = record.text("role") or "user", record.elements("parts", required=True)
             record.done()
             if role == "model":
-                messages.append(m.Assistant([self._said(part) for part in parts]))
+                # Google's SDKs keep each chunk of a stream as a content of its own.
+                turn += [self._said(part) for part in parts]
             elif role in ("user", "function"):
                 self._named = {_find_name(part) for part in parts}
                 messages += split_results(
@@ -346,25 +406,27 @@ class _Reader:
                 )
             else:
                 record.refuse("role", "must be user or model")
-        return messages
+        return [*messages, m.Assistant(_join(turn))] if turn else messages
 
-    def _said(self, record: _Record) -> m.AssistantBlock:
+    def _said(self, record: _Record) -> _Part:
         signature = record.text("thoughtSignature")
-        state = None
-        if signature:
-            made, issuer = unseal(signature, "gemini")
-            state = m.Continuity(made, issuer=issuer)
+        sealed = unseal(signature)
+        state = m.Continuity(signature, issuer=_ISSUER) if signature else None
+        if sealed is not None:
+            state = sealed.state
         if (call := record.inner("functionCall")) is not None:
             record.take("thought")
             record.done()
             return self._call(call, state)
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
-            text = record.need_text("text")
-            return (
-                m.Thinking(text, state or m.Continuity(issuer=_ISSUER))
-                if record.flag("thought")
-                else m.Text(text, state)
-            )
+            text, is_thought = record.need_text("text"), record.flag("thought")
+            if sealed is not None and sealed.kind == "text":
+                return m.Text(text, sealed.state) if text else Carried(sealed)
+            if not is_thought:
+                return m.Text(text, state)
+            if sealed is not None:
+                return _SignedThought(text, signature or "", sealed)
+            return m.Thinking(text, state or m.Continuity(issuer=_ISSUER))
         found = m.Continuity(issuer=_ISSUER) if state is None else state
         medium = read_medium(dict(record.data), found.signature or None, found.issuer)
         return medium or m.Opaque(record.data, m.Continuity(issuer=_ISSUER))

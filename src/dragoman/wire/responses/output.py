@@ -24,7 +24,7 @@ class Item:
     """One item of a reply's output: a message, reasoning, a call or an opaque item."""
 
     __slots__ = (
-        "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts",
+        "call_id", "digest", "done", "given", "id", "key", "kind", "name", "own", "part", "parts",
         "phase", "received", "started",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Item:
         self.call_id = ""
         self.given: Any = None  # the complete arguments, if the server sent them in one event
         self.started = False  # whether the start of the call was emitted
+        self.own: dict[str, Any] = {}  # the provider-specific fields of a call
 
 
 _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
@@ -156,7 +157,12 @@ class OutputItems:
     def add_thought(self, item: Item, part: tuple[str, int], piece: Any) -> None:
         """Emit a fragment of a reasoning part."""
         if piece and isinstance(piece, str):
-            self._switch_to((item.key, "thinking"))
+            if self._place != (item.key, "thinking"):
+                self._switch_to((item.key, "thinking"))
+                if item.id:
+                    # A server that passes the reply on needs the item's id at its start. The rest
+                    # of the item follows at its end.
+                    self._out.attach(Thinking, opaque={"id": item.id})
             pieces = [_BETWEEN, piece] if item.received and part != item.part else [piece]
             item.part = part
             item.received += pieces
@@ -171,7 +177,7 @@ class OutputItems:
     def _begin_call(self, item: Item) -> None:
         item.started = True
         self._switch_to(None)
-        self._out.tool_start(item.key, item.call_id or None, item.name)
+        self._out.tool_start(item.key, item.call_id or None, item.name, opaque=item.own or None)
         for piece in item.received:
             self._out.tool_input(item.key, piece)
 
@@ -244,16 +250,12 @@ class OutputItems:
         item.call_id = (
             item.call_id or string_of(record.get("call_id")) or string_of(record.get("id"))
         )
+        before, item.own = item.own, own_fields_of(record)
         if not item.started:
             self._begin_call(item)
+        elif item.own != before:
+            self._out.attach(ToolCall, opaque=item.own or None, key=item.key)
         self.end_arguments(item, record.get("arguments") or item.given)
-        own = {
-            name: value
-            for name, value in record.items()
-            if name not in _OWN_FIELDS and value is not None
-        }
-        if own:
-            self._out.attach(ToolCall, opaque=own, key=item.key)
         if record.get("status") == "incomplete":
             # The truncated call stays open. If it were closed without arguments, it would count as
             # a call that needs none.
@@ -328,6 +330,15 @@ def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image 
     own = {name: value for name, value in record.items() if name != "result"}
     kind = f"image/{form if isinstance(form, str) and form else 'png'}"
     return Image(Inline(data), kind, continuity=Continuity(opaque=own, issuer=issuer))
+
+
+def own_fields_of(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the provider-specific fields of a function call, which must be sent back."""
+    return {
+        name: value
+        for name, value in record.items()
+        if name not in _OWN_FIELDS and value is not None
+    }
 
 
 def kind_of(record: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from ..finish import READ
 from ..json import dig, list_of, read_as, string_of
 from ..usage import UsageMap
 from .errors import reply_error
-from .output import Item, OutputItems, index_of, kind_of, rest_of, text_of
+from .output import Item, OutputItems, index_of, kind_of, own_fields_of, rest_of, text_of
 
 
 class _Response(Struct):
@@ -171,6 +171,7 @@ class ResponsesDecoder(Decoder):
             item.name = string_of(record.get("name"))
             item.call_id = string_of(record.get("call_id")) or item_id
             item.given = record.get("arguments")
+            item.own = own_fields_of(record)
             self._output.start_call(item)
 
     def _done(self, event: _Event) -> None:

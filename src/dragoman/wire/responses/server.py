@@ -9,13 +9,32 @@ import msgspec
 
 from ... import events as ev
 from ...errors import ProviderError
-from ...messages import Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
+from ...messages import (
+    AssistantBlock,
+    Audio,
+    Continuity,
+    Image,
+    Inline,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ..json import json_text
 from ..losses import merge
 from ..media import describe_medium, write_annotations
 from ..openai.server import error_record
 from ..rules import FieldTable
-from ..seal import own_fields, write_opaque
+from ..seal import (
+    has_state,
+    own_fields,
+    seal_call,
+    seal_hidden,
+    seal_text,
+    seal_thought,
+    write_opaque,
+)
 from ..server import (
     Asked,
     BodyEncoder,
@@ -24,6 +43,7 @@ from ..server import (
     ServerCodec,
     encode_json,
     named_frame,
+    state_of,
 )
 from .echo import DEFAULTS
 from .reply import USAGE
@@ -52,6 +72,22 @@ class _Encoder(ReplyEncoder):
         status = {} if kind == "reasoning" else {"status": "in_progress"}
         return {"id": f"{_PREFIXES[kind]}_{at}_{self.id}", "type": kind, **fields, **status}
 
+    def reasoning(
+        self, item: dict[str, Any], text: str, state: Continuity | None
+    ) -> dict[str, Any]:
+        """Return a reasoning item with its text and its opaque state."""
+        own = own_fields(state, "responses")
+        if own.get("type") == "reasoning":
+            return {**own, "id": item["id"]}
+        item["summary"] = [_summary_part(text)] if text else []
+        if (token := seal_thought(text, state)) is not None:
+            item["encrypted_content"] = token
+        return item
+
+    def carrier(self, at: int, token: str) -> dict[str, Any]:
+        """Return a reasoning item without text that carries sealed state."""
+        return self.new_item(at, "reasoning", summary=[], encrypted_content=token)
+
     def picture(self, at: int, block: Image) -> dict[str, Any]:
         """Return the item for a generated image.
 
@@ -59,7 +95,7 @@ class _Encoder(ReplyEncoder):
         item that contains its opaque state.
         """
         data = block.source.base64_data if isinstance(block.source, Inline) else ""
-        if own := own_fields(block, "responses"):
+        if own := own_fields(block.continuity, "responses"):
             return {**own, "result": data}
         form = (block.media_type or "").removeprefix("image/")
         item = self.new_item(at, "image_generation_call", result=data, output_format=form)
@@ -100,10 +136,10 @@ class _StreamEncoder(_Encoder):
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []  # the text fragments of the open item
         self._texts: dict[int, int] = {}  # the position of each text block's item in the output
-        self._annotations: list[Any] = []  # the annotations of the open text item
         self._number = 0
         self._block = -1  # the content_block_index of the open block
         self._open: dict[str, Any] | None = None
+        self._state: Continuity | None = None  # the opaque state of the open item
 
     def begin(self, event: ev.MessageStart) -> bytes:
         response = self.response("in_progress", self._items)
@@ -111,13 +147,20 @@ class _StreamEncoder(_Encoder):
         return opening + self._event("response.in_progress", response=response)
 
     def text(self, event: ev.TextDelta) -> bytes:
-        return self._add_text(event.content_block_index, event.text)
+        if event.content_block_index != self._block and not event.text:
+            return self._carry(seal_text(event.continuity, "responses", alone=True))
+        written = self._add_text(event.content_block_index, event.text) if event.text else b""
+        self._state = event.continuity or self._state
+        return written
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
+        carried = self._carry(seal_call(event.tool_use_id, event.continuity, "responses"))
         call = {"call_id": event.tool_use_id, **self.name_of(event.tool_name)}
+        call = {**own_fields(event.continuity, "responses"), **call}
+        kind, empty = "function_call", {"arguments": ""}
         if event.tool_name in self.asked.custom:
-            return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
-        return self._begin(event.content_block_index, "function_call", **call, arguments="")
+            kind, empty = "custom_tool_call", {"input": ""}
+        return carried + self._begin(event.content_block_index, kind, **call, **empty)
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         if self._open is not None and self._open["type"] == "custom_tool_call":
@@ -128,9 +171,14 @@ class _StreamEncoder(_Encoder):
         return self._about_item(kind, delta=event.partial_json)
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        written = self._cite(complete) + self._close()
+        final = complete.final_content
+        if self._open is not None and 0 <= self._block < len(final):
+            # Citations that arrive at the end belong to the open text.
+            self._state = final[self._block].continuity or self._state
+            self._stateful.add(self._block)
+        written = self._close() + self._cite(complete)
         # Opaque items and media are known only at the end of the message.
-        for block in complete.final_content:
+        for block in final:
             place = len(self._items)
             if isinstance(block, Opaque):
                 written += self._add_item(write_opaque(block, "responses"))
@@ -138,32 +186,32 @@ class _StreamEncoder(_Encoder):
                 written += self._add_item(self.picture(place, block))
             elif isinstance(block, Audio | Image):
                 written += self._add_text(_SPOKEN + place, describe_medium(block)) + self._close()
+        for late in self.late_states(complete):
+            written += self._carry(_seal_part(late))
         status, facts = self.ending(complete)
         response = self.response(status, self._items, **facts)
         return written + self._event(f"response.{status}", response=response)
 
     def _cite(self, complete: ev.MessageComplete) -> bytes:
-        """Add citations to the text items that the client has already received.
-
-        The citations are known only at the end of the reply.
-        """
+        """Add citations that arrived at the end to text items that were complete before."""
         written = b""
         for number, block in enumerate(complete.final_content):
             at = self._texts.get(number)
             if at is None or not isinstance(block, Text):
                 continue
-            item, own = self._items[at], own_fields(block, "responses")
-            annotations = own.pop("annotations", []) or write_annotations(block, flat=True)
-            item.update(own)
-            part = item["content"][0] if item["content"] else None
-            if part is not None:
-                part["annotations"] = annotations
-            else:
-                self._annotations = annotations
-            for place, annotation in enumerate(annotations):
-                fields = {"content_index": 0, "annotation_index": place, "annotation": annotation}
-                kind = "response.output_text.annotation.added"
-                written += self._event(kind, item_id=item["id"], output_index=at, **fields)
+            (part,) = self._items[at]["content"]
+            if not part["annotations"]:
+                part["annotations"] = _annotations_of(block)
+                written += self._annotate(at, part["annotations"])
+        return written
+
+    def _annotate(self, at: int, annotations: list[Any]) -> bytes:
+        """Return the events that add annotations to the text item ``at``."""
+        written = b""
+        for place, annotation in enumerate(annotations):
+            fields = {"content_index": 0, "annotation_index": place, "annotation": annotation}
+            kind = "response.output_text.annotation.added"
+            written += self._event(kind, item_id=self._items[at]["id"], output_index=at, **fields)
         return written
 
     def write_error(self, error: ProviderError) -> bytes:
@@ -207,10 +255,16 @@ class _StreamEncoder(_Encoder):
         return opening + self._add_text(block, text)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
-        written = b""
+        written, state = b"", state_of(event)
+        if event.redacted is not None:
+            return self._carry(seal_hidden(event.redacted, event.continuity))
         if event.content_block_index != self._block or self._open is None:
-            written = self._begin(event.content_block_index, "reasoning", summary=[])
-            part = {"type": "summary_text", "text": ""}
+            written = self._begin(
+                event.content_block_index, "reasoning", summary=[], **_own_id(state)
+            )
+        self._state = state or self._state
+        if event.text and not self._text:
+            part = _summary_part("")
             written += self._about_item(
                 "response.reasoning_summary_part.added", summary_index=0, part=part
             )
@@ -248,22 +302,39 @@ class _StreamEncoder(_Encoder):
     def _close(self) -> bytes:
         item, self._open, self._block = self._open, None, -1
         text, self._text = "".join(self._text), []
+        state, self._state = self._state, None
         if item is None:
             return b""
         if item["type"] == "reasoning":
-            part: dict[str, Any] = {"type": "summary_text", "text": text}
-            item["summary"] = [part]
-            kind, place = "reasoning_summary", {"summary_index": 0}
-            done = self._about_item(f"response.{kind}_text.done", **place, text=text)
-        else:
-            annotations, self._annotations = self._annotations, []
-            part = _text_part(text, annotations)
-            item["content"], item["status"] = [part], "completed"
-            kind, place = "content", {"content_index": 0}
-            facts = {"text": text, "logprobs": []}
-            done = self._about_item("response.output_text.done", **place, **facts)
-        done += self._about_item(f"response.{kind}_part.done", **place, part=part)
+            return self._close_reasoning(item, text, state)
+        shown = Text(text, state)
+        part = _text_part(text, _annotations_of(shown))
+        item |= _own_facts(shown)
+        item["content"], item["status"] = [part], "completed"
+        written = self._annotate(len(self._items) - 1, part["annotations"])
+        place = {"content_index": 0}
+        facts = {"text": text, "logprobs": []}
+        written += self._about_item("response.output_text.done", **place, **facts)
+        written += self._about_item("response.content_part.done", **place, part=part)
+        carried = _seal_part(shown)
+        return written + self._item("done") + self._carry(carried)
+
+    def _close_reasoning(self, item: dict[str, Any], text: str, state: Continuity | None) -> bytes:
+        self._items[-1] = self.reasoning(item, text, state)
+        if not text:
+            return self._item("done")
+        kind = "response.reasoning_summary"
+        done = self._about_item(f"{kind}_text.done", summary_index=0, text=text)
+        part = _summary_part(text)
+        done += self._about_item(f"{kind}_part.done", summary_index=0, part=part)
         return done + self._item("done")
+
+    def _carry(self, token: str | None) -> bytes:
+        """Write a reasoning item that carries the sealed state of a text or a call."""
+        if token is None:
+            return b""
+        closing = self._close()
+        return closing + self._add_item(self.carrier(len(self._items), token))
 
     def _add_item(self, item: dict[str, Any]) -> bytes:
         """Write an output item that is complete."""
@@ -291,24 +362,34 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         calls = iter(self.calls)
         items: list[dict[str, Any]] = []
         for block in complete.final_content:
+            token = _seal_part(block)
+            if token is not None and isinstance(block, ToolCall):
+                items.append(self.carrier(len(items), token))
+            at = len(items)
             if isinstance(block, ToolCall):
-                items.append(self._call(len(items), block, next(calls), complete))
+                items.append(self._call(at, block, next(calls), complete))
             elif isinstance(block, Opaque):
                 items.append(write_opaque(block, "responses"))
+            elif isinstance(block, RedactedThinking):
+                token = seal_hidden(block.data, block.continuity)
+                items.append(self.carrier(at, token))
             elif isinstance(block, Image) and isinstance(block.source, Inline):
-                items.append(self.picture(len(items), block))
-            elif isinstance(block, Text | Audio | Image):
-                items.append(self._text(len(items), block))
+                items.append(self.picture(at, block))
             elif isinstance(block, Thinking):
-                own = own_fields(block, "responses")
-                summary = [{"type": "summary_text", "text": block.text}]
-                items.append(
-                    own
-                    if own.get("type") == "reasoning"
-                    else self.new_item(len(items), "reasoning", summary=summary)
-                )
+                items += self._thought(at, block)
+            elif not isinstance(block, Text) or block.text:
+                items.append(self._text(at, block))
+            if token is not None and isinstance(block, Text):
+                items.append(self.carrier(len(items), token))
         status, facts = self.ending(complete)
         return encode_json(self.response(status, items, **facts))
+
+    def _thought(self, at: int, block: Thinking) -> list[dict[str, Any]]:
+        """Return the reasoning item of a thought; none if it has neither text nor state."""
+        if not block.text and not has_state(block.continuity):
+            return []
+        item = self.new_item(at, "reasoning", summary=[], **_own_id(block.continuity))
+        return [self.reasoning(item, block.text, block.continuity)]
 
     def _call(
         self, at: int, block: ToolCall, call: CallFacts, complete: ev.MessageComplete
@@ -320,15 +401,43 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         else:
             item = self.new_item(at, "function_call", **facts, arguments=call.arguments)
         status = "incomplete" if is_cut else "completed"
-        return {**item, **own_fields(block, "responses"), "status": status}
+        return {**item, **own_fields(block.continuity, "responses"), "status": status}
 
     def _text(self, at: int, block: Text | Audio | Image) -> dict[str, Any]:
-        own = own_fields(block, "responses")
-        annotations = own.pop("annotations", []) or write_annotations(block, flat=True)
         text = block.text if isinstance(block, Text) else describe_medium(block)
-        part = _text_part(text, annotations)
+        part = _text_part(text, _annotations_of(block))
+        own = _own_facts(block)
         item = self.new_item(at, "message", role="assistant", content=[part], **own)
         return {**item, "status": "completed"}
+
+
+def _summary_part(text: str) -> dict[str, Any]:
+    return {"type": "summary_text", "text": text}
+
+
+def _own_id(state: Continuity | None) -> dict[str, str]:
+    """Return the id that the issuer gave to a reasoning item, if it is known."""
+    own = own_fields(state, "responses").get("id")
+    return {"id": own} if own and isinstance(own, str) else {}
+
+
+def _annotations_of(block: Text | Audio | Image) -> list[Any]:
+    own = own_fields(block.continuity, "responses").get("annotations")
+    return own or write_annotations(block, flat=True)
+
+
+def _own_facts(block: Text | Audio | Image) -> dict[str, Any]:
+    """Return the fields of an item that only its issuer reads, such as the phase of a text."""
+    own = own_fields(block.continuity, "responses")
+    return {name: value for name, value in own.items() if name != "annotations"}
+
+
+def _seal_part(block: AssistantBlock) -> str | None:
+    if isinstance(block, ToolCall):
+        return seal_call(block.id, block.continuity, "responses")
+    if isinstance(block, Text):
+        return seal_text(block.continuity, "responses", alone=not block.text)
+    return None
 
 
 def _text_part(text: str, annotations: list[Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..losses import ClientRecord, Leftover, OfferedTool
 from ..openai.server_request import leave_effort, read_allowed, wrap_arguments
 from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, refused
 from ..schema import closed_object
-from ..seal import read_opaque, read_sealed
+from ..seal import Carried, deliver, read_opaque, read_sealed, read_thought, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
 from .echo import write_echo
@@ -286,20 +286,20 @@ def _read_conversation(fields: ClientRecord) -> list[m.Message]:
 
 def _read_items(items: Sequence[ClientRecord]) -> list[m.Message]:
     messages: list[m.Message] = []
-    turn: list[m.AssistantBlock] = []
+    turn: list[m.AssistantBlock | Carried] = []
     for item in items:
         read = _read_item(item)
-        if isinstance(read, list):
+        if isinstance(read, Sequence):
             turn += read
             continue
         if turn:
-            messages.append(m.Assistant(turn))
+            messages.append(m.Assistant(deliver(turn)))
             turn = []
         messages.append(read)
-    return [*messages, m.Assistant(turn)] if turn else messages
+    return [*messages, m.Assistant(deliver(turn))] if turn else messages
 
 
-def _read_item(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
+def _read_item(record: ClientRecord) -> m.Message | Sequence[m.AssistantBlock | Carried]:
     """Return an input item as a message, or as blocks of the current assistant turn."""
     kind, item = record.text("type") or "message", dict(record.data)
     if kind == "message":
@@ -315,14 +315,7 @@ def _read_item(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
             record.losses.leave(record.where, _CUSTOM_OUTPUT, "custom_output_rewritten")
         return _read_result(record)
     if kind == "reasoning":
-        channels = [item.get("summary"), item.get("content")]
-        parts = [part for channel in channels if isinstance(channel, list) for part in channel]
-        texts = [
-            part["text"]
-            for part in parts
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        ]
-        return [m.Thinking("\n\n".join(texts), m.Continuity(opaque=item, issuer=_ISSUER))]
+        return [_read_reasoning(item)]
     if kind == "item_reference":
         record.losses.leave(record.where, _REFERENCE)
         return []
@@ -334,6 +327,20 @@ def _read_item(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:
         state = read_sealed(item["continuity"], m.Continuity, record.at("continuity"))
         picture = replace(picture, continuity=state)
     return [picture]
+
+
+def _read_reasoning(item: dict[str, Any]) -> m.AssistantBlock | Carried:
+    channels = [item.get("summary"), item.get("content")]
+    parts = [part for channel in channels if isinstance(channel, list) for part in channel]
+    texts = [
+        part["text"]
+        for part in parts
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
+    text, token = "\n\n".join(texts), item.get("encrypted_content")
+    if isinstance(token, str) and unseal(token) is not None:
+        return read_thought(text, token, "responses")
+    return m.Thinking(text, m.Continuity(opaque=item, issuer=_ISSUER))
 
 
 def _read_message(record: ClientRecord) -> m.Message | list[m.AssistantBlock]:

@@ -1,0 +1,129 @@
+"""What a client of each wire sends back of a reply of a model of each wire, by test runs.
+
+``python -m tests.wire.survival`` writes the table into ``docs/reference/gateway-reasoning.md``;
+``test_survival.py`` checks that the table is up to date.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import dragoman as d
+from dragoman.events import Assembler, Event
+from dragoman.validate import Expectation
+from dragoman.wire import SERVER_CODECS, Asked
+
+from .vendor_turns import SAY
+
+TOOL = d.Tool("f", "", {"type": "object"})
+CLIENTS = ("anthropic", "responses", "gemini", "bedrock", "openai", "ollama", "cohere")
+ITEM = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "ZW5j+/8="}
+
+
+def call(out: Assembler, key: int, signature: str | None = None, opaque: Any = None) -> None:
+    out.tool_start(key, f"call_{key}", "f", signature, opaque)
+    out.tool_input(key, '{"n": ')
+    out.tool_input(key, f"{key}}}")
+    out.block_end(key)
+
+
+def think_signed(out: Assembler) -> None:
+    for piece in ("Let me ", "see.", " Two calls."):
+        out.thinking(piece)
+    out.attach(d.Thinking, "c2lnbmVk+/8=")
+    out.block_end()
+    out.text("I ask.")
+    call(out, 0)
+    call(out, 1)
+
+
+def think_redacted(out: Assembler) -> None:
+    out.whole(d.RedactedThinking("aGlkZGVu+/8="))
+    call(out, 0)
+
+
+def think_encrypted(out: Assembler) -> None:
+    out.attach(d.Thinking, opaque=ITEM)
+    out.block_end()
+    call(out, 0, opaque={"x_state": "n"})
+
+
+def think_in_summaries(out: Assembler) -> None:
+    parts = [{"type": "summary_text", "text": text} for text in ("One.", "Two.")]
+    out.attach(d.Thinking, opaque={"id": "rs_1"})
+    for piece in ("One.", "\n\n", "Two."):
+        out.thinking(piece)
+    out.attach(d.Thinking, opaque={**ITEM, "summary": parts})
+    out.block_end()
+    out.text("I ")
+    out.text("ask.")
+    out.attach(d.Text, opaque={"phase": "commentary"})
+    out.block_end()
+    call(out, 0)
+
+
+def sign_calls(out: Assembler) -> None:
+    out.thinking("Hm")
+    out.attach(d.Thinking)
+    out.thinking(".")
+    call(out, 0, "Y2FsbA+/")
+    call(out, 1)
+
+
+def sign_text(out: Assembler) -> None:
+    out.text("I ")
+    out.text("answer.")
+    out.signed(d.Text, " So.", "dGV4dA==")
+    out.signed(d.Text, "", "ZW5k")
+
+
+def compact(out: Assembler) -> None:
+    out.text("Go on.")
+    out.block_end()
+    out.whole(d.Opaque({"type": "compaction", "content": "c"}))
+
+
+def keep_details(out: Assembler) -> None:
+    out.thinking("Hm.")
+    out.attach(d.Thinking, opaque=[{"type": "reasoning.encrypted", "data": "x", "index": 0}])
+    out.block_end()
+    call(out, 0)
+
+
+REPLIES: dict[tuple[str, str], Callable[[Assembler], None]] = {
+    ("anthropic", "signed thinking"): think_signed,
+    ("anthropic", "redacted thinking"): think_redacted,
+    ("anthropic", "compaction"): compact,
+    ("bedrock", "signed thinking"): think_signed,
+    ("bedrock", "redacted thinking"): think_redacted,
+    ("responses", "encrypted reasoning"): think_encrypted,
+    ("responses", "encrypted reasoning with a summary"): think_in_summaries,
+    ("gemini", "signed call"): sign_calls,
+    ("gemini", "signed text"): sign_text,
+    ("openai", "reasoning details"): keep_details,
+}
+"""A reply for each kind of state, by the wire of the model."""
+
+
+def answer(wire: str, name: str) -> list[Event]:
+    """Return the events of a reply of a model of a wire."""
+    request = d.Request([d.User("Hi")], (TOOL,), model="m")
+    issuer = d.Issuer(wire, "a-vendor", "a-model")
+    out = Assembler(model="m", issuer=issuer, expected=Expectation(request))
+    out.start()
+    REPLIES[wire, name](out)
+    out.finish("tool_calls" if out.has_calls else "stop")
+    assert out.error is None
+    return out.take()
+
+
+def send_on(events: list[Event], client: str, *, stream: bool) -> bytes:
+    """Return a reply as the gateway writes it for a client."""
+    asked = Asked(d.Request([d.User("Hi")], (TOOL,), model="m", stream=stream))
+    encoder = SERVER_CODECS[client].encoder(asked)
+    return b"".join([encoder.feed(event) for event in events]) + encoder.end()
+
+
+def return_from(events: list[Event], client: str, *, stream: bool) -> tuple[d.Message, ...]:
+    """Return the conversation that the gateway reads after the client sent the reply back."""
+    sent = SAY[client](send_on(events, client, stream=stream), stream)
+    return tuple(SERVER_CODECS[client].decode(sent.body, sent.path).request.messages)
