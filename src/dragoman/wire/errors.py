@@ -103,7 +103,7 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
         data = data[0] if data and isinstance(data[0], dict) else {"message": data}
     if not isinstance(data, dict):
         return Failure("" if data is None else _plain_text(data))
-    inner = data.get("error")
+    inner = data.get("error") or _find_base_error(data)
     if not inner and isinstance(several := data.get("errors"), list) and several:
         inner = several[0]
     if isinstance(inner, dict):
@@ -128,10 +128,23 @@ def is_failure(data: bytes) -> bool:
         "error" in (record.get("object"), record.get("type"))
         or record.get("detail")
         or record.get("errors")
+        or _find_base_error(record)
     ):
         return True
     message = record.get("message")
     return isinstance(message, str) and bool(message) and ("code" in record or "status" in record)
+
+
+def _find_base_error(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the error in the field ``base_resp``, which MiniMax sends with status 200."""
+    base = dict_of(record.get("base_resp"))
+    if not base.get("status_code"):  # zero means success
+        return None
+    return {
+        "message": base.get("status_msg"),
+        "code": base["status_code"],
+        "type": "base_resp",
+    }
 
 
 def _from_record(record: Mapping[str, Any]) -> Failure:
@@ -146,13 +159,17 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
         and (upstream := e.cut(upstream, e.MAX_PROVIDER_MESSAGE)) not in text
     ):
         text = f"{text}: {upstream}" if text else upstream
+    param = _word(record.get("param"))
+    # MiMo writes the reason into the field for the parameter's name (case: openai/reason-in-param).
+    if " " in param and param not in text:
+        text, param = f"{text}: {param}" if text else param, ""
     wait = metadata.get("retry_after_seconds")
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],
         _word(record.get("code")),
         _word(record.get("type")) or _word(record.get("status")),
-        min(float(wait), MAX_WAIT) if _is_number(wait) else None,
-        _word(record.get("param")),
+        min(float(wait), MAX_WAIT) if wait is not None and _is_number(wait) else None,
+        param,
     )
 
 

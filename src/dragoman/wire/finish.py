@@ -60,12 +60,16 @@ _ROWS: _Rows = {
     },
 }
 # Terms that are read, but that this library's server side never writes. DeepSeek on Azure sends
-# ``tool_call`` (case: openai/finish-word-in-the-singular), and mistral.rs sends ``complete``.
+# ``tool_call`` (case: openai/finish-word-in-the-singular), and mistral.rs sends ``complete``. Z.ai
+# sends ``sensitive``, ``model_context_window_exceeded`` and ``network_error`` (docs.z.ai;
+# mozilla-ai/any-llm#1200), Mistral sends ``model_length`` (pi-go#245; all seen 2026-11-18; cases:
+# openai/finish-word-sensitive, openai/finish-word-context-window, openai/finish-word-model-length).
 _READ_ONLY: _Rows = {
     "stop": {"responses": "complete"},
-    "length": {"responses": "max_tokens"},
+    "length": {"openai": "model_length model_context_window_exceeded", "responses": "max_tokens"},
     "tool_calls": {"openai": "tool_call"},
-    "error": {"openai": "error"},
+    "content_filter": {"openai": "sensitive"},
+    "error": {"openai": "error network_error"},
 }
 
 

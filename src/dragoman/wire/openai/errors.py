@@ -44,15 +44,29 @@ ROWS: tuple[ErrorRow, ...] = (
         ("400 413 422 500", r"context (window|length|size)|reduce the length of the messages"),
         ("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)"),
         ("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens"),
+        # Moonshot, Z.ai (code 1261) and DashScope (QwenLM/Qwen-Agent#615), seen 2026-11-18 (cases:
+        # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
+        ("400", r"exceeded model token limit|prompt exceeds max length"),
+        ("400", r"range of input length should be"),
     ),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
+    # DashScope reports an overdue account with a 400 (case: openai/overdue-dashscope).
+    row("400", r"\barrearage\b", e.BillingError),
+    # MiniMax sends errors with status 200 (MiniMax-AI/MiniMax-M2.5#18, seen 2026-11-18; cases:
+    # openai/base-resp-key, openai/base-resp-balance). One source, so other codes are not classified.
+    row("", r"^(1004|2049) base_resp ", e.AuthenticationError),
+    row("", r"^1008 base_resp ", e.BillingError),
     *rows(
         e.QuotaExceededError,
         ("", r"insufficient_(quota|balance)|exceeded your current quota"),
         ("", r"billing_(hard_limit|not_active)"),
         ("400 403 429", r"insufficient (credits|balance|funds)|out of credits"),
         ("400 403 429", r"(credit|quota).{0,30}exhausted"),
+        # DashScope (case: openai/free-tier-dashscope) and Z.ai, whose limit (code 1308) ends after
+        # hours (case: openai/usage-limit-zai); seen 2026-11-18
+        ("403", r"AllocationQuota\.FreeTierOnly"),
+        ("429", r"usage limit reached"),
     ),
     # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
