@@ -123,6 +123,7 @@ RAW = {  # conversations of clients, with fields that only a model of their wire
         "input": [
             {"role": "user", "content": "Hi", "unknown": 1},
             {"type": "reasoning", "summary": [], "encrypted_content": "STATE"},
+            {"type": "compaction", "encrypted_content": "STATE"},
             {"type": "message", "role": "assistant",
              "content": [{"type": "output_text", "text": "Hello"}]},
             {"role": "user", "content": "When?"},
@@ -136,7 +137,12 @@ RAW = {  # conversations of clients, with fields that only a model of their wire
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "Hm.", "signature": "STATE"}]},
             {"role": "assistant", "content": [
-                {"type": "redacted_thinking", "data": "STATE"}, {"type": "text", "text": "Hello"}]},
+                {"type": "redacted_thinking", "data": "STATE"},
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [
+                    {"type": "web_search_result", "url": "http://x", "title": "Found",
+                     "encrypted_content": "Hello"}]},
+                {"type": "text", "text": "It is noon."}]},
             {"role": "user", "content": "When?"},
         ],
     },

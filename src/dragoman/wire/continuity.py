@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -179,9 +179,15 @@ def _strip(block: AssistantBlock, home: Issuer) -> AssistantBlock | None:
     if isinstance(block, Thinking | RedactedThinking):
         return None
     if isinstance(block, Opaque):
-        data = block.data
-        return None if isinstance(data, Mapping) and "encrypted_content" in data else block
+        return None if _is_packed(block.data) else block
     return block if state.signature is None else replace(block, continuity=None)
+
+
+def _is_packed(data: Any) -> bool:
+    """Return whether a block or an item is a compaction that only its issuer can read."""
+    return (
+        isinstance(data, dict) and data.get("type") == "compaction" and "encrypted_content" in data
+    )
 
 
 def _without_records(records: Sequence[Any]) -> list[Any]:
@@ -192,7 +198,7 @@ def _without_records(records: Sequence[Any]) -> list[Any]:
             kept.append(record)
             continue
         is_state = record.get("type") in _STATE_TYPES or record.get("thought") is True
-        if is_state or "encrypted_content" in record or "reasoningContent" in record:
+        if is_state or "reasoningContent" in record or _is_packed(record):
             continue
         made = {name: value for name, value in record.items() if name not in _STATE_FIELDS}
         for name in ("content", "parts"):
