@@ -245,6 +245,12 @@ By default, `--beta default`, the betas are allowed that concern one request and
 the option several times: `--beta default --beta 'files-api-*'`. Think twice about betas that let clients use what belongs to
 the operator's account, such as uploaded files (`files-api-*`), other models (`server-side-fallback-*`) or a more expensive
 service (`fast-mode-*`). `--beta none` allows none.
+
+The fields `speed` and `inference_geo` raise the price without any beta, and costs and budgets are computed at the usual price.
+They are left out unless the operator allows them: `--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`.
+
+A server may refuse betas that it does not know, as Google Cloud and Bedrock do. The request is then sent once more without the
+betas that the error names, and they are left out from then on.
 """
 _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "refused"}
 
@@ -336,6 +342,9 @@ def _show_headers() -> list[str]:
 
 
 def _show_betas(rule: FieldRule) -> str:
+    if rule.opt_in:
+        pattern = rule.betas[0] if rule.betas else rule.opt_in
+        return f"; sent if `--beta` allows `{pattern}`"
     names = " or ".join([f"`{name}`" for name in rule.betas])
     return f"; beta: {names}{' or no beta' if rule.released else ''}" if names else ""
 

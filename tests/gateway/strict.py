@@ -37,6 +37,7 @@ KNOWN = frozenset().union(
     {"claude-code-20250219", "interleaved-thinking-2025-05-14", "thinking-token-count-2026-05-13"},
     {"effort-2025-11-24", "context-1m-2025-08-07", "advanced-tool-use-2025-11-20"},
     {"computer-use-2025-01-24", "code-execution-2025-08-25", "web-fetch-2025-09-10"},
+    {"fast-mode-2026-02-01"},
 )
 TOOL_BETAS = {
     "computer_20250124": "computer-use-2025-01-24",

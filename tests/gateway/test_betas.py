@@ -1,6 +1,7 @@
 """Test that the gateway passes a client's betas on, and no field whose beta it does not pass on."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,16 +9,20 @@ import aiohttp
 import anthropic
 import pytest
 
+from dragoman.capabilities import Capabilities
+from dragoman.errors import InvalidRequestError
 from dragoman.gateway.access import read_headers
 from dragoman.gateway.app import create_app
-from dragoman.provider import Provider, connect
+from dragoman.messages import Request, RuntimeConfig, User
+from dragoman.provider import HttpProvider, Provider, connect
 from dragoman.sim import ScriptedProvider
-from dragoman.wire import SERVER_CODECS
+from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.rules import Betas
 
+from ..server import Connection, serve
 from .serving import serving
 from .strict import FIELD_BETAS, FILES_BETA, SCOPE_BETA, SYSTEM_BETA, StrictServer
-from .upstream import Bench
+from .upstream import Bench, write_reply
 
 HEADER = "anthropic-beta"
 ASKED: dict[str, Any] = {"model": "own", "max_tokens": 9}
@@ -107,6 +112,94 @@ async def test_released_field_is_sent_without_a_beta() -> None:
     async with strict() as (gateway, upstream):
         await ask(gateway, {"messages": MOVED})
     assert upstream.bodies[-1]["messages"] == MOVED
+
+
+@pytest.mark.parametrize(
+    ("field", "opt_in"),
+    [({"speed": "fast"}, "fast-mode-*"), ({"inference_geo": "us"}, "inference-geo")],
+)
+async def test_field_that_raises_the_price_needs_an_operator_who_allows_it(
+    field: dict[str, Any], opt_in: str
+) -> None:
+    """Opus 5.5 answers fast at twice the price without a beta (anthropic SDK 2.10; seen
+    2026-11-18), and prices and budgets are computed at the usual rate.
+    """
+    (name,) = field
+    report = f"{name}_dropped {name}"
+    async with strict() as (gateway, upstream):
+        assert (await ask(gateway, field))[:2] == (200, report)
+        assert (await ask(gateway, field, "effort-2025-11-24"))[:2] == (200, report)
+        assert [name in body for body in upstream.bodies] == [False, False]
+    async with strict(betas=("default", opt_in)) as (gateway, upstream):
+        assert (await ask(gateway, field))[:2] == (200, "")
+        assert (await ask(gateway, {**field, "model": "other"}))[:2] == (200, report)
+        assert upstream.bodies[-1].items() >= field.items()
+
+
+async def test_fast_mode_is_sent_with_a_beta_that_the_operator_allows_by_its_full_name() -> None:
+    beta = "fast-mode-2026-02-01"
+    async with strict(betas=("default", beta)) as (gateway, upstream):
+        assert (await ask(gateway, {"speed": "fast"}))[1] == "speed_dropped speed"
+        assert (await ask(gateway, {"speed": "fast"}, beta))[:2] == (200, "")
+    assert upstream.bodies[-1]["speed"] == "fast"
+
+
+UNKNOWN = ["effort-2025-11-24", "web-search-2025-03-05"]
+
+
+@pytest.mark.parametrize(
+    ("message", "spares"),
+    [
+        (
+            "Unexpected value(s) `effort-2025-11-24`, `web-search-2025-03-05` for the "
+            "`anthropic-beta` header. Please consult our documentation.",
+            True,
+        ),
+        ("invalid beta flag", False),
+    ],
+)
+async def test_beta_that_the_models_server_refuses_is_left_out_from_then_on(
+    message: str, spares: bool
+) -> None:
+    """Google Cloud and Bedrock refuse the betas of Claude Code that they do not know
+    (anthropics/claude-agent-sdk-typescript#307; anthropics/claude-code#49370; seen 2026-11-18).
+    """
+    seen: list[list[str]] = []
+
+    async def handler(connection: Connection) -> None:
+        named = [each for each in connection.seen.headers.get(HEADER, "").split(",") if each]
+        seen.append(named)
+        if set(UNKNOWN) & set(named):
+            body = {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": message},
+            }
+            connection.reply(400, json.dumps(body).encode())
+        else:
+            connection.reply(200, write_reply("anthropic", "Hello"))
+
+    betas = [UNKNOWN[0], "context-1m-2025-08-07", UNKNOWN[1]]
+    kept = ["context-1m-2025-08-07"] if spares else []
+    async with serve(handler) as upstream, aiohttp.ClientSession() as http:
+        model = connect("m", wire="anthropic", base_url=upstream.url, quirks={"raw_predict": True})
+        async with serving(create_app({"own": model})) as url:
+            gateway = Bench(url, [], http)
+            first = await ask(gateway, {}, *betas)
+            again = await ask(gateway, {}, *betas)
+            plain = await ask(gateway, {})
+    assert [each[0] for each in (first, again, plain)] == [200, 200, 200]
+    assert seen == [betas, kept, kept, []]
+    for _, shown, _ in (first, again):
+        assert [f"{HEADER}[{name}]" in shown for name in betas] == [True, not spares, True]
+    assert isinstance(model, HttpProvider)
+    assert len(model.lessons) == 1
+
+
+def test_error_about_betas_that_were_not_sent_teaches_nothing() -> None:
+    codec = CODECS["anthropic"].connect("m", "http://x", None, Capabilities())
+    error = InvalidRequestError("no", status=400, provider_message="invalid beta flag")
+    config = RuntimeConfig(max_tokens=9)
+    assert codec.learn(error, Request([User("Hi")], config=config, model="m")) is None
 
 
 async def test_unknown_field_is_sent_unless_a_beta_is_dropped() -> None:

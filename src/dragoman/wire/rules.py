@@ -39,6 +39,10 @@ class FieldRule(Struct, frozen=True):
     """
     released: bool = False
     """Whether newer servers accept the field without one of its ``betas``."""
+    opt_in: str = ""
+    """A name that the operator's list of betas must match, since the field raises the price. It is
+    the beginning of a beta's name, or a name of its own for a field without a beta.
+    """
 
 
 def mapped(concept: str, *default: Any) -> FieldRule:
@@ -80,6 +84,8 @@ class Betas(Struct, frozen=True):
 
     passed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    """The operator's list of patterns, if it has more than the default."""
 
     def block(self, rule: FieldRule) -> bool:
         """Return whether a field must not be sent unchanged, since its beta is not sent.
@@ -88,6 +94,9 @@ class Betas(Struct, frozen=True):
         """
         if rule is UNKNOWN:
             return bool(self.dropped)
+        if rule.opt_in:
+            is_allowed = matches_any([rule.opt_in], self.allowed)
+            return not (is_allowed or matches_any(self.passed, rule.betas))
         if not rule.betas or matches_any(self.passed, rule.betas):
             return False
         return not rule.released or matches_any(self.dropped, rule.betas)

@@ -227,13 +227,14 @@ class ServerCodec(ABC):
 
         ``default`` in the list stands for ``safe_betas``.
         """
-        given = headers.get(self.beta_header)
-        if not given:
+        given = headers.get(self.beta_header, "")
+        more = tuple([pattern for pattern in allowed if pattern != "default"])
+        if not given and not more:
             return NO_BETAS
         names = [name.strip() for name in given.split(",") if name.strip()]
-        patterns = [*allowed, *(self.safe_betas if "default" in allowed else ())]
+        patterns = [*more, *(self.safe_betas if "default" in allowed else ())]
         passed = [name for name in names if matches_any([name], patterns)]
-        return Betas(tuple(passed), tuple([name for name in names if name not in passed]))
+        return Betas(tuple(passed), tuple([name for name in names if name not in passed]), more)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the list of served models, with the openai and the anthropic fields."""

@@ -33,6 +33,12 @@ The others let a client use what belongs to the operator's account: its files, s
 to (``server-side-fallback-*``, ``fast-mode-*``), or credentials (``oauth-*``).
 """
 
+# Fields that raise the price are sent if the operator's list matches one of these names. Opus 5.5
+# answers fast at twice the price without a beta, and ``inference_geo: us`` costs 1.1 times as much
+# (docs of SDK 2.10; litellm's page on Opus 5.5; seen 2026-11-18).
+SPEED = "fast-mode-"
+GEO = "inference-geo"
+
 COMPACTION = ("compact-*", "context-management-*")
 FALLBACKS = ("server-side-fallback-*",)
 FAST = ("fast-mode-*",)

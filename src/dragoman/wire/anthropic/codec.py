@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 from operator import not_
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, InvalidResponseError
+from ...errors import InvalidModelError, InvalidResponseError, ProviderError, cut
 from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
@@ -71,7 +71,11 @@ class AnthropicCodec(Endpoint[Quirks]):
         NO_COMPACTION,
         Refusal(
             re.compile(
-                r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE
+                # "The compiled grammar is too large", for a schema with dozens of optional fields
+                # (anthropics/anthropic-sdk-python#1185; claude-code#55539; seen 2026-11-18)
+                r"output_config|output[_ ]format|json_schema|structured output"
+                r"|compiled grammar is too large",
+                re.IGNORECASE,
             ),
             {"structured": "tool"},
             "native",
@@ -119,6 +123,9 @@ class AnthropicCodec(Endpoint[Quirks]):
     def write_request(
         self, request: Request, home: Issuer, quirks: Quirks, path: Any, notes: Notes
     ) -> dict[str, Any]:
+        for name in self._name_betas(request):
+            if name in quirks.refused_betas:
+                notes.drop(f"{HEADER}[{cut(name)}]", "beta_dropped", "the endpoint refused it")
         writer = MessagesWriter(request, home, quirks, path, notes)
         writer.limit = self.max_output_tokens
         body = writer.body()
@@ -135,12 +142,30 @@ class AnthropicCodec(Endpoint[Quirks]):
         return join_url(self.base_url, f"/models/{model}{verb}")
 
     def headers_for(self, request: Request) -> dict[str, str]:
+        refused = self.quirks.refused_betas
+        named = [name for name in self._name_betas(request) if name not in refused]
+        return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
+
+    def _name_betas(self, request: Request) -> list[str]:
         own = [TOOL_BETAS[each.name] for each in request.server_tools if each.name in TOOL_BETAS]
         asked = "compact_" in str(request.config.extras.get(COMPACTION))
         if asked or find_compaction(request.messages, self.home(request)) is not None:
             own.append(COMPACT)
-        named = dict.fromkeys([*request.native.get(self.wire, {}).get("betas", ()), *own])
-        return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
+        return [*dict.fromkeys([*request.native.get(self.wire, {}).get("betas", ()), *own])]
+
+    def learn(self, error: ProviderError, request: Request) -> Self | None:
+        """Return a codec that avoids the betas or the optional field that the error names."""
+        refused = _find_refused_betas(error.provider_message or "")
+        known = self.quirks.refused_betas
+        if refused is None or error.status != 400:
+            return super().learn(error, request)
+        named = [name for name in self._name_betas(request) if name not in known]
+        if refused:  # an error without names is about some of them, so none is sent again
+            named = [name for name in named if name in refused]
+        if not named:
+            return None
+        detail = f"the endpoint refused betas: {cut(', '.join(named))}"
+        return self.taught(detail, refused_betas=(*known, *named)[-_MOST_BETAS:])
 
     def native_fields(self, request: Request) -> dict[str, Any]:
         fields = super().native_fields(request)
@@ -193,6 +218,21 @@ class AnthropicCodec(Endpoint[Quirks]):
                 "the server's answer about its models has an unknown form", status=reply.status
             )
         return data
+
+
+# Google Cloud names the betas that it does not know, Bedrock does not.
+_UNKNOWN_BETAS = re.compile(
+    r"unexpected value\(s\) (.{1,2000}) for the \W{0,3}anthropic-beta|(invalid beta flag)", re.I
+)
+_MOST_BETAS = 64  # largest number of refused betas that a codec remembers
+
+
+def _find_refused_betas(message: str) -> list[str] | None:
+    """Return the betas that an error names; ``None`` if it is not about betas."""
+    found = _UNKNOWN_BETAS.search(message)
+    if found is None:
+        return None
+    return re.findall(r"[\w.-]{3,200}", found[1] or "")
 
 
 _LEAST_TRIGGER = 50_000  # tokens; the server refuses to compact a shorter conversation

@@ -62,6 +62,12 @@ class Quirks(ResultQuirks, frozen=True):
     ``supports_parallel_tool_calls: false`` sets this quirk to ``False``.
     """
 
+    refused_betas: tuple[str, ...] = ()
+    """The betas that the server refuses, which are not sent. Google Cloud and Bedrock answer 400 to
+    a beta that they do not know (anthropics/claude-agent-sdk-typescript#307;
+    anthropics/claude-code#49370; seen 2026-11-18); then the betas that the error names are added.
+    """
+
     raw_predict: bool = False
     """Whether Google Cloud serves the model. Then the URL contains the model's name
     (``/models/NAME:rawPredict``), the body contains the API version, and there is no model list.

@@ -40,12 +40,12 @@ TABLE = FieldTable(
             "nothing is removed from the conversation", {"edits": []}, betas=betas.COMPACTION
         ),
         "compaction": hint("nothing is removed from the conversation", betas=betas.COMPACTION),
-        "inference_geo": HINT,
+        "inference_geo": hint("where a model runs is the endpoint's setting", opt_in=betas.GEO),
         "speed": hint(
             "how fast a model answers is the endpoint's setting",
             "standard",
             betas=betas.FAST,
-            released=True,
+            opt_in=betas.SPEED,
         ),
         "diagnostics": HINT,
         "fallbacks": hint("which model answers is decided here", betas=betas.FALLBACKS),
