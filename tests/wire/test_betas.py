@@ -15,10 +15,12 @@ HEADER = "anthropic-beta"
     [
         ("", ("default",), NO_BETAS),
         ("pdfs-2024-09-25, ,oauth-1", ("default",), Betas(("pdfs-2024-09-25",), ("oauth-1",))),
-        ("pdfs-2024-09-25,oauth-1", ("oauth-*",), Betas(("oauth-1",), ("pdfs-2024-09-25",))),
+        ("pdfs-2024-09-25,oauth-1", ("oauth-*",),
+         Betas(("oauth-1",), ("pdfs-2024-09-25",), ("oauth-*",))),
         ("pdfs-2024-09-25,oauth-1", ("oauth-1", "default"),
-         Betas(("pdfs-2024-09-25", "oauth-1"))),
-        ("default", ("none",), Betas((), ("default",))),
+         Betas(("pdfs-2024-09-25", "oauth-1"), (), ("oauth-1",))),
+        ("default", ("none",), Betas((), ("default",), ("none",))),
+        ("", ("default", "fast-mode-*"), Betas((), (), ("fast-mode-*",))),
     ],
 )  # fmt: skip
 def test_betas_of_a_header_are_sorted_by_the_list(
@@ -38,6 +40,11 @@ def test_field_is_blocked_unless_one_of_its_betas_is_sent() -> None:
         betas: [name for name, rule in rules.items() if betas.block(rule)]
         for betas in (NO_BETAS, Betas(("b-1",)), Betas((), ("a-1",)), Betas((), ("c-1",)))
     }
+    priced = FieldRule("hint", betas=("a-*",), opt_in="a-")
+    assert [
+        betas.block(priced)
+        for betas in (NO_BETAS, Betas(("b-1",)), Betas(("a-1",)), Betas((), (), ("a-*",)))
+    ] == [True, True, False, False]
     assert [*blocked.values()] == [
         ["strict"],
         [],

@@ -229,7 +229,7 @@ class ServerCodec(ABC):
         """
         given = headers.get(self.beta_header, "")
         more = tuple([pattern for pattern in allowed if pattern != "default"])
-        if not given and not more:
+        if not self.beta_header or not (given or more):
             return NO_BETAS
         names = [name.strip() for name in given.split(",") if name.strip()]
         patterns = [*more, *(self.safe_betas if "default" in allowed else ())]

@@ -466,7 +466,8 @@ def _choose_code(error: ProviderError, record: dict[str, Any]) -> str:
     OpenAI's specification has few codes. Any other code is sent in an extra field only, and
     ``invalid_prompt`` stands for it if the request must not be repeated.
     """
-    kind, code = record["type"], record["code"] or ""
+    kind: str = record["type"]
+    code: str = record["code"] or ""
     if error.transient or kind == "server_error":
         return code if code in _REPEATED else "server_error"
     if kind == "insufficient_quota":
