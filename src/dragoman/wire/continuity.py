@@ -115,8 +115,8 @@ def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
 
 # --- state that a provider refuses ---------------------------------------------------------------
 
-# Errors by which a provider refuses state that it issued itself, for example because the key belongs
-# to another organisation now, or because an earlier message has changed. OpenAI and Azure:
+# Errors by which a provider refuses state that it issued itself, for example because the key
+# belongs to another organisation now, or because an earlier message has changed. OpenAI and Azure:
 # BerriAI/litellm#27703, anomalyco/opencode#29879. Anthropic, also on Bedrock and Vertex:
 # anomalyco/opencode#48637, kirodotdev/KiroCrew#11513. Gemini: google-gemini/gemini-cli#13467,
 # charmbracelet/crush#1698. All seen on 2026-11-18.

@@ -160,7 +160,8 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     ):
         text = f"{text}: {upstream}" if text else upstream
     param = _word(record.get("param"))
-    # MiMo writes the reason into the field for the parameter's name (case: openai/reason-in-param).
+    # MiMo writes the reason into the field for the parameter's name
+    # (case: openai/reason-in-param).
     if " " in param and param not in text:
         text, param = f"{text}: {param}" if text else param, ""
     wait = metadata.get("retry_after_seconds")

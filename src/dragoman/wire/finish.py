@@ -63,7 +63,8 @@ _ROWS: _Rows = {
 # ``tool_call`` (case: openai/finish-word-in-the-singular), and mistral.rs sends ``complete``. Z.ai
 # sends ``sensitive``, ``model_context_window_exceeded`` and ``network_error`` (docs.z.ai;
 # mozilla-ai/any-llm#1200), Mistral sends ``model_length`` (pi-go#245; all seen 2026-11-18; cases:
-# openai/finish-word-sensitive, openai/finish-word-context-window, openai/finish-word-model-length).
+# openai/finish-word-sensitive, openai/finish-word-context-window,
+# openai/finish-word-model-length).
 _READ_ONLY: _Rows = {
     "stop": {"responses": "complete"},
     "length": {"openai": "model_length model_context_window_exceeded", "responses": "max_tokens"},

@@ -63,8 +63,8 @@ class Quirks(ResultQuirks, frozen=True):
     """
 
     refused_betas: tuple[str, ...] = ()
-    """The betas that the server refuses, which are not sent. Google Cloud and Bedrock answer 400 to
-    a beta that they do not know (anthropics/claude-agent-sdk-typescript#307;
+    """The betas that the server refuses, which are not sent. Google Cloud and Bedrock answer 400
+    to a beta that they do not know (anthropics/claude-agent-sdk-typescript#307;
     anthropics/claude-code#49370; seen 2026-11-18); then the betas that the error names are added.
     """
 

@@ -278,8 +278,8 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     kind = _KINDS.get(status_of(error), kind)
     inner: dict[str, Any] = {"type": kind, "message": message_on(error, "anthropic")}
     # Anthropic's SDK raises an error of its own class for some codes. For example, it can keep a
-    # conversation on the server (a thread); thread_unsupported_request shows that the server has no
-    # threads, so that it can send all messages with each request instead.
+    # conversation on the server (a thread); thread_unsupported_request shows that the server has
+    # no threads, so that it can send all messages with each request instead.
     if (code := code_of(error)) is not None:
         inner["details"] = {"error_code": code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

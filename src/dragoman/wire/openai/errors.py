@@ -54,7 +54,8 @@ ROWS: tuple[ErrorRow, ...] = (
     # DashScope reports an overdue account with a 400 (case: openai/overdue-dashscope).
     row("400", r"\barrearage\b", e.BillingError),
     # MiniMax sends errors with status 200 (MiniMax-AI/MiniMax-M2.5#18, seen 2026-11-18; cases:
-    # openai/base-resp-key, openai/base-resp-balance). One source, so other codes are not classified.
+    # openai/base-resp-key, openai/base-resp-balance). This is the only source, so other codes
+    # are not classified.
     row("", r"^(1004|2049) base_resp ", e.AuthenticationError),
     row("", r"^1008 base_resp ", e.BillingError),
     *rows(

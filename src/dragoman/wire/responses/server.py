@@ -454,8 +454,8 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "image_generation_call": "ig",
 }
-# The codes of a failed response that clients act on. Codex repeats a request five times unless the
-# code is one of the final ones (run with Codex 0.169.0 on 2026-11-18).
+# The codes of a failed response that clients act on. Codex repeats a request five times unless
+# the code is one of the final ones (run with Codex 0.169.0 on 2026-11-18).
 _FINAL = re.compile(r"\w+_policy(_violation)?|context_length_exceeded")
 _REPEATED = ("server_error", "rate_limit_exceeded")
 
