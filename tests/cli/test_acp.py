@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ from acp import helpers, schema
 from click.testing import CliRunner
 
 from dragoman.cli import main
-from dragoman.cli.acp import EditorAgent, EditorSession
+from dragoman.cli.acp import EditorAgent, EditorSession, _pass_messages
 from dragoman.cli.agent_view import AgentView
 from dragoman.cli.mcp_servers import McpOptions, open_servers
 from dragoman.errors import AuthenticationError
@@ -48,6 +49,7 @@ class Editor:
         self.form = form
         self.pause: asyncio.Event | None = None  # before it answers a question
         self.updates: list[tuple[str, Any]] = []
+        self.outcomes: list[Any] = []  # replies as an editor may send them, not as it should
         self.questions: list[tuple[Any, list[Any]]] = []
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
@@ -60,6 +62,8 @@ class Editor:
         self.questions.append((tool_call, options))
         if self.pause is not None:
             await self.pause.wait()
+        if self.outcomes:
+            return self.outcomes.pop(0)
         if not self.answers:
             return schema.RequestPermissionResponse(
                 outcome=schema.DeniedOutcome(outcome="cancelled")
@@ -210,6 +214,66 @@ async def test_permission_questions_have_the_terminals_answers(name: str, folder
         assert [end.by for end in of(records, "permission.denied")] == ["user", "user"]
         ends = [each for _, each in editor.updates if getattr(each, "status", "") == "failed"]
         assert [each.content[0].content.text for each in ends] == ["denied edit_file, by user"] * 2
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"outcome": "cancelled", "optionId": "yes"},
+        {"outcome": "rejected", "optionId": "yes"},
+        {"optionId": "yes"},
+        {"outcome": "selected", "optionId": "YES"},
+        {"outcome": "selected", "optionId": "y"},
+        {"outcome": "selected", "optionId": ["yes"]},
+        {"outcome": "selected"},
+        {},
+    ],
+)
+async def test_only_an_offered_answer_that_was_selected_allows_a_call(
+    outcome: dict[str, Any], folder: Path
+) -> None:
+    editor, log = Editor(), MemoryLog()
+    editor.outcomes = [{"outcome": outcome}]
+    async with serving(editor, Listed(EDIT, "Done."), log) as connection:
+        await ask(connection, await begin(connection, folder))
+    assert (folder / "a.txt").read_text() == "one\n"
+    assert len(editor.questions) == 1
+
+
+@pytest.mark.parametrize("size", [99, 2**17])
+async def test_lines_that_are_no_messages_are_reported_and_end_nothing(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = [b'{"id":1,"method":"a"}', b'{"id":"x","result":[' + b"1," * 50_000 + b"1]}"]
+    wrong = [
+        b"[]", b"null", b"5", b'"x"', b"junk", b"\xff", b"[" * 100_000, b'{"id":[1],"result":1}',
+        b'{"id":1,"method":5}', b"{",
+    ]  # fmt: skip
+    data = b"\n".join([messages[0], *wrong, b"", b"  ", messages[1]])
+    source, target = asyncio.StreamReader(), asyncio.StreamReader()
+    for at in range(0, len(data), size):
+        source.feed_data(data[at : at + size])
+    source.feed_eof()
+    await _pass_messages(source, target)
+    assert (await target.read()).splitlines() == messages
+    assert caplog.text.count("is not a message of JSON-RPC and is skipped") == len(wrong)
+
+
+async def test_line_that_is_no_message_does_not_end_the_sessions(folder: Path) -> None:
+    ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+    (reader, writer), (own_reader, own_writer) = ends
+    agent = EditorAgent(lambda *_: pytest.fail("no session"), Listed(), MemoryLog())
+    work = asyncio.create_task(agent.serve(reader, writer))
+    params = {"protocolVersion": 1, "clientCapabilities": {}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    own_writer.write(b"[]\nnull\njunk\n" + json.dumps(request).encode() + b"\n")
+    async with patience("the reply of the agent"):
+        reply = json.loads(await own_reader.readline())
+    assert (reply["id"], reply["result"]["protocolVersion"]) == (1, 1)
+    own_writer.close()
+    async with patience("the end of the agent"):
+        await work
+    writer.close()
 
 
 async def test_commands_can_be_allowed_by_their_first_word(folder: Path) -> None:

@@ -4,7 +4,7 @@
 
 import asyncio
 import sqlite3
-import time
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dragoman.gateway.usage_book import UsageBook, UsageRow
 from tests.listed import Listed
 from tests.waiting import until
 
-NOW = int(time.time() * 1000)
+NOW = int(datetime.now(UTC).timestamp() * 1000)
 ROW = UsageRow(NOW, "r", "ann", "fast", 200, "", 7, 3, Decimal("0.000123456789"), 0, 12, "s")
 WRONG: list[dict[str, Any]] = [
     {"input": 2**63},

@@ -22,9 +22,11 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import click
+import msgspec
 from acp import PROTOCOL_VERSION, RequestError, schema, stdio_streams
 from acp.agent.router import build_agent_router
 from acp.connection import Connection
+from msgspec import Struct
 from pydantic import ValidationError
 
 from .. import log as logs
@@ -222,9 +224,12 @@ class EditorSession:
         call = self._describe(proposal.intent_id, tool, proposal.input) | self._classify(proposal)
         question = {"sessionId": proposal.session, "toolCall": call, "options": options}
         answer = await self._connection.send_request("session/request_permission", question)
-        key = answer["outcome"].get("optionId")
+        outcome = answer["outcome"]
+        key = outcome.get("optionId") if outcome.get("outcome") == "selected" else None
         if key is None:
             return Decision(False, "nobody", "the editor cancelled the question")
+        if key not in [option["optionId"] for option in options]:
+            return Decision(False, "nobody", "the editor chose an answer that was not offered")
         return await self._edit(proposal) if key == "edit" else read_answer(key, proposal)
 
     async def _edit(self, proposal: Proposal) -> Decision:
@@ -270,10 +275,13 @@ class EditorAgent:
             except Exception as error:
                 raise _explain(error) from None
 
-        self._connection = Connection(handle, writer, reader, listening=False)
+        messages = asyncio.StreamReader()
+        reading = asyncio.create_task(_pass_messages(reader, messages))
+        self._connection = Connection(handle, writer, messages, listening=False)
         try:
             await self._connection.main_loop()
         finally:
+            reading.cancel()
             with contextlib.suppress(OSError):  # the editor has closed its end of the pipe
                 await self._connection.close()
             for session_id in [*self._opened]:
@@ -345,6 +353,43 @@ class EditorAgent:
             message = f"sessionId: no session {session_id!r} is open; load it first"
             raise RequestError(_NOT_FOUND, message)
         return self._opened[session_id]
+
+
+class _Message(Struct):
+    """What every message of JSON-RPC has; the library ends at one with other types."""
+
+    id: str | int | float | None = None
+    method: str | None = None
+
+
+async def _pass_messages(source: asyncio.StreamReader, target: asyncio.StreamReader) -> None:
+    """Pass on the lines that are messages of JSON-RPC, and report the others.
+
+    The ``acp`` library would end the connection, and with it every session, at a line such as
+    ``[]`` or ``null``.
+    """
+    line: list[bytes] = []
+    try:
+        while data := await source.read(2**16):
+            *ends, rest = data.split(b"\n")
+            for end in ends:
+                _pass_line(b"".join([*line, end]), target)
+                line.clear()
+            line.append(rest)
+        _pass_line(b"".join(line), target)
+    finally:
+        target.feed_eof()
+
+
+def _pass_line(line: bytes, target: asyncio.StreamReader) -> None:
+    if not line.strip():
+        return
+    try:
+        msgspec.json.decode(line, type=_Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("a line of the editor is not a message of JSON-RPC and is skipped: %s", error)
+        return
+    target.feed_data(line + b"\n")
 
 
 # --- the content of messages -------------------------------------------------------------------
