@@ -92,19 +92,86 @@ function showText(text) {
 // --- Markdown ----------------------------------------------------------------------------------
 
 // Links are not followed from here: the address is shown, and can be copied. Images are never fetched.
-const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(\S(?:[\s\S]*?\S)?)\*\*|\*(\S(?:[^*]*?\S)?)\*|(!?)\[([^\]\n]*)\]\(([^)\s]+)[^)\n]*\)/g;
+// Each text is scanned once, whatever it contains: a search that goes back would freeze the page at a hostile text.
+const DELIMITERS = /`+|\*\*|\*|!?\[/g;
 function inline(text) {
   const parts = [];
+  const find = finders(text);
+  const scan = new RegExp(DELIMITERS);
   let last = 0;
-  for (const found of text.matchAll(INLINE)) {
-    parts.push(text.slice(last, found.index));
-    if (found[1]) parts.push(h("code", {}, found[2]));
-    else if (found[3]) parts.push(h("strong", {}, found[3]));
-    else if (found[4]) parts.push(h("em", {}, found[4]));
-    else parts.push(h("span", { class: "link" }, found[5] ? `[image: ${found[6]}]` : found[6], " ", h("code", {}, found[7])));
-    last = found.index + found[0].length;
+  for (let found = scan.exec(text); found; found = scan.exec(text)) {
+    const mark = found[0];
+    const span = mark[0] === "`" ? readCode(text, found.index, mark, find)
+      : mark === "**" ? readStrong(text, found.index, find)
+        : mark === "*" ? readEmphasis(text, found.index, find)
+          : readLink(text, found.index, mark, find);
+    if (!span) continue;
+    parts.push(text.slice(last, found.index), span.element);
+    last = scan.lastIndex = span.end;
   }
   return [...parts, text.slice(last)];
+}
+
+// Functions that return the first place at or after another one, or -1; the places that are asked for only grow.
+function finders(text) {
+  const next = (pattern) => {
+    const search = new RegExp(pattern, "g");
+    let at = -1;
+    return (from) => {
+      if (at !== Infinity && at < from) {
+        search.lastIndex = from;
+        const found = search.exec(text);
+        at = found ? found.index : Infinity;
+      }
+      return at === Infinity ? -1 : at;
+    };
+  };
+  const runs = new Map(); // the places of the runs of backticks, by their length
+  for (const found of text.matchAll(/`+/g)) {
+    if (!runs.has(found[0].length)) runs.set(found[0].length, { places: [], at: 0 });
+    runs.get(found[0].length).places.push(found.index);
+  }
+  const run = (length, from) => {
+    const same = runs.get(length);
+    while (same.at < same.places.length && same.places[same.at] < from) same.at += 1;
+    return same.at < same.places.length ? same.places[same.at] : -1;
+  };
+  return {
+    run, strong: next("(?<=\\S)\\*\\*"), star: next("\\*"), bracket: next("\\]"), line: next("\\n"),
+    paren: next("\\)"), lineInside: next("\\n"),
+  };
+}
+
+function readCode(text, start, mark, find) {
+  const from = start + mark.length;
+  const end = find.run(mark.length, from);
+  return end < 0 ? null : { element: h("code", {}, text.slice(from, end)), end: end + mark.length };
+}
+
+function readStrong(text, start, find) {
+  const end = find.strong(start + 3);
+  if (end < 0 || /\s/.test(text[start + 2])) return null;
+  return { element: h("strong", {}, text.slice(start + 2, end)), end: end + 2 };
+}
+
+function readEmphasis(text, start, find) {
+  const end = find.star(start + 2);
+  if (end < 0 || /[\s*]/.test(text[start + 1]) || /\s/.test(text[end - 1])) return null;
+  return { element: h("em", {}, text.slice(start + 1, end)), end: end + 1 };
+}
+
+function readLink(text, start, mark, find) {
+  const from = start + mark.length;
+  const close = find.bracket(from);
+  const line = find.line(from);
+  if (close < 0 || (line >= 0 && line < close) || text[close + 1] !== "(") return null;
+  const end = find.paren(close + 2);
+  const lineInside = find.lineInside(close + 2);
+  if (end <= close + 2 || (lineInside >= 0 && lineInside < end) || /\s/.test(text[close + 2])) return null;
+  const [address] = text.slice(close + 2, end).split(/\s/, 1);
+  const label = text.slice(from, close);
+  const shown = mark[0] === "!" ? `[image: ${label}]` : label;
+  return { element: h("span", { class: "link" }, shown, " ", h("code", {}, address)), end: end + 1 };
 }
 
 const BLOCKS = [ // what a line begins, and the lines that belong to it
