@@ -59,7 +59,10 @@ REMARKS = {
     13: [
         "model_list[7].litellm_params.model: no vendor is known for 'sagemaker/x'; add an adapter"
     ],
-    14: ["model_list[8].litellm_params.api_base: LATE_BASE is not set; set it, and import again"],
+    14: [
+        "model_list[8].litellm_params.api_base: the value of LATE_BASE is not copied; write it into"
+        " this file, or models.yaml"
+    ],
     17: ["router_settings.fallbacks: no model is named 'lost'"],
     20: ["router_settings.model_group_alias: none: no model is named 'lost'"],
     21: [f"router_settings.redis_host: {read_table().advice['redis_host']}"],
@@ -155,6 +158,52 @@ def test_imported_keys_are_hashed_and_existing_files_are_kept(tmp_path: Path) ->
     assert "keys.yaml exists; use --force" in refused.stderr
     assert not (tmp_path / "models.yaml").exists()
     assert run(tmp_path, "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "api_base: os.environ/CANARY", "custom_llm_provider: os.environ/CANARY",
+        "aws_region_name: os.environ/CANARY", "api_version: os.environ/CANARY",
+        "vertex_project: os.environ/CANARY", "api_key: os.environ/CANARY",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("model", ["openai/x", "azure/x", "bedrock/x", "vertex_ai/x"])
+def test_value_of_a_variable_is_neither_copied_nor_printed(
+    setting: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY", "sk-leaked-0123456789")
+    config = (
+        "model_list:\n  - model_name: m\n    litellm_params:\n"
+        f"      model: {model}\n      {setting}\n"
+    )
+    result = run(tmp_path, config=config)
+    written = "".join([path.read_text() for path in tmp_path.glob("*.yaml")])
+    assert "sk-leaked" not in result.output + written
+    assert "CANARY" in result.output + written
+    assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "litellm_settings: {default_fallbacks: 5}",
+        "litellm_settings: {default_fallbacks: [[1]]}",
+        "router_settings: {fallbacks: [a, b]}",
+        "router_settings: {fallbacks: [{m: 5}]}",
+        "router_settings: {model_group_alias: {a: {model: [1]}}}",
+        "router_settings: {model_group_alias: {a: [1]}}",
+        "router_settings: {routing_strategy: [1]}",
+        "router_settings: {num_retries: .inf, timeout: .nan, cooldown_time: 1e400}",
+    ],
+)
+def test_setting_of_a_wrong_type_is_a_remark_or_an_error(more: str, tmp_path: Path) -> None:
+    models = "".join(
+        [f"  - {{model_name: m, litellm_params: {{model: openai/{model}}}}}\n" for model in "ab"]
+    )
+    result = run(tmp_path, config=f"model_list:\n{models}{more}\n")
+    assert isinstance(result.exception, SystemExit | None)
+    assert "dictionary update sequence" not in result.output
 
 
 def test_an_invalid_file_is_reported_with_its_line(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...config import ConfigError, Section, plain, read_yaml
 from ...gateway.keys import hash_key
@@ -29,6 +33,8 @@ class Conversion:
         self._retries = [(each, "num_retries") for each in (self._router, self._library)]
         self.remarks: list[ConfigError] = []
         self._adapters: dict[str, dict[str, Any]] = {}
+        self._names: dict[bytes, str] = {}  # the name of each adapter by its settings
+        self._counts: Counter[str] = Counter()  # the number of adapters of each vendor
         self._entries: dict[str, dict[str, Any]] = {}
         # the candidates of each name; LiteLLM defines "order"
         self._deployments: dict[str, list[dict[str, Any]]] = {}
@@ -40,7 +46,7 @@ class Conversion:
         self.models: dict[str, Any] = {"adapters": self._adapters, "models": self._entries}
         available = {name: value for name, value in found.items() if value}
         self.models |= {"groups": groups, "availability": available}
-        key = self._text(general, "master_key")
+        key = self._read_master_key(general)
         rights = {"on_loss": "drop"} if self._library.data.get("drop_params") is True else {}
         self.keys = {"keys": {"master": {"hash": hash_key(key), **rights}}} if key else {}
         for name in (*sections, ""):
@@ -56,13 +62,29 @@ class Conversion:
                 self._remark(section, name)
 
     def _text(self, section: Section, name: str) -> str | None:
-        """Return a text; for a reference to a variable, return what the variable holds now."""
+        """Return a text that is not a reference to a variable.
+
+        The value of a variable is not copied: the file may name any variable, such as one with a
+        secret, and the value would be in models.yaml and in error messages.
+        """
         value = section.data.get(name)
+        if not isinstance(value, str):
+            return None
+        if value.startswith(_REFERENCE):
+            variable = value.removeprefix(_REFERENCE)
+            why = f"the value of {variable} is not copied; write it into this file, or models.yaml"
+            self._remark(section, name, why)
+            return None
+        return value
+
+    def _read_master_key(self, general: Section) -> str | None:
+        """Return the master key, of which only the hash is written, from the file or a variable."""
+        value = general.data.get("master_key")
         if not isinstance(value, str) or not value.startswith(_REFERENCE):
             return value if isinstance(value, str) else None
         variable = value.removeprefix(_REFERENCE)
         if not os.environ.get(variable):
-            self._remark(section, name, f"{variable} is not set; set it, and import again")
+            self._remark(general, "master_key", f"{variable} is not set; set it, and import again")
         return os.environ.get(variable)
 
     def _read_deployment(self, entry: Section) -> None:
@@ -71,6 +93,10 @@ class Conversion:
         named = find_name(model, self._text(params, "custom_llm_provider"))
         if named is None:
             self._remark(params, "model", f"no vendor is known for {model!r}; add an adapter")
+            return
+        if str(params.data.get("api_base")).startswith(_REFERENCE):
+            # Without its address, the deployment would be that of the vendor.
+            self._text(params, "api_base")
             return
         self._report("litellm_params", params)
         self._report("model_list", entry)
@@ -109,26 +135,42 @@ class Conversion:
 
     def _name_adapter(self, adapter: dict[str, Any], named: Named) -> str:
         """Return the name of the adapter with these settings; add it if it is new."""
-        for known, settings in self._adapters.items():
-            if settings == adapter:
-                return known
+        settings = msgspec.json.encode(adapter, order="sorted")
+        if settings in self._names:
+            return self._names[settings]
         name = named.route.vendor or named.provider
-        count = len([each for each in self._adapters if each.partition("-")[0] == name])
-        name += f"-{count + 1}" if count else ""
+        self._counts[name] += 1
+        name += f"-{self._counts[name]}" if self._counts[name] > 1 else ""
         self._adapters[name] = adapter
+        self._names[settings] = name
         return name
 
     def _read_fallbacks(self) -> dict[str, list[str]]:
         """Return the fallbacks by model name; the key ``""`` has those for all other models."""
         found: dict[str, list[str]] = {"": []}
         for section in (self._library, self._router):
-            found[""] = plain(section.data.get("default_fallbacks")) or found[""]
+            given = plain(section.data.get("default_fallbacks"))
+            found[""] = self._check_names(section, "default_fallbacks", given) or found[""]
             for each in section.items("fallbacks") or ():
-                found |= plain(each)
+                table = plain(each)
+                if not isinstance(table, dict):
+                    self._remark(section, "fallbacks", "each must be a mapping of a name to names")
+                    continue
+                for name, names in table.items():
+                    found[name] = self._check_names(section, "fallbacks", names)
         for name in [each for names in found.values() for each in names]:
             if name not in self._deployments:
                 self._remark(self._router, "fallbacks", f"no model is named {name!r}")
         return found
+
+    def _check_names(self, section: Section, setting: str, given: Any) -> list[str]:
+        """Return a list of names; report another value, and return an empty list."""
+        if given is None:
+            return []
+        if isinstance(given, list) and all(isinstance(each, str) for each in given):
+            return given
+        self._remark(section, setting, "must be a list of names of models")
+        return []
 
     def _make_groups(self, fallbacks: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
         """Return the names with several candidates or limits; the others become aliases."""
@@ -141,10 +183,16 @@ class Conversion:
             else:
                 entry = self._entries.setdefault(own[0]["model"], {})
                 entry.setdefault("aliases", []).append(name)
+        owners_of: dict[str, list[dict[str, Any]]] = {}
+        for entry in self._entries.values():
+            for alias in entry.get("aliases", ()):
+                owners_of.setdefault(alias, []).append(entry)
         for alias, target in self._router.section("model_group_alias").plain().items():
             model = target.get("model") if isinstance(target, dict) else target
-            owners = [each for each in self._entries.values() if model in each.get("aliases", ())]
-            owners += [groups[model]] if model in groups else []
+            if not isinstance(model, str):
+                self._remark(self._router, "model_group_alias", f"{alias}: must name one model")
+                continue
+            owners = [*owners_of.get(model, ()), *([groups[model]] if model in groups else [])]
             for owner in owners:
                 owner.setdefault("aliases", []).append(alias)
             if not owners:
@@ -155,8 +203,8 @@ class Conversion:
     def _make_group(
         self, name: str, own: list[dict[str, Any]], others: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        given = self._router.data.get("routing_strategy", "simple-shuffle")
-        strategy = read_table().strategies.get(given)
+        given = plain(self._router.data.get("routing_strategy", "simple-shuffle"))
+        strategy = read_table().strategies.get(given) if isinstance(given, str) else None
         is_ordered, unused = len({each["order"] for each in own}) > 1, {"order"}
         if others or is_ordered or len(own) == 1:
             strategy, unused = "fallback", {"order", "weight"}
@@ -178,5 +226,6 @@ def _number(*places: tuple[Section, str]) -> float | None:
     for section, name in places:
         with suppress(TypeError, ValueError):
             number = float(section.data.get(name))  # type: ignore[arg-type]
-            return int(number) if number.is_integer() else number
+            if math.isfinite(number):
+                return int(number) if number.is_integer() else number
     return None
