@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.cli.agent_view import AgentView
+from dragoman.cli.errors import EXIT_CODES
 from dragoman.cli.mcp_servers import McpOptions, open_servers
 from dragoman.registry import stored_keys
 from dragoman.tools import (
@@ -243,7 +245,10 @@ async def test_browser_is_sent_back_to_a_port(monkeypatch: pytest.MonkeyPatch) -
 
     async def browse() -> None:
         async with aiohttp.ClientSession() as client:
-            for path in ("/favicon.ico", "/callback?code=c&state=s"):
+            for path in (
+                "/favicon.ico", "/callback", "/callback?x", "/callback?code=c&state=other",
+                "/callback?code=c&state=s",
+            ):  # fmt: skip
                 async with client.get(redirect.replace("/callback", path)) as answer:
                     answers.append(answer.status)
 
@@ -252,9 +257,9 @@ async def test_browser_is_sent_back_to_a_port(monkeypatch: pytest.MonkeyPatch) -
         return True
 
     monkeypatch.setattr("webbrowser.open", open_page)
-    landed = await log_in_by_browser(f"https://login.test/?redirect_uri={redirect}")
+    landed = await log_in_by_browser(f"https://login.test/?state=s&redirect_uri={redirect}")
     assert landed == f"{redirect}?code=c&state=s"
-    assert answers[0] == 404
+    assert answers[:4] == [404] * 4
     with pytest.raises(ValueError, match="must be http://127"):
         await log_in_by_browser("https://login.test/?redirect_uri=https://a.test/")
 
@@ -296,6 +301,12 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
         urllib.request.urlopen(asyncio.run(place.authorize(page))).close()
         return True
 
+    def refuse(page: str) -> bool:
+        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(page).query)
+        (back,), (state,) = asked["redirect_uri"], asked["state"]
+        urllib.request.urlopen(f"{back}?error=access_denied&state={state}").close()
+        return True
+
     monkeypatch.setattr("webbrowser.open", open_page)
     async with serve() as place:
         redirect = f"http://127.0.0.1:{find_free_port()}/callback"
@@ -310,6 +321,10 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
                 tools = await open_servers(stack, options, view, None)
             assert [tool.name for tool in tools] == ["look"]
         assert place.logins == 1
+        stored = stored_keys()
+        monkeypatch.setattr("webbrowser.open", refuse)
+        failed = await run("login", "tracker")
+        assert (failed.exit_code, stored_keys()) == (EXIT_CODES["session_failed"], stored)
         assert ((await run("logout", "tracker")).exit_code, stored_keys()) == (0, {})
         assert (await run("logout", "tracker")).exit_code == 1
         with pytest.raises(ToolFailure, match=r"oauth= or dragoman mcp login"):

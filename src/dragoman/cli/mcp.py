@@ -59,17 +59,20 @@ def log_in(
         raise click.UsageError(f"there is no keyring to store the login in; {advice}")
     show = lambda page: notify(f"log in at {page}")
     authorize = partial(log_in_by_browser, show=show, browser=browser)
-    tokens = KeyringTokens()
-    with report_mistakes():
-        tokens.pop(url)
+    fresh: dict[str, str] = {}  # the stored login stays until this one has succeeded
     with reject(ValueError):
-        opened = McpServer(url, oauth=replace(oauth, authorize=authorize), start_timeout=_PATIENCE)
+        oauth = replace(oauth, authorize=authorize, tokens=fresh)
+        opened = McpServer(url, oauth=oauth, start_timeout=_PATIENCE)
     try:
         asyncio.run(_try(opened))
     except ToolFailure as error:
         notify(f"error: {error}")
         raise SystemExit(EXIT_CODES["session_failed"]) from None
-    stored = "logged in" if tokens.get(url) else "the server needs no login"
+    stored = "the server needs no login"
+    if url in fresh:
+        with report_mistakes():
+            KeyringTokens()[url] = fresh[url]
+        stored = "logged in"
     click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")
 
 

@@ -155,9 +155,10 @@ class UsageBook:
         )
         return [
             Sums(
-                *[*row[:4], *map(int, row[4:8])],
-                usd=(int(row[8]) * 1_000_000 + int(row[9])) * _UNIT,
-                unpriced=int(row[10]),
+                *row[:4],
+                *map(int, row[4:8]),
+                (int(row[8]) * 1_000_000 + int(row[9])) * _UNIT,
+                int(row[10]),
             )
             for row in rows
         ]

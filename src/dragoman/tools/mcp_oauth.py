@@ -222,7 +222,8 @@ async def log_in_by_browser(
     The redirect URI in ``url`` must have the address of this machine and a port. ``show`` is
     called with the URL of the page; without ``browser`` the page is not opened.
     """
-    redirect = parse_qs(urlsplit(url).query).get("redirect_uri", [""])[0]
+    asked = parse_qs(urlsplit(url).query)
+    redirect = asked.get("redirect_uri", [""])[0]
     parts = urlsplit(redirect)
     if parts.scheme != "http" or not parts.port or not is_loopback(parts.hostname or ""):
         raise ValueError("redirect_uri: must be http://127.0.0.1:PORT/... to log in by a browser")
@@ -232,7 +233,10 @@ async def log_in_by_browser(
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             words = (await reader.readuntil(b"\r\n")).decode("latin-1").split(" ")
             path = words[1] if words[0] == "GET" and len(words) == 3 else ""
-            is_ours = path.partition("?")[0] == parts.path
+            place, _, query = path.partition("?")
+            # Any page can send requests here, so wait for the one with the state of this login.
+            state = asked.get("state")
+            is_ours = place == parts.path and state in (None, parse_qs(query).get("state"))
             status, page = ("200 OK", _PAGE) if is_ours else ("404 Not Found", "Not found.\n")
             writer.write(f"HTTP/1.1 {status}\r\n{_HEAD}{len(page)}\r\n\r\n{page}".encode())
             await writer.drain()

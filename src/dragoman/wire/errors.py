@@ -164,12 +164,12 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     # (case: openai/reason-in-param).
     if " " in param and param not in text:
         text, param = f"{text}: {param}" if text else param, ""
-    wait = metadata.get("retry_after_seconds")
+    wait: Any = metadata.get("retry_after_seconds")
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],
         _word(record.get("code")),
         _word(record.get("type")) or _word(record.get("status")),
-        min(float(wait), MAX_WAIT) if wait is not None and _is_number(wait) else None,
+        min(float(wait), MAX_WAIT) if _is_number(wait) else None,
         param,
     )
 
