@@ -4,6 +4,7 @@ end.
 
 import asyncio
 import json
+import os
 import random
 import threading
 from collections.abc import Mapping
@@ -446,6 +447,20 @@ async def test_input_file_is_rejected_as_output_file(tmp_path: Path, link: str) 
         with pytest.raises(OutputError, match="is the input"):
             await run(source, out, Echo(), fresh=fresh)
     assert source.read_text() == '{"prompt": "a"}\n'
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+async def test_output_that_is_not_a_regular_file_is_refused_by_name(
+    kind: str, fresh: bool, tmp_path: Path
+) -> None:
+    out = Path(os.devnull) if kind == "device" else tmp_path / "out"
+    if kind == "pipe":
+        os.mkfifo(out)
+    elif kind == "folder":
+        out.mkdir()
+    with pytest.raises(OutputError, match=f"^{out} is not a regular file"):
+        await run(prompts(2), out, Echo(), fresh=fresh)
 
 
 @pytest.mark.parametrize("fresh", [False, True])

@@ -110,6 +110,11 @@ class StateFile:
 
     def open(self, job: str, source: Source, *, fresh: bool) -> BatchState:
         """Return the batch's state; raise ``OutputError`` if another batch wrote the output."""
+        if self.out.exists() and not self.out.is_file():
+            raise OutputError(
+                f"{self.out} is not a regular file; a batch reads and locks its output, so give "
+                "the path of a file"
+            )
         if not self.path.exists() and self.out.exists() and self.out.stat().st_size:
             raise OutputError(
                 f"{self.out} exists and is not the output of a batch; choose another file"

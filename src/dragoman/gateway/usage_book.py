@@ -153,15 +153,11 @@ class UsageBook:
             "where at >= ? group by 1, 2, 3, 4 order by 1",
             (step, since),
         )
-        return [
-            Sums(
-                *row[:4],
-                *map(int, row[4:8]),
-                (int(row[8]) * 1_000_000 + int(row[9])) * _UNIT,
-                int(row[10]),
-            )
-            for row in rows
-        ]
+        sums = []
+        for row in rows:
+            usd = (int(row[8]) * 1_000_000 + int(row[9])) * _UNIT
+            sums.append(Sums(*[*row[:4], *map(int, row[4:8]), usd, int(row[10])]))
+        return sums
 
     async def find_latency(self, since: int, model: str = "") -> dict[str, int] | None:
         """Return the 50th and 95th percentile of the latency of requests that did not fail."""
