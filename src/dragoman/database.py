@@ -8,6 +8,7 @@ If the connection to PostgreSQL is lost, the next statement opens a new one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import time
@@ -18,6 +19,8 @@ from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
 from .errors import advise_import
+
+log = logging.getLogger("dragoman")
 
 __all__ = [
     "BUSY_SECONDS", "Database", "create_private", "is_postgres", "load_driver", "open_database",
@@ -135,14 +138,31 @@ class _Sqlite:
             self._base.execute("pragma synchronous = normal")
         for statement in schema:
             self._base.execute(statement)
+        self._path = None if str(path) == ":memory:" else Path(path)
+        self._inode = self._find_inode()
+        self._is_lost = False
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._base.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[float]:
+        if not self._is_lost and self._find_inode() != self._inode:
+            self._is_lost = True
+            log.error(
+                "%s was moved or deleted; what is written now is lost at the end of this process, "
+                "so restart it",
+                self._path,
+            )
         with transaction(self._base):
             yield time.time()
+
+    def _find_inode(self) -> int | None:
+        """Return the number of the file under the path of the database, if there is one."""
+        try:
+            return None if self._path is None else self._path.stat().st_ino
+        except OSError:
+            return None
 
     def close(self) -> None:
         self._base.close()

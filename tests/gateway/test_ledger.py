@@ -20,7 +20,13 @@ import pytest
 
 from dragoman import connect
 from dragoman import database as database_module
-from dragoman.errors import InvalidRequestError, OverloadedError, ProviderError, TimedOutError
+from dragoman.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    TimedOutError,
+)
 from dragoman.events import Usage
 from dragoman.gateway import ledger_writer as ledger_module
 from dragoman.gateway.access import Bounds
@@ -298,6 +304,39 @@ async def test_usage_that_can_never_be_counted_holds_up_no_other(
     await writer.close()
     assert ledger.spent("ann") == Decimal("0.25") * len(ABSURD)
     assert ledger.spent("bob") == Decimal("0.5") * len(ABSURD)
+    ledger.close()
+
+
+@pytest.mark.parametrize("jump", [7200, 40 * 86_400, 20 * 365 * 86_400])
+def test_clock_that_jumps_and_returns_gives_no_request_again(jump: int) -> None:
+    clock = Clock(1_800_000_000.0)
+    ledger = Ledger(clock=clock)
+    key = Key("ann", "h", requests_per_minute=5)
+    for _ in range(5):
+        ledger.admit(key)
+    for shift in (jump, -jump):
+        clock.now += shift
+        if shift > 0:
+            ledger.admit(key)
+    with pytest.raises(RateLimitError):
+        ledger.admit(key)
+    for _ in range(100):
+        clock.now += 300
+        ledger.admit(key)
+    assert ledger._base.run("select count(*) from dragoman_used")[0][0] <= 62
+    ledger.close()
+
+
+def test_deleted_ledger_file_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "used.db")
+    ledger.settle(None, LIMITED, 1)
+    assert "deleted" not in caplog.text
+    (tmp_path / "used.db").unlink()
+    for _ in range(2):
+        ledger.settle(None, LIMITED, 1)
+    assert caplog.text.count(f"{tmp_path / 'used.db'} was moved or deleted") == 1
     ledger.close()
 
 

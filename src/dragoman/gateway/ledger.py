@@ -42,6 +42,7 @@ _SCHEMA = [
         "null)"
     ),
 ]
+_KEPT_MINUTES = 60  # the number of minutes of a key that are kept in any case
 _MOST = 10**15  # the most tokens and US dollars that are added to an account at once
 _LIFE = new_ulid()  # a unique id of this process; process ids of the operating system are reused
 
@@ -277,8 +278,12 @@ class Ledger:
             (key, minute, requests, tokens),
         )
         if requests:
+            # A clock that jumps forward and back must not give a minute's requests again, so the
+            # latest rows stay, however old they seem.
             self._base.run(
-                "delete from dragoman_used where key = ? and minute < ?", (key, minute - 1)
+                "delete from dragoman_used where key = ? and minute < ? and minute not in (select "
+                "minute from dragoman_used where key = ? order by minute desc limit ?)",
+                (key, minute - 1, key, _KEPT_MINUTES),
             )
 
 
