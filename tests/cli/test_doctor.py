@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import site
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,36 @@ def test_altered_environment_is_reported(environment: Path) -> None:
     assert [each.partition(":")[0] for each in found["unasked"]] == ["editable", "stranger"]
     shown = CliRunner().invoke(main, ["doctor", "--integrity"])
     assert "changed     web-tools: web_tools/a.py; install the package again" in shown.output
+
+
+@pytest.mark.parametrize("start", [b"", b"/somewhere\r", b"/somewhere\n", b"\xef\xbb\xbf"])
+def test_path_file_that_runs_code_is_recognised_as_python_reads_it(
+    environment: Path, start: bytes
+) -> None:
+    (environment / "new.pth").write_bytes(start + b"import socket")
+    _, found = run("--integrity")
+    assert "new.pth: runs code at every start of Python; of no package" in found[".pth"][0]
+
+
+def test_modules_that_no_package_recorded_are_listed(environment: Path) -> None:
+    (environment / "web_tools/planted.py").touch()
+    (environment / f"fast{EXTENSION_SUFFIXES[0]}").touch()
+    code, found = run("--integrity")
+    listed = [each for each in found["unrecorded"] if "RECORD" in each]
+    assert code == 0
+    assert listed == [
+        f"{environment / f'fast{EXTENSION_SUFFIXES[0]}'}: 1 of its modules are in no RECORD",
+        f"{environment / 'web_tools'}: 1 of its modules are in no RECORD",
+    ]
+    record = environment / "web_tools-1.dist-info/RECORD"
+    record.write_text(record.read_text().replace("web_tools/a.py", "web_tools/b.py"))
+    (environment / "sitecustomize.py").touch()
+    code, found = run("--integrity")
+    assert code == 1
+    assert f"{environment / 'web_tools'}: 2 of its modules are in no RECORD" in found["unrecorded"]
+    assert any(
+        "sitecustomize.py" in each and "every start" in each for each in found["unrecorded"]
+    )
 
 
 def test_installation_is_described_without_keys(environment: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import os
 import platform
 import re
 import site
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Annotated
@@ -109,12 +111,29 @@ def check_integrity(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
                 yield Finding("changed", False, f"{name}: {file}", _REMEDY)
     for folder in (*site.getsitepackages(), site.getusersitepackages()):
         for path in sorted(Path(folder).glob("*.pth")):
-            is_code = re.search(rb"(?m)^import[ \t]", path.read_bytes())
+            # Python reads the lines as text, which ends at a carriage return too
+            lines = path.read_bytes().decode("utf-8-sig", "replace").splitlines()
+            is_code = any(line.startswith(("import ", "import\t")) for line in lines)
             does = "runs code at every start of Python" if is_code else "adds folders"
             yield Finding(".pth", True, f"{path}: {does}; of {owners.get(path, 'no package')}")
+        yield from _find_unowned(Path(folder), owners)
     for name in find_unasked(packages):
         yield Finding("unasked", True, f"{name}: no package needs it, and it was not asked for")
     yield Finding("integrity", True, f"{count} files were compared with RECORD")
+
+
+def _find_unowned(folder: Path, owners: Mapping[Path, str]) -> Iterator[Finding]:
+    """Yield the modules of a folder that no ``RECORD`` names, by the package that they are in."""
+    unowned: Counter[str] = Counter()
+    for path in folder.rglob("*"):
+        is_module = path.name.endswith((".py", *EXTENSION_SUFFIXES))
+        if is_module and Path(os.path.normpath(path)) not in owners:
+            unowned[path.relative_to(folder).parts[0]] += 1
+    for name, count in sorted(unowned.items()):
+        is_first = name in ("sitecustomize.py", "usercustomize.py")
+        does = ", and runs at every start of Python" if is_first else ""
+        detail = f"{folder / name}: {count} of its modules are in no RECORD{does}"
+        yield Finding("unrecorded", not is_first, detail, _REMEDY if is_first else "")
 
 
 def find_unasked(packages: Mapping[str, Distribution]) -> list[str]:
