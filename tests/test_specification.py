@@ -324,7 +324,7 @@ PROBES: list[tuple[int, str, type[d.ProviderError] | None]] = [
     (429, "slow down", d.RateLimitError),
     (502, "bad gateway", d.UnavailableError),
     (503, "no server", d.UnavailableError),
-    (504, "timeout", d.UnavailableError),
+    (504, "timeout", d.TimedOutError),
     (529, "overloaded", d.OverloadedError),
     (400, "messages is missing", None),
     (422, "messages is missing", None),
@@ -370,6 +370,14 @@ async def test_server_that_is_loading_the_model_is_not_ready() -> None:
             await model.ready()
 
 
+async def _call(model: HttpProvider, *, stream: bool) -> None:
+    if not stream:
+        await model.complete("x", max_tokens=9)
+        return
+    async for _ in model.stream("x", max_tokens=9):
+        pass
+
+
 @pytest.mark.parametrize("wire", RECORDS)
 @pytest.mark.parametrize("body", [b"not json", b"null", b'"x"', b'{"a":', b"[]", b"<html></html>"])
 @pytest.mark.parametrize("stream", [False, True])
@@ -383,11 +391,7 @@ async def test_reply_that_is_not_of_the_wire_is_invalid_and_not_repeated(
     is_cut = (stream and (wire, body) in starts) or (wire, body) == ("gemini", b"[]")
     expected = d.StreamInterruptedError if is_cut else d.InvalidResponseError
     with pytest.raises(expected) as caught:
-        if stream:
-            async for _ in model.stream("x", max_tokens=9):
-                pass
-        else:
-            await model.complete("x", max_tokens=9)
+        await _call(model, stream=stream)
     assert caught.value.transient is is_cut
     assert len(transport.requests) == 1
 

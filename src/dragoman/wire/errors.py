@@ -283,6 +283,7 @@ _CLASSES: dict[int, type[e.ProviderError]] = {
     403: e.AuthenticationError,
     408: e.TimedOutError,
     429: e.RateLimitError,
+    504: e.TimedOutError,
     529: e.OverloadedError,
 }
 

@@ -43,7 +43,13 @@ ROWS: tuple[ErrorRow, ...] = (
         e.ContextOverflowError,
         ("", r"^\S* exceed_context_size_error |context_length_exceeded"),
         ("", r"prompt is too long|exceed context limit"),
-        ("400 413 422 500", r"context (window|length|size|is too large)|number of tokens exceeds"),
+        ("400 413 422 500", r"context (window|length|size|is too large)|tokens exceeds"),
+        # The rule of the adapter contract: any invalid request whose message is about the context.
+        # A beta of that name, or the field ``context_management``, is not about its size (a guess).
+        (
+            "400 413 422",
+            r"^\S* invalid_request_error .{0,400}\bcontext\b(?! beta)(?! management)",
+        ),
     ),
     # Errors about missing credit. The server reports some of them as an invalid request.
     _kind("billing_error", e.BillingError),
@@ -59,9 +65,7 @@ ROWS: tuple[ErrorRow, ...] = (
     _kind("request_too_large", e.InvalidRequestError),
     row("404", r"^\S* not_found_error file not found", e.InvalidRequestError),
     _kind("not_found_error", e.InvalidModelError),
-    # ``api_error`` has no row: the status decides, since aimock sends this type with 400, 401,
-    # 404 and 429, too.
-    _kind("timeout_error", e.UnavailableError),
+    _kind("timeout_error", e.TimedOutError),
     # errors about an unknown or loading model, as compatible servers report them
     *rows(
         e.ModelNotLoadedError,
@@ -94,4 +98,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ),
     # Overload, including errors that a proxy forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity", e.OverloadedError),
+    # The status of an ``api_error`` decides, since aimock sends this type with 401, 404 and 429,
+    # too. With a status of an invalid request, the type decides.
+    row("400 422", r"^\S* api_error ", e.UnavailableError),
 )

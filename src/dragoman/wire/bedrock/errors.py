@@ -28,7 +28,8 @@ ROWS: tuple[ErrorRow, ...] = (
     row("", r"^ModelNotReadyException ", e.ModelNotLoadedError),
     row(
         "400 413",
-        r"(input|prompt) is too long|input tokens exceed|context (window|length)",
+        r"(input|prompt) is too long|input tokens exceed|context (window|length)"
+        r"|expected maxLength",
         e.ContextOverflowError,
     ),
     *rows(

@@ -16,7 +16,7 @@ ROWS: tuple[ErrorRow, ...] = (
     row("", r"^INVALID_TOOL_GENERATION |invalid tool generation", e.MalformedToolCallError),
     row(
         "400 413 422",
-        r"too many tokens|(prompt|input|request) is too (long|large)",
+        r"too many tokens|tokens exceeds|(prompt|input|request) is too (long|large)",
         e.ContextOverflowError,
     ),
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", e.InvalidModelError),

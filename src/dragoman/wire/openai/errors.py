@@ -40,10 +40,11 @@ ROWS: tuple[ErrorRow, ...] = (
         e.ContextOverflowError,
         ("", r"context_length_exceeded|exceed_context_size"),
         ("", r"max_prompt_tokens_exceeded|maximum context length"),
-        ("400 413 422 500", r"prompt (is )?too long|too many (input )?tokens"),
+        ("400 413 422 500", r"(prompt|input) (is )?too long|too many (input )?tokens"),
         ("400 413 422 500", r"context (window|length|size)|reduce the length of the messages"),
         ("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)"),
         ("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens"),
+        ("400 413 422", r"exceed.{0,24}token limit|inputs.{0,40}must (be <=|have less than)"),
         # Moonshot, Z.ai (code 1261) and DashScope (QwenLM/Qwen-Agent#615), seen 2026-11-18 (cases:
         # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
         ("400", r"exceeded model token limit|prompt exceeds max length"),
@@ -143,4 +144,6 @@ ROWS: tuple[ErrorRow, ...] = (
     # Overload, including errors that a router forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", e.OverloadedError),
     row("400 500 503", r"\bthrottl|rate[_ ]?limit", e.RateLimitError),
+    # A router forwards the error of a server with a status of its own.
+    row("400 422", r"^\S* server_error ", e.UnavailableError),
 )
