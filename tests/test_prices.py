@@ -16,9 +16,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.events import Usage
 from dragoman.messages import Request, User
+from dragoman.middleware import Observe
 from dragoman.middleware.attempts import Attempt
 from dragoman.prices import (
     Cost,
@@ -35,7 +37,7 @@ from dragoman.prices import (
 from dragoman.registry import load_vendor, vendor_names
 from tests.rows import read_table
 
-from .listed import Listed
+from .listed import Listed, reply
 
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
@@ -657,3 +659,34 @@ def test_cost_that_a_provider_states_counts_if_no_price_is_known(
             bill = attempt.bill()
         assert bill["cost_usd"] == (D("0.000105") if warned else D("0.0123"))
         assert caplog.text.count(f"{sold}: the provider states a cost of $0.012300") == warned
+
+
+def test_stated_cost_of_a_seller_that_chooses_the_price_is_the_cost() -> None:
+    usage = Usage(1000, 100, stated_cost_usd=Decimal("0.5"))
+    found = cost(usage, "openrouter:openai/gpt-5")
+    assert found.total == Decimal("0.5")
+    assert [note for note in found.notes if "the price table gives $" in note] != []
+    table = PriceTable.default().find("openrouter:openai/gpt-5")
+    assert isinstance(table, PriceRow)
+    computed = cost(replace(usage, stated_cost_usd=None), "openrouter:openai/gpt-5")
+    assert computed.total not in (None, Decimal("0.5"))
+    # another seller's statement, and a row of the caller's own, do not replace the table
+    assert cost(usage, "openai:gpt-5").total == computed.total
+    assert PricedAs("openrouter:openai/gpt-5", table).cost(usage).total == computed.total
+
+
+async def test_difference_between_the_stated_cost_and_the_table_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for stated, warned in (("0.5", True), ("0.00225", False)):
+        caplog.clear()
+        seen: list[Any] = []
+        model = Listed(
+            reply("ok", usage=Usage(1000, 100, stated_cost_usd=Decimal(stated))),
+            name="openrouter", model=f"openai/gpt-5{'' if warned else ':floor'}",
+        )  # fmt: skip
+        observed = Observe(model, seen.append)
+        await observed.complete("hi")
+        await observed.close()
+        assert seen[-1].cost_usd == Decimal(stated)
+        assert ("the price table gives" in caplog.text) is warned

@@ -34,7 +34,8 @@ from ..calls import (
 from ..errors import MAX_MESSAGE, CallCancelledError, ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Response, Usage
 from ..messages import Request, Thinking, ToolCall
-from ..prices import Cost, Unpriced
+from ..prices import Cost, PricedAs, Unpriced
+from ..prices.billing import STATED
 from ..provider import Model, Reply
 from ..quality import judge_calls
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
@@ -215,12 +216,17 @@ class Attempt:
             bill = _try(sold_as.cost, usage)
         else:
             bill = _try(self._price, usage, f"{name}:{model}")
-        stated = usage.stated_cost_usd
-        if bill and stated is not None and stated != bill.total and sold_as.model not in _DIFFER:
+        stated, computed = usage.stated_cost_usd, bill
+        if bill and bill.pricing_version == STATED:
+            # The bill is the stated cost; compare it with its row, if that has a price.
+            own = None if bill.row.unpriced else PricedAs(sold_as.model, bill.row)
+            computed = None if own is None else _try(own.cost, usage)
+        differs = computed and stated is not None and stated != computed.total
+        if differs and sold_as.model not in _DIFFER:
             _DIFFER.add(sold_as.model)
             log.warning(
                 "%s: the provider states a cost of $%f, and the price table gives $%f",
-                sold_as.model, stated, bill.total,
+                sold_as.model, stated, computed.total,
             )  # fmt: skip
         return bill, sold_as.model
 

@@ -57,7 +57,8 @@ def cost(
 
     ``cost(reply)`` uses the price of the provider that answered (``Provider.priced_as``).
     ``table`` is ``PriceTable.default()`` unless you give your own. If no price is known, the cost
-    is the one that the provider states in the usage, if it does.
+    is the one that the provider states in the usage, if it does. A seller that chooses a price
+    for each request (``PriceTable.resolved``) is billed by the cost that it states.
     """
     if not isinstance(usage, Usage):
         if model is None:
@@ -71,7 +72,14 @@ def cost(
     row = table.find(model, at)
     if isinstance(row, Unpriced):
         return _take_stated(row, usage, model)
-    return _cost_by(row, usage, model, table.version)
+    found = _cost_by(row, usage, model, table.version)
+    stated = usage.stated_cost_usd
+    if model.partition(":")[0].lower() not in table.resolved or stated is None or stated < 0:
+        return found
+    notes = ["as the provider states it"]
+    if found.total != stated:
+        notes.append(f"the price table gives ${found.total:f}" if found else found.reason)
+    return Cost(stated, {"stated": stated}, STATED, row, notes=tuple(notes))
 
 
 def _cost_of(

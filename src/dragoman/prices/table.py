@@ -26,6 +26,8 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """Price rows in order: the first that matches provider, name, day and hour applies.
 
     ``fallback`` maps providers that resell models at the original price to the original provider.
+    ``resolved`` lists providers that choose a price for each request, so that the cost which they
+    state is the cost, whatever the row.
     """
 
     rows: tuple[PriceRow, ...]
@@ -34,6 +36,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     source: str = ""
     licence: str = ""
     fallback: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    resolved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.version:
