@@ -197,13 +197,29 @@ def reachable(model: d.Provider, transport: FixtureTransport) -> list[Any]:
             waiting += value
         elif type(value).__module__.startswith("dragoman"):
             waiting += vars(value).values() if hasattr(value, "__dict__") else []
+            # messages and requests are structs, which have no ``__dict__``
+            waiting += [getattr(value, name) for name in getattr(value, "__struct_fields__", ())]
+            slots = [each.__dict__.get("__slots__", ()) for each in type(value).__mro__]
+            names = [
+                name for each in slots for name in ([each] if isinstance(each, str) else each)
+            ]
+            waiting += [getattr(value, name) for name in names if hasattr(value, name)]
     return [value for value in seen.values() if isinstance(value, str | bytes)]
 
 
-async def test_search_for_retained_conversations_finds_planted_ones() -> None:
+PLANTS: list[Any] = [
+    [d.User("a question")],
+    {"said": ["a question"]},
+    d.Request([d.User("a question")]),
+    (d.Assistant([d.Text("a question")]),),
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+async def test_search_for_retained_conversations_finds_planted_ones(plant: Any) -> None:
     model, transport = provider(ANSWER)
-    model.history = [d.User("a question")]  # type: ignore[attr-defined]
-    vars(model)["more"] = {"said": ["a question"]}
+    assert "question" not in repr(reachable(model, transport))
+    model.history = plant  # type: ignore[attr-defined]
     assert "question" in repr(reachable(model, transport))
 
 
