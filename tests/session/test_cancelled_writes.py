@@ -14,8 +14,8 @@ import pytest
 
 import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
-from dragoman.events import Usage
-from dragoman.log import LogRecord, MemoryLog, read_uses
+from dragoman.events import ToolIntent, Usage
+from dragoman.log import LogRecord, MemoryLog, MessageRecorded, read_uses
 from dragoman.session import Summarise
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
@@ -118,12 +118,17 @@ def check_run(run: Run) -> None:
     calls: list[Any] = []
     open_call: CallStarted | None = None
     unreported = 0
-    for payload in [record.payload for record in records]:
+    started = ""
+    for record in records:
+        payload = record.payload
         if isinstance(payload, CallStarted):
             assert open_call is None, "a start before the end of the call before it"
-            open_call = payload
+            open_call, started = payload, record.id
+        elif isinstance(payload, ToolIntent | MessageRecorded) and open_call is not None:
+            assert record.parent == started, "an intent or a reply of another call"
         elif isinstance(payload, CallCompleted | CallFailed):
             assert open_call is not None, "an end without a start"
+            assert record.parent == started, "an end whose parent is another start"
             assert (payload.request_id, payload.attempt) == (
                 open_call.request_id,
                 open_call.attempt,

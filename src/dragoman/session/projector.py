@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from .. import messages as m
-from ..calls import IS_WORKER, TURN
+from ..calls import IS_WORKER, TURN, CallStarted
 from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
 from ..middleware.attempts import Attempt, Price
@@ -227,7 +227,7 @@ class Projector:
         attempt = Attempt(provider, request, price=self._price)
         started = attempt.start(provider.estimate_input_tokens(messages))
         call = await self._journal.write(started, parent=parent, turn=turn)
-        text = await self._ask(provider, request, attempt, call.id, turn)
+        text = await self._ask(provider, request, attempt, parent, call.id, turn)
         numbers = [part.seq for part in parts]
         summarised = ContextSummarised(
             text,
@@ -241,7 +241,13 @@ class Projector:
         return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
 
     async def _ask(
-        self, provider: Provider, request: m.Request, attempt: Attempt, parent: str, turn: str
+        self,
+        provider: Provider,
+        request: m.Request,
+        attempt: Attempt,
+        parent: str,
+        started: str,
+        turn: str,
     ) -> str:
         """Call a model without tools, and record the end of the call."""
         failure: BaseException | None = None
@@ -259,7 +265,7 @@ class Projector:
             raise
         finally:
             attempt.stop(failure)
-            await finish_writing(self._record_end(attempt, parent, turn))
+            await finish_writing(self._record_end(attempt, parent, started, turn))
         response = stream.response
         if not response.text.strip():
             raise InvalidResponseError(
@@ -267,6 +273,12 @@ class Projector:
             )
         return response.text
 
-    async def _record_end(self, attempt: Attempt, parent: str, turn: str) -> None:
+    async def _record_end(self, attempt: Attempt, parent: str, started: str, turn: str) -> None:
+        """Record the attempts of a call; the parent of each end is the start of its attempt."""
         for record in attempt.finish():
-            await self._journal.write(record, parent=parent, turn=turn)
+            is_start = isinstance(record, CallStarted)
+            written = await self._journal.write(
+                record, parent=parent if is_start else started, turn=turn
+            )
+            if is_start:
+                started = written.id

@@ -89,6 +89,8 @@ class Turn:
         self._written: list[str] = []  # the arguments of the current tool call so far
         self._recorded = 0  # number of the call's history records already in the log
         self._estimate = 0  # estimated input tokens of the call
+        self._begun_by = ""  # the id of the record that the starts of attempts follow from
+        self._started = ""  # the id of the start of the current attempt
 
     async def run(self, pipeline: Pipeline) -> tuple[ev.Response, tuple[ev.ToolIntent, ...]]:
         """Call the model; process the intents if the finish reason allows it."""
@@ -172,7 +174,8 @@ class Turn:
         )  # fmt: skip
         attempt = Attempt(provider, request, price=self.settings.price)
         self._estimate = estimate
-        call = await self._write(attempt.start(estimate), parent)
+        self._begun_by = parent
+        self._started = (await self._write(attempt.start(estimate), parent)).id
         rejected = False
         stream: EventStream | None = None
         try:
@@ -183,16 +186,16 @@ class Turn:
             )  # fmt: skip
             attempt.reply = stream.reply
             async with stream:
-                await self._read(stream, attempt, call.id)
+                await self._read(stream, attempt)
         except (asyncio.CancelledError, ProviderError) as error:
             if stream is None or not self._is_usable(error):
-                await finish_writing(self._record_failure(attempt, call.id, stream, error))
+                await finish_writing(self._record_failure(attempt, stream, error))
                 raise
             rejected = True
         response = stream.response
         if rejected and response.finish_reason == "error":
             response = replace(response, finish_reason="tool_calls")
-        await finish_writing(self._record_reply(attempt, call.id, response))
+        await finish_writing(self._record_reply(attempt, response))
         return response
 
     def _is_usable(self, error: BaseException) -> bool:
@@ -200,12 +203,12 @@ class Turn:
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 
-    async def _read(self, stream: EventStream, attempt: Attempt, parent: str) -> None:
+    async def _read(self, stream: EventStream, attempt: Attempt) -> None:
         try:
             async for event in stream:
                 attempt.hear((event,))
                 if isinstance(event, ev.MessageStart):
-                    await finish_writing(self._write_history(stream.reply, parent))
+                    await finish_writing(self._write_history(stream.reply))
                     self._report_losses(stream)
                 if self.settings.on_event is not None:
                     self.journal.notify(self.settings.on_event, event)
@@ -214,7 +217,7 @@ class Turn:
                 elif isinstance(event, ev.ToolUseInputDelta):
                     self._written.append(event.partial_json)
                 elif isinstance(event, ev.ToolUseEnd):
-                    await self._record_end(event, parent)
+                    await self._record_end(event)
         except asyncio.CancelledError:
             # Close the message, so that the partial reply is recorded.
             await stream.cancel()
@@ -222,7 +225,7 @@ class Turn:
                 pass
             raise
 
-    async def _record_end(self, end: ev.ToolUseEnd, parent: str) -> None:
+    async def _record_end(self, end: ev.ToolUseEnd) -> None:
         """Record the intent of a finished call.
 
         An intent id that was used before, as in a replay, is replaced. A provider that validates
@@ -242,7 +245,7 @@ class Turn:
             end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
         self._ends.append(end)
         if end.intent is not None:
-            await self._write(end.intent, parent)
+            await self._write(end.intent, self._started)
 
     def _report_losses(self, stream: EventStream) -> None:
         """Log what the wire of a provider cannot express, once for each message."""
@@ -261,31 +264,31 @@ class Turn:
 
     # --- recording the reply or failure of a turn -----------------------------------------------
 
-    async def _record_reply(self, attempt: Attempt, call: str, response: ev.Response) -> None:
+    async def _record_reply(self, attempt: Attempt, response: ev.Response) -> None:
         # An empty reply, and one that ended as an error, cannot be sent back to a model.
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
         attempt.answer = response
         attempt.stop()
         message = make_message(attempt, response, self._ends, self.routing, in_context=usable)
-        await self._write_history(attempt.reply, call)
+        await self._write_history(attempt.reply)
         replaced = self.projector.list_replaced(self.provider)
-        await self._write(message, call)
+        await self._write(message, self._started)
         if replaced and replaced[0] not in self.projector.list_replaced(self.provider):
             facts = min(replaced), max(replaced), len(replaced), *attempt.find_served()
             compacted = ContextSummarised("", *facts, response.request_id or "", native=True)
-            await self._write(compacted, call)
-        await self._keep_raw(response, call)
-        await self._write(attempt.end(), call)
+            await self._write(compacted, self._started)
+        await self._keep_raw(response)
+        await self._write(attempt.end(), self._started)
 
     async def _record_failure(
-        self, attempt: Attempt, call: str, stream: EventStream | None, error: BaseException
+        self, attempt: Attempt, stream: EventStream | None, error: BaseException
     ) -> None:
         """Store the received events as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
         partial: ev.Response | None = arrived or getattr(error, "response", None)
         attempt.answer = partial
         attempt.stop(error)
-        await self._write_history(attempt.reply, call)
+        await self._write_history(attempt.reply)
         if partial is not None and stream is not None:
             again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
             again = again or (
@@ -293,32 +296,38 @@ class Turn:
             )
             message = make_message(attempt, partial, self._ends, self.routing, in_context=again)
             if partial.message.content:
-                await self._write(message, call)
-            await self._keep_raw(partial, call)
+                await self._write(message, self._started)
+            await self._keep_raw(partial)
         if not attempt.is_ended:
-            await self._write(attempt.end(), call)
+            await self._write(attempt.end(), self._started)
 
-    async def _keep_raw(self, response: ev.Response, parent: str) -> None:
+    async def _keep_raw(self, response: ev.Response) -> None:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
         if not self.settings.keep_raw or response.raw is None:
             return
         names = response.provider or self.provider.name, response.model or self.provider.model
         try:
             await self._write(
-                LlmExchangeKept(response.request_id or "", *names, response.raw), parent
+                LlmExchangeKept(response.request_id or "", *names, response.raw), self._started
             )
         except InvalidRecordError as error:
             await self._write(
-                LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent
+                LlmExchangeKept(response.request_id or "", *names, problem=str(error)),
+                self._started,
             )
 
-    async def _write_history(self, reply: Reply | None, parent: str) -> None:
-        """Record the failed attempts, and the changes of routing and availability."""
+    async def _write_history(self, reply: Reply | None) -> None:
+        """Record the failed attempts, and the changes of routing and availability.
+
+        The parent of each end is the start of its own attempt.
+        """
         records = [*reply.history[self._recorded :]] if reply is not None else []
         for record in records:
             if isinstance(record, CallStarted):
                 record = replace(record, estimated_input_tokens=self._estimate)
-            await self._write(record, parent)
+                self._started = (await self._write(record, self._begun_by)).id
+            else:
+                await self._write(record, self._started)
             self._recorded += 1
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:

@@ -20,7 +20,11 @@ ROWS: tuple[ErrorRow, ...] = (
         e.ContextOverflowError,
     ),
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", e.InvalidModelError),
-    row("400 422", r"(image|document|audio).{0,40}not supported|not support images", e.UnsupportedContentError),
+    row(
+        "400 422",
+        r"(image|document|audio).{0,40}not supported|not support images",
+        e.UnsupportedContentError,
+    ),
     row("400 422", r"not (supported|compatible) (for|with|by) ", e.UnsupportedFeatureError),
     # A trial key has a limit per minute, which is worth a retry, and a limit per month, which is
     # not.
