@@ -36,6 +36,15 @@ def think_signed(out: Assembler) -> None:
     call(out, 1)
 
 
+def think_twice(out: Assembler) -> None:
+    for signature in ("b25l", "dHdv"):
+        out.thinking(f"{signature} ")
+        out.thinking("Hm.")
+        out.attach(d.Thinking, signature)
+        out.block_end()
+    call(out, 0)
+
+
 def think_redacted(out: Assembler) -> None:
     out.whole(d.RedactedThinking("aGlkZGVu+/8="))
     call(out, 0)
@@ -94,6 +103,7 @@ REPLIES: dict[tuple[str, str], Callable[[Assembler], None]] = {
     ("anthropic", "redacted thinking"): think_redacted,
     ("anthropic", "compaction"): compact,
     ("bedrock", "signed thinking"): think_signed,
+    ("bedrock", "two signed thoughts"): think_twice,
     ("bedrock", "redacted thinking"): think_redacted,
     ("responses", "encrypted reasoning"): think_encrypted,
     ("responses", "encrypted reasoning with a summary"): think_in_summaries,

@@ -1,13 +1,17 @@
 """Opaque state of a reply survives every client whose wire has a place for it."""
 
+import re
 from typing import Any
 
 import pytest
 
 import dragoman as d
 from dragoman.wire.gemini.names import to_standard_base64
-from dragoman.wire.seal import has_state
+from dragoman.wire.json import dig
+from dragoman.wire.seal import has_state, unseal
 
+from .cases import decode, find_cases, plain_request
+from .pairs import WIRES, hear, serve
 from .survival import REPLIES, answer, return_from
 from .vendor_turns import SAY
 
@@ -43,6 +47,8 @@ def is_plain(item: Any) -> bool:
 def named(block: Any) -> tuple[Any, ...]:
     if isinstance(block, d.ToolCall):
         return block.id, block.arguments
+    if isinstance(block, d.Image | d.Audio):
+        return (block.source, block.media_type)
     return (block.data,) if hasattr(block, "data") else (block.text,)
 
 
@@ -60,3 +66,84 @@ def test_state_arrives_unchanged_at_its_issuer(
     assert states_of(message, client) == states_of(given, client)
     assert [call.id for call in message.tool_calls] == [call.id for call in given.tool_calls]
     assert message.text == given.text
+
+
+# --- a stream has what a body has ----------------------------------------------------------------
+
+
+def folded(reply: d.Response, client: str) -> list[Any]:
+    """Return what a client decoded from a reply, without what its wire cannot tell.
+
+    In a stream, blocks without deltas come last, so items may have other numbers in their ids.
+    Chat Completions, Ollama and Cohere have fields for texts and calls, so a body has no order of
+    them. Google's wire has no blocks, only parts.
+    """
+    found: list[Any] = []
+    for block in reply.message.content:
+        state = block.continuity
+        kept = (state.signature, plain_id(state.opaque)) if state is not None else (None, None)
+        found.append((type(block).__name__, named(block), kept))
+    found.sort(key=is_late)
+    if client == "gemini":
+        return joined_parts(found)
+    if client in ("openai", "ollama", "cohere"):
+        order = ["Thinking", "Text", "ToolCall", "Opaque", "Image", "Audio"]
+        found.sort(key=lambda each: order.index(each[0]))
+        texts = ["".join([each[1][0] for each in found if each[0] == kind]) for kind in order[:2]]
+        found = [texts, *[each for each in found if each[0] not in order[:2]]]
+    return found
+
+
+def plain_id(opaque: Any) -> Any:
+    """Return a reasoning item without the number in the id that the gateway made."""
+    if dig(opaque, "type") != "reasoning":
+        return opaque
+    return {**opaque, "id": re.sub(r"^rs_\d+_", "rs_", str(opaque["id"]))}
+
+
+def joined_parts(found: list[Any]) -> list[Any]:
+    """Join adjacent parts of one kind up to the signed one."""
+    made: list[Any] = []
+    for kind, shown, state in found:
+        last = made[-1] if made and made[-1][0] == kind in ("Text", "Thinking") else None
+        sealed = unseal(last[2][0]) if last is not None else None
+        is_open = last is not None and (last[2] == (None, None) or not shown[0])
+        if last is not None and is_open and (sealed is None or sealed.kind == "text"):
+            made[-1] = (kind, (last[1][0] + shown[0],), state)
+        else:
+            made.append((kind, shown, state))
+    return made
+
+
+def is_late(found: Any) -> bool:
+    """Return whether a stream has a block at its end, because the block has no deltas."""
+    kind, shown, (signature, opaque) = found
+    content = dig(opaque, "encrypted_content")
+    tokens = (shown[0], signature, content)
+    sealed = [unseal(each) for each in tokens if isinstance(each, str)]
+    is_opaque = any(each is not None and each.kind == "opaque" for each in sealed)
+    return is_opaque or kind in ("Opaque", "Image", "Audio")
+
+
+# A stream has sent the call when this signature arrives, and carries it in a thought at the end.
+SIGNED_LATE = "arguments-with-a-late-signature"
+
+
+@pytest.mark.parametrize("client", sorted(WIRES))
+@pytest.mark.parametrize("wire", sorted(WIRES))
+def test_stream_has_the_content_of_the_body(wire: str, client: str) -> None:
+    for case in find_cases(wire, "events.jsonl"):
+        heard = decode(case.codec(), case.request, [case.reply or b""])
+        ending = heard.events[-1] if heard.events else None
+        if heard.error is not None or not isinstance(ending, d.MessageComplete):
+            continue
+        if ending.finish_reason not in ("stop", "tool_calls") or case.name == SIGNED_LATE:
+            continue
+        replies = []
+        for stream in (True, False):
+            request = plain_request(stream=stream)
+            pieces = serve(client, request, heard.events, None)
+            reply = hear(client, request, pieces, judged=False).response
+            assert reply is not None
+            replies.append((folded(reply, client), reply.finish_reason, reply.usage))
+        assert replies[0] == replies[1], case

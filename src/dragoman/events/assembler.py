@@ -188,9 +188,15 @@ class Assembler:
         self.started = True
         blocks.out.append(self.opening)
 
-    def text(self, piece: str) -> None:
-        """Add a text fragment; after a call or a thinking block, it begins a new text block."""
+    def text(self, piece: str, opaque: Any = None) -> None:
+        """Add a text fragment; after a call or a thinking block, it begins a new text block.
+
+        With opaque state, which arrived at the start of a text, it also begins a new text block.
+        """
         if not piece:
+            return
+        if opaque is not None:
+            self._whole(Text, piece, Continuity(None, opaque, self.issuer))
             return
         blocks = self._blocks
         block = blocks.last
@@ -221,12 +227,17 @@ class Assembler:
         It becomes a block of its own, because a signature belongs to the piece that it arrives
         with.
         """
+        self._whole(kind, piece, Continuity(signature, None, self.issuer))
+        self.block_end()
+
+    def _whole(self, kind: type, piece: str, state: Continuity) -> None:
+        """Begin a block with its first fragment and its state, which one event has."""
         self.block_end()
         block = self._open(kind)
-        block.continuity = Continuity(signature, None, self.issuer)
+        block.continuity = state
         if piece:
             self._blocks.add(block, piece, self.offset)
-        self.block_end()
+        self._close_ended()
 
     def tool_start(
         self,

@@ -309,8 +309,7 @@ class ReplyEncoder(ABC):
         self.served_model = ""
         # returns the seconds since the request; the gateway sets it, since codecs read no clock
         self.elapsed: Callable[[], float] = float
-        self.thought: list[str] = []  # the fragments of the last thought
-        self._thought_block = -1  # the content_block_index of the last thought
+        self._thoughts: dict[int, list[str]] = {}  # thoughts by content_block_index
         self._stateful: set[int] = set()  # the blocks whose opaque state has arrived
         self.text_block = -1  # the content_block_index of the text that ``before_text`` frames
         self.before_text = self.after_text = b""
@@ -330,9 +329,7 @@ class ReplyEncoder(ABC):
             self._input.append(event.partial_json)
             return self.call_input(event)
         if type(event) is ThinkingDelta:
-            if event.content_block_index != self._thought_block:
-                self._thought_block, self.thought = event.content_block_index, []
-            self.thought.append(event.text)
+            self._thoughts.setdefault(event.content_block_index, []).append(event.text)
             return self.thinking(event)
         if type(event) is ToolUseStart:
             self._input, self.tool_name = [], event.tool_name
@@ -417,6 +414,10 @@ class ReplyEncoder(ABC):
     def has_unreadable_call(self, blocks: Sequence[AssistantBlock]) -> bool:
         """Return whether a reply has a tool call whose input is not an object."""
         return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
+
+    def read_thought(self, block: int) -> str:
+        """Return the text of the thought at a content_block_index."""
+        return "".join(self._thoughts.get(block, ()))
 
     def late_states(self, complete: MessageComplete) -> list[Text | ToolCall]:
         """Return the texts and calls whose opaque state did not arrive with their events."""

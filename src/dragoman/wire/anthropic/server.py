@@ -165,7 +165,7 @@ class _StreamEncoder(_Encoder):
         if state is None:
             return stop
         if self._kind == "thinking":
-            signature = sign_thought("".join(self.thought), state, "anthropic")
+            signature = sign_thought(self.read_thought(self._block), state, "anthropic")
             return stop if signature is None else self._sign(signature) + stop
         cited = own_fields(state, "anthropic").get("citations", ())
         deltas = [self._delta({"type": "citations_delta", "citation": each}) for each in cited]

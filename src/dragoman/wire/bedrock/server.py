@@ -148,7 +148,7 @@ class _StreamEncoder(ReplyEncoder):
         state, self._state = self._state, None
         stop = _event("contentBlockStop", {"contentBlockIndex": self._index})
         if self._open == "thinking":
-            signature = sign_thought("".join(self.thought), state, "bedrock")
+            signature = sign_thought(self.read_thought(self._block), state, "bedrock")
             return stop if signature is None else self._sign(signature) + stop
         cited = own_fields(state, "bedrock").get("citations", ())
         deltas = b"".join([self._delta({"citation": each}) for each in cited])

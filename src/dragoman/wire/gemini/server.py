@@ -79,6 +79,10 @@ class _StreamEncoder(_Encoder):
         super().__init__(asked, created)
         self._texts: set[int] = set()  # the text blocks of which a fragment was sent
         self._state: m.Continuity | None = None  # the opaque state of the open call
+        # the state of another wire, of the open text or thought, which is sent at its end
+        self._foreign: m.Continuity | None = None
+        self._open = -1  # the content_block_index of the open text or thought
+        self._is_thought = False
 
     def begin(self, event: ev.MessageStart) -> bytes:
         # Nothing is sent before the first part, because clients create an empty block for an empty
@@ -87,24 +91,45 @@ class _StreamEncoder(_Encoder):
         return b""
 
     def text(self, event: ev.TextDelta) -> bytes:
-        if event.continuity is None:
+        signed, state = self._enter(event.content_block_index), event.continuity
+        if event.text:
             self._texts.add(event.content_block_index)
-            return self.write_text(event) if event.text else b""
-        is_alone = not event.text and event.content_block_index not in self._texts
-        part = _write_text(event.text, event.continuity, alone=is_alone)
-        return b"" if part is None else data_frame(self.chunk([part]))
+        if is_foreign(state, "gemini"):
+            self._foreign, self._is_thought, state = state, False, None
+        if state is None:
+            return signed + self.write_text(event) if event.text else signed
+        part = _write_text(event.text, state, alone=False)
+        return signed if part is None else signed + data_frame(self.chunk([part]))
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
+        signed = self._enter(event.content_block_index)
         if event.redacted is not None:
-            return data_frame(self.chunk([_write_hidden(event.redacted, event.continuity)]))
+            part = _write_hidden(event.redacted, event.continuity)
+            return signed + data_frame(self.chunk([part]))
         state = state_of(event)
-        signature = sign_thought("".join(self.thought), state, "gemini")
-        part = _write_thought(event.text, signature)
-        return data_frame(self.chunk([part])) if part is not None else b""
+        if is_foreign(state, "gemini"):
+            self._foreign, self._is_thought, state = state, True, None
+        written = _write_thought(event.text, sign_thought(event.text, state, "gemini"))
+        return signed + data_frame(self.chunk([written])) if written is not None else signed
+
+    def _enter(self, block: int) -> bytes:
+        """Note the block that an event belongs to; return the state of the block before it.
+
+        The sealed state of a text or a thought is sent at its end, and signs all of its parts.
+        """
+        if block == self._open:
+            return b""
+        state, self._foreign = self._foreign, None
+        last, self._open = self._open, block
+        if self._is_thought:
+            token = sign_thought(self.read_thought(last), state, "gemini")
+            return b"" if token is None else data_frame(self.chunk([_carrier(token)]))
+        part = _write_text("", state, alone=last not in self._texts)
+        return b"" if part is None else data_frame(self.chunk([part]))
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
         self._state = event.continuity
-        return b""
+        return self._enter(event.content_block_index)
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
@@ -117,7 +142,8 @@ class _StreamEncoder(_Encoder):
         blocks = complete.final_content
         late = [each for each in blocks if isinstance(each, m.Opaque | m.Audio | m.Image)]
         parts = [*_write_parts(late), *map(_carry, self.late_states(complete))]
-        return data_frame(self.chunk(parts, self.finish_word(complete)))
+        signed = self._enter(-1)
+        return signed + data_frame(self.chunk(parts, self.finish_word(complete)))
 
     def write_error(self, error: ProviderError) -> bytes:
         usage = data_frame(self.chunk([])) if self.usage_record(USAGE) else b""
@@ -216,7 +242,7 @@ def _write_thought(text: str, signature: str | None) -> dict[str, Any] | None:
 
 
 def _write_hidden(data: str, state: m.Continuity | None) -> dict[str, Any]:
-    return {"text": "", "thought": True, "thoughtSignature": seal_hidden(data, state)}
+    return _carrier(seal_hidden(data, state))
 
 
 def _write_text(text: str, state: m.Continuity | None, *, alone: bool) -> dict[str, Any] | None:
@@ -237,6 +263,11 @@ def _carry(block: m.Text | m.ToolCall) -> dict[str, Any]:
     state = block.continuity or m.Continuity()
     is_call = isinstance(block, m.ToolCall)
     token = seal("call", state, block.id) if is_call else seal("text", state)
+    return _carrier(token)
+
+
+def _carrier(token: str) -> dict[str, Any]:
+    """Return a thought without text that carries sealed state."""
     return {"text": "", "thought": True, "thoughtSignature": token}
 
 

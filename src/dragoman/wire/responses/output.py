@@ -137,10 +137,12 @@ class OutputItems:
     def add_text(self, item: Item, number: Any, piece: Any) -> None:
         """Emit a fragment of part ``number`` of a message."""
         if piece and isinstance(piece, str):
+            begins = self._place != (item.key, number)
             self._switch_to((item.key, number))
             item.parts.setdefault(number, []).append(piece)
             item.received.append(piece)
-            self._out.text(piece)
+            phase = {"phase": item.phase} if begins and item.phase else None
+            self._out.text(piece, phase)
 
     def open_part(self, item: Item) -> Any:
         """Return the number of the open part of a message, or ``None`` if no part is open."""
@@ -150,24 +152,30 @@ class OutputItems:
         """Close the open text, and store its citations and the item's phase as opaque state."""
         own = {"annotations": dig(part, "annotations"), "phase": item.phase}
         state = {name: value for name, value in own.items() if value}
-        if state:
+        if state and state != {"phase": item.phase}:
             self._out.attach(Text, opaque=state)
         self._switch_to(None)
 
     def add_thought(self, item: Item, part: tuple[str, int], piece: Any) -> None:
         """Emit a fragment of a reasoning part."""
         if piece and isinstance(piece, str):
-            if self._place != (item.key, "thinking"):
-                self._switch_to((item.key, "thinking"))
-                if item.id:
-                    # A server that passes the reply on needs the item's id at its start. The rest
-                    # of the item follows at its end.
-                    self._out.attach(Thinking, opaque={"id": item.id})
+            self._open_thought(item)
             pieces = [_BETWEEN, piece] if item.received and part != item.part else [piece]
             item.part = part
             item.received += pieces
             for each in pieces:
                 self._out.thinking(each)
+
+    def _open_thought(self, item: Item) -> None:
+        """Switch to the thought of an item.
+
+        A server that passes the reply on needs the item's id at its start. The rest of the item
+        follows at its end.
+        """
+        if self._place != (item.key, "thinking"):
+            self._switch_to((item.key, "thinking"))
+            if item.id:
+                self._out.attach(Thinking, opaque={"id": item.id})
 
     def start_call(self, item: Item) -> None:
         """Start a call, if its name is known and it has not started."""
@@ -239,9 +247,10 @@ class OutputItems:
         if item.received or whole or record.get("encrypted_content"):
             # An item with neither text nor encrypted content refers to state that the server has
             # not stored. Such an item is dropped.
-            self._switch_to((item.key, "thinking"))
             if rest:
+                self._open_thought(item)
                 self._out.thinking(rest)
+            self._switch_to((item.key, "thinking"))
             self._out.attach(Thinking, opaque=record)
             self._switch_to(None)
 

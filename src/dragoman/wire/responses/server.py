@@ -149,7 +149,10 @@ class _StreamEncoder(_Encoder):
     def text(self, event: ev.TextDelta) -> bytes:
         if event.content_block_index != self._block and not event.text:
             return self._carry(seal_text(event.continuity, "responses", alone=True))
-        written = self._add_text(event.content_block_index, event.text) if event.text else b""
+        written = b""
+        if event.text:
+            own = _own_facts(event.continuity)
+            written = self._add_text(event.content_block_index, event.text, **own)
         self._state = event.continuity or self._state
         return written
 
@@ -234,7 +237,7 @@ class _StreamEncoder(_Encoder):
         self._items.append(self._open)
         return closing + self._item("added")
 
-    def _add_text(self, block: int, text: str) -> bytes:
+    def _add_text(self, block: int, text: str, **own: Any) -> bytes:
         if block == self._block:
             self._text.append(text)
             self._number += 1
@@ -243,8 +246,8 @@ class _StreamEncoder(_Encoder):
                 + encode_json(text)
                 + b',"sequence_number":%d}\n\n' % (self._number - 1)
             )
-        self._texts[block] = len(self._items)
-        opening = self._begin(block, "message", role="assistant", content=[])
+        opening = self._begin(block, "message", role="assistant", content=[], **own)
+        self._texts[block] = len(self._items) - 1
         part = _text_part("", [])
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
         frame = self._about_item(
@@ -309,7 +312,7 @@ class _StreamEncoder(_Encoder):
             return self._close_reasoning(item, text, state)
         shown = Text(text, state)
         part = _text_part(text, _annotations_of(shown))
-        item |= _own_facts(shown)
+        item |= _own_facts(state)
         item["content"], item["status"] = [part], "completed"
         written = self._annotate(len(self._items) - 1, part["annotations"])
         place = {"content_index": 0}
@@ -406,7 +409,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
     def _text(self, at: int, block: Text | Audio | Image) -> dict[str, Any]:
         text = block.text if isinstance(block, Text) else describe_medium(block)
         part = _text_part(text, _annotations_of(block))
-        own = _own_facts(block)
+        own = _own_facts(block.continuity)
         item = self.new_item(at, "message", role="assistant", content=[part], **own)
         return {**item, "status": "completed"}
 
@@ -426,9 +429,9 @@ def _annotations_of(block: Text | Audio | Image) -> list[Any]:
     return own or write_annotations(block, flat=True)
 
 
-def _own_facts(block: Text | Audio | Image) -> dict[str, Any]:
+def _own_facts(state: Continuity | None) -> dict[str, Any]:
     """Return the fields of an item that only its issuer reads, such as the phase of a text."""
-    own = own_fields(block.continuity, "responses")
+    own = own_fields(state, "responses")
     return {name: value for name, value in own.items() if name != "annotations"}
 
 
