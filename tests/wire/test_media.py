@@ -164,7 +164,7 @@ def test_any_tool_results_and_replies_can_be_encoded(
 
 
 @pytest.mark.parametrize(
-    ("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")]
+    ("sees", "rule"), [(True, "image_moved"), (None, "image_moved"), (False, "image_omitted")]
 )
 def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> None:
     known = {} if sees is None else {"supports_images": sees}
@@ -174,3 +174,36 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
     assert plan.refused is None
     [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
     assert (item.rule, item.loss) == (rule, rule == "image_omitted")
+
+
+@pytest.mark.parametrize(("sees", "moved"), [(True, True), (None, False), (False, False)])
+def test_model_that_is_known_to_see_gets_images_of_results_from_cohere(
+    sees: bool | None, moved: bool
+) -> None:
+    encoded = connect_codec("cohere", sees=sees).encode(
+        d.Request(use(d.Text("Look: "), IMAGE), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
+    )
+    assert ("image_moved" in [note.code for note in encoded.notes]) is moved
+
+
+@pytest.mark.parametrize(
+    ("words", "is_learned"),
+    [
+        ("unknown variant `image_url`, expected `text`", True),
+        ("m is not a multimodal model", True),
+        ("Unexpected role 'user' after role 'tool'", True),
+        ("max_tokens is too large", False),
+    ],
+)
+def test_refused_image_of_a_result_is_replaced_by_a_text(words: str, is_learned: bool) -> None:
+    codec = connect_codec("openai", sees=None)
+    request = d.Request(use(d.Text("Look: "), IMAGE), OFFERED, model="m")
+    error = d.InvalidRequestError("refused", status=400, provider_message=words)
+    taught = codec.learn(error, request)
+    assert (taught is not None) is is_learned
+    if taught is not None:
+        body = taught.encode(request).http.body
+        assert b"image_url" not in body
+        assert b"left out" in body
+    plain = d.Request(use(d.Text("Look: ")), OFFERED, model="m")
+    assert codec.learn(error, plain) is None

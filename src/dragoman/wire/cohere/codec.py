@@ -43,6 +43,8 @@ class CohereCodec(Endpoint[Quirks]):
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         quirks = cls.adapt_reasoning(quirks, capabilities)
+        if quirks.result_media is None and capabilities.known("supports_images"):
+            quirks = replace(quirks, result_media="after")
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")
         return quirks

@@ -24,8 +24,9 @@ class Quirks(WireQuirks, frozen=True):
     system prompt.
     """
 
-    result_media: Literal["after", "omit"] = "omit"
+    result_media: Literal["after", "omit"] | None = None
     """Where images of a tool result are sent. The result itself can only be text on this wire.
     ``after``: in a user message after the results. ``omit``: they are not sent; a text replaces
-    them.
+    them. The default is ``after`` for models that are known to accept images, otherwise ``omit``,
+    because most models of this wire read texts only.
     """

@@ -21,9 +21,15 @@ from ..urls import join_url
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
-from .request import SETTINGS, ChatWriter, coerces, structured_path
+from .request import SETTINGS, ChatWriter, coerces, has_result_image, structured_path
 
 _NAMES_FORMAT = re.compile("response_format|json_schema")
+# Servers name the field (``unknown variant `image_url```), the lack ("image input is not
+# supported", "is not a multimodal model"), or the message: Mistral's models on Scaleway answer
+# "Unexpected role 'user' after role 'tool'" (LibreChat-AI/agents#344, 2026-07-28).
+_REFUSES_IMAGES = re.compile(
+    r"image|multi-?modal|vision|mmproj|user\W{1,3}after role\W{1,3}tool", re.IGNORECASE
+)
 
 
 class OpenAICodec(Endpoint[Quirks]):
@@ -50,6 +56,12 @@ class OpenAICodec(Endpoint[Quirks]):
             detail="the endpoint refused stream_options: no usage in streams",
             applies=lambda request, quirks, reason: request.stream,
         ),
+        Refusal(
+            _REFUSES_IMAGES,
+            {"result_media": "omit"},
+            detail="the endpoint refused an image of a tool's result: a text replaces it",
+            applies=lambda request, quirks, reason: has_result_image(request.messages),
+        ),
         Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
     )
@@ -58,7 +70,7 @@ class OpenAICodec(Endpoint[Quirks]):
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
 
-        Media in tool results are sent to models that are known to accept images.
+        Documents in tool results are sent to models that are known to accept images.
         """
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")

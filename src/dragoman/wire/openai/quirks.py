@@ -45,8 +45,9 @@ class Quirks(WireQuirks, frozen=True):
     result_media: Literal["after", "omit"] | None = None
     """Where images and documents of a tool result are sent. The result itself can only be text on
     this wire. ``after``: in a user message after the results. ``omit``: they are not sent; a text
-    replaces them. The default is ``after`` for models that are known to accept images, otherwise
-    ``omit``.
+    replaces them. By default models that are known to accept images get both, models that are
+    known not to accept them get neither, and other models get images. A 400 about an image turns
+    this off.
     """
 
     tools: Literal["native", "schema"] = "native"

@@ -201,7 +201,6 @@ class _Writer(FieldWriter):
         self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes, plain: list[Any]
     ) -> None:
         super().__init__(request, home, quirks, notes)
-        self.omits_media = quirks.result_media != "after"
         self._plain = plain
         self._ids = IdMap(quirks.id_rule, self.messages)
         self._answered = {
@@ -252,6 +251,12 @@ class _Writer(FieldWriter):
             raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
         file = {"filename": block.name or "document", "file_data": media_url(block)}
         return {"type": "file", "file": file}
+
+    def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
+        if self.quirks.result_media is None and not isinstance(block, m.Image):
+            why = "this model is not known to take it in a tool's result"
+            raise UnsupportedContentError(f"{path}: {why}")
+        super().check_medium(block, path)
 
     def id_of_result(self, message: m.ToolResult, at: int) -> str:
         return self._ids.get(message.tool_call_id, message.tool_call_id)
@@ -319,6 +324,16 @@ class _Writer(FieldWriter):
         if "tool_calls" in parts:
             written["tool_calls"] = parts["tool_calls"]
         return written
+
+
+def has_result_image(messages: Sequence[m.Message]) -> bool:
+    """Return whether a tool result has an image."""
+    return any(
+        type(block) is m.Image
+        for message in messages
+        if type(message) is m.ToolResult and type(message.content) is not str
+        for block in message.content
+    )
 
 
 def _mark_message(written: dict[str, Any], message: m.User | m.ToolResult) -> None:
