@@ -20,6 +20,7 @@ from dragoman.registry import load_vendor, vendor_names
 from . import specified
 from .pages import PAGES, ROOT, read_blocks, run_page
 from .real.tiny import write_model
+from .wire import survival
 from .wire.blocks import PAGE, with_table
 
 
@@ -186,6 +187,7 @@ if __name__ == "__main__":
     design = ROOT / "docs/design.md"
     design.write_text(write_layers(design.read_text()))
     PAGE.write_text(with_table(PAGE.read_text()))
+    survival.PAGE.write_text(survival.with_table(survival.PAGE.read_text()))
     specified.PAGE.write_text(specified.with_rules(specified.PAGE.read_text()))
     for place in VENDOR_PAGES:
         place.write_text(write_tables(place.read_text()))

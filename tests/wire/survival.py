@@ -5,12 +5,14 @@
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dragoman as d
 from dragoman.events import Assembler, Event
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.seal import has_state
 
 from .vendor_turns import SAY
 
@@ -137,3 +139,63 @@ def return_from(events: list[Event], client: str, *, stream: bool) -> tuple[d.Me
     """Return the conversation that the gateway reads after the client sent the reply back."""
     sent = SAY[client](send_on(events, client, stream=stream), stream)
     return tuple(SERVER_CODECS[client].decode(sent.body, sent.path).request.messages)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs/reference/gateway-reasoning.md"
+START, END = "<!-- survival -->\n", "<!-- /survival -->\n"
+
+
+def count_states(message: d.Message) -> int:
+    """Return the number of blocks with state that a message has."""
+    assert isinstance(message, d.Assistant)
+    return len([block for block in message.content if needs_return(block)])
+
+
+def needs_return(block: d.messages.AssistantBlock) -> bool:
+    """Return whether a block must go back to its issuer unchanged."""
+    if isinstance(block, d.RedactedThinking | d.Opaque):
+        return True
+    is_item = isinstance(block, d.Thinking) and block.continuity is not None
+    opaque = block.continuity.opaque if is_item and block.continuity is not None else None
+    if isinstance(opaque, dict) and "summary" in opaque and not opaque.get("encrypted_content"):
+        return False
+    return has_state(block.continuity)
+
+
+def outcome(wire: str, name: str, client: str) -> str:
+    """Return whether the state of a reply survives a client, in bodies and in streams."""
+    if client not in SAY:
+        return "no"
+    events = answer(wire, name)
+    ending = events[-1]
+    assert isinstance(ending, d.MessageComplete)
+    sent = count_states(d.Assistant(ending.final_content))
+    found = [
+        count_states(return_from(events, client, stream=stream)[1]) for stream in (False, True)
+    ]
+    return {(True, True): "yes", (True, False): "body", (False, True): "stream"}.get(
+        (found[0] == sent, found[1] == sent), "no"
+    )
+
+
+def write_table() -> str:
+    """Return the table: a row for each kind of state, a column for each client."""
+    head = ["model's wire", "state", *CLIENTS]
+    rows = [
+        [wire, name, *[outcome(wire, name, client) for client in CLIENTS]]
+        for wire, name in REPLIES
+    ]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(["| " + " | ".join(line) + " |" for line in lines]) + "\n"
+
+
+def with_table(page: str) -> str:
+    """Replace the table in the text of the page; return the new text."""
+    before, _, rest = page.partition(START)
+    return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -8,11 +8,11 @@ import pytest
 import dragoman as d
 from dragoman.wire.gemini.names import to_standard_base64
 from dragoman.wire.json import dig
-from dragoman.wire.seal import has_state, unseal
+from dragoman.wire.seal import unseal
 
 from .cases import decode, find_cases, plain_request
 from .pairs import WIRES, hear, serve
-from .survival import REPLIES, answer, return_from
+from .survival import PAGE, REPLIES, answer, needs_return, return_from, with_table
 from .vendor_turns import SAY
 
 each_kind = pytest.mark.parametrize(("wire", "name"), REPLIES)
@@ -24,12 +24,9 @@ def states_of(message: Any, client: str) -> list[Any]:
     """Return the blocks with state; an issuer on the client's wire is known by its wire alone."""
     found = []
     for block in message.content:
-        is_hidden = isinstance(block, d.RedactedThinking | d.Opaque)
-        if not is_hidden and not has_state(block.continuity):
+        if not needs_return(block):
             continue
         state = block.continuity
-        if isinstance(block, d.Thinking) and is_plain(state.opaque):
-            continue
         issuer = (state.issuer.wire, state.issuer.vendor, state.issuer.model)
         issuer = issuer[:1] if issuer[0] == client else issuer
         # Google's SDK reads signatures as bytes, and writes URL-safe base64.
@@ -37,11 +34,6 @@ def states_of(message: Any, client: str) -> list[Any]:
         found.append((type(block), *named(block), signature, state.opaque, issuer))
         assert state.replayable
     return found
-
-
-def is_plain(item: Any) -> bool:
-    """Return whether a reasoning item of the responses wire has no encrypted content."""
-    return isinstance(item, dict) and "summary" in item and not item.get("encrypted_content")
 
 
 def named(block: Any) -> tuple[Any, ...]:
@@ -66,6 +58,10 @@ def test_state_arrives_unchanged_at_its_issuer(
     assert states_of(message, client) == states_of(given, client)
     assert [call.id for call in message.tool_calls] == [call.id for call in given.tool_calls]
     assert message.text == given.text
+
+
+def test_the_page_has_the_table_of_this_run() -> None:
+    assert PAGE.read_text() == with_table(PAGE.read_text()), "run: python -m tests.wire.survival"
 
 
 # --- a stream has what a body has ----------------------------------------------------------------
