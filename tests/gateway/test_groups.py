@@ -126,17 +126,16 @@ def connect_to(model: str, wire: str, **settings: Any) -> Provider:
 ONE = connect_to("m", "anthropic", api_key="a")
 OTHER_KEY = connect_to("m", "anthropic", api_key="b", name="other")
 STRICT = connect_to("m", "openai", on_loss="reject", name="strict")
-ISSUER = Issuer("anthropic", ONE.codec.issuer_vendor, "m")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("provider", "found"),
     [
-        (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, False, False, True)),
+        (Retry(ONE), Upstream(frozenset({"anthropic"}), False, False, True)),
         (Fallback([ONE, OTHER_KEY]),
-         Upstream(frozenset({"anthropic"}), ISSUER, False, is_group=True, needs_max_tokens=True)),
-        (Fallback([ONE, STRICT]), Upstream(frozenset({"anthropic", "openai"}), None, True, True, True)),
-        (Listed("Hi"), Upstream(frozenset(), None, refuses_losses=False)),
+         Upstream(frozenset({"anthropic"}), False, is_group=True, needs_max_tokens=True)),
+        (Fallback([ONE, STRICT]), Upstream(frozenset({"anthropic", "openai"}), True, True, True)),
+        (Listed("Hi"), Upstream(frozenset(), refuses_losses=False)),
     ],
     ids=["one provider", "two keys", "two wires", "no wire"],
 )  # fmt: skip

@@ -4,7 +4,8 @@
 ``test_survival.py`` checks that the table is up to date.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ REPLIES: dict[tuple[str, str], Callable[[Assembler], None]] = {
 """A reply for each kind of state, by the wire of the model."""
 
 
-def answer(wire: str, name: str) -> list[Event]:
+@cache
+def answer(wire: str, name: str) -> tuple[Event, ...]:
     """Return the events of a reply of a model of a wire."""
     request = d.Request([d.User("Hi")], (TOOL,), model="m")
     issuer = d.Issuer(wire, "a-vendor", "a-model")
@@ -125,19 +127,20 @@ def answer(wire: str, name: str) -> list[Event]:
     REPLIES[wire, name](out)
     out.finish("tool_calls" if out.has_calls else "stop")
     assert out.error is None
-    return out.take()
+    return tuple(out.take())
 
 
-def send_on(events: list[Event], client: str, *, stream: bool) -> bytes:
+def send_on(events: Sequence[Event], client: str, *, stream: bool) -> bytes:
     """Return a reply as the gateway writes it for a client."""
     asked = Asked(d.Request([d.User("Hi")], (TOOL,), model="m", stream=stream))
     encoder = SERVER_CODECS[client].encoder(asked)
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
 
-def return_from(events: list[Event], client: str, *, stream: bool) -> tuple[d.Message, ...]:
-    """Return the conversation that the gateway reads after the client sent the reply back."""
-    sent = SAY[client](send_on(events, client, stream=stream), stream)
+@cache
+def return_from(wire: str, name: str, client: str, stream: bool) -> tuple[d.Message, ...]:
+    """Return the conversation that the gateway reads after the client sent a reply back."""
+    sent = SAY[client](send_on(answer(wire, name), client, stream=stream), stream)
     return tuple(SERVER_CODECS[client].decode(sent.body, sent.path).request.messages)
 
 
@@ -172,9 +175,7 @@ def outcome(wire: str, name: str, client: str) -> str:
     ending = events[-1]
     assert isinstance(ending, d.MessageComplete)
     sent = count_states(d.Assistant(ending.final_content))
-    found = [
-        count_states(return_from(events, client, stream=stream)[1]) for stream in (False, True)
-    ]
+    found = [count_states(return_from(wire, name, client, each)[1]) for each in (False, True)]
     return {(True, True): "yes", (True, False): "body", (False, True): "stream"}.get(
         (found[0] == sent, found[1] == sent), "no"
     )

@@ -53,7 +53,7 @@ def test_state_arrives_unchanged_at_its_issuer(
     events = answer(wire, name)
     ending = events[-1]
     assert isinstance(ending, d.MessageComplete)
-    _, message, *_ = return_from(events, client, stream=stream)
+    _, message, *_ = return_from(wire, name, client, stream)
     given = d.Assistant(ending.final_content)
     assert states_of(message, client) == states_of(given, client)
     assert [call.id for call in message.tool_calls] == [call.id for call in given.tool_calls]

@@ -31,10 +31,16 @@ class Sent(NamedTuple):
 class Line:
     """Answer the first request with a reply, and record the second one."""
 
-    def __init__(self, reply: bytes, content_type: str) -> None:
+    def __init__(self) -> None:
         self.requests: list[Sent] = []
+        self._reply = b""
+        self._type = ""
+
+    def open(self, reply: bytes, stream: bool) -> None:
+        """Prepare the answer to the next request."""
+        self.requests = []
         self._reply = reply
-        self._type = content_type
+        self._type = "text/event-stream" if stream else "application/json"
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(Sent(request.url.path, request.read()))
@@ -42,16 +48,37 @@ class Line:
             return httpx2.Response(400, json={"error": {"message": "enough"}})
         return httpx2.Response(200, content=self._reply, headers={"content-type": self._type})
 
-    @property
-    def client(self) -> httpx2.Client:
-        return httpx2.Client(transport=httpx2.MockTransport(self))
+
+LINE = Line()
+
+
+# Clients take long to make, so each is made once.
+
+
+@cache
+def open_anthropic() -> anthropic.Anthropic:
+    client = httpx2.Client(transport=httpx2.MockTransport(LINE))
+    return anthropic.Anthropic(
+        api_key="k", base_url="http://test", http_client=client, max_retries=0
+    )
+
+
+@cache
+def open_openai() -> openai.OpenAI:
+    client = httpx2.Client(transport=httpx2.MockTransport(LINE))
+    return openai.OpenAI(api_key="k", base_url="http://test/v1", http_client=client, max_retries=0)
+
+
+@cache
+def open_google() -> google.genai.Client:
+    client = httpx2.Client(transport=httpx2.MockTransport(LINE))
+    options = types.HttpOptions(base_url="http://test", httpx_client=client)
+    return google.genai.Client(api_key="k", http_options=options)
 
 
 def say_anthropic(reply: bytes, stream: bool) -> Sent:
-    line = Line(reply, "text/event-stream" if stream else "application/json")
-    sdk = anthropic.Anthropic(
-        api_key="k", base_url="http://test", http_client=line.client, max_retries=0
-    )
+    LINE.open(reply, stream)
+    sdk = open_anthropic()
     given: Any = {"model": "m", "max_tokens": 9}
     if stream:
         with sdk.messages.stream(**given, messages=[HELLO]) as events:
@@ -69,14 +96,12 @@ def say_anthropic(reply: bytes, stream: bool) -> Sent:
         sdk.messages.create(**given, messages=turns)
     except anthropic.APIError:
         pass
-    return line.requests[1]
+    return LINE.requests[1]
 
 
 def say_responses(reply: bytes, stream: bool) -> Sent:
-    line = Line(reply, "text/event-stream" if stream else "application/json")
-    sdk = openai.OpenAI(
-        api_key="k", base_url="http://test/v1", http_client=line.client, max_retries=0
-    )
+    LINE.open(reply, stream)
+    sdk = open_openai()
     hello: Any = [HELLO]
     output: Any
     if stream:
@@ -95,14 +120,12 @@ def say_responses(reply: bytes, stream: bool) -> Sent:
         sdk.responses.create(model="m", input=[*hello, *output, *(results or hello)])
     except openai.APIError:
         pass
-    return line.requests[1]
+    return LINE.requests[1]
 
 
 def say_gemini(reply: bytes, stream: bool) -> Sent:
-    line = Line(reply, "text/event-stream" if stream else "application/json")
-    options = types.HttpOptions(base_url="http://test", httpx_client=line.client)
-    sdk = google.genai.Client(api_key="k", http_options=options)
-    chat = sdk.chats.create(model="m")
+    LINE.open(reply, stream)
+    chat = open_google().chats.create(model="m")
     read = [*chat.send_message_stream("Hi")] if stream else [chat.send_message("Hi")]
     calls = [call for each in read for call in each.function_calls or ()]
     results = [
@@ -117,7 +140,7 @@ def say_gemini(reply: bytes, stream: bool) -> Sent:
         chat.send_message(results or "And?")
     except google.genai.errors.APIError:
         pass
-    return line.requests[1]
+    return LINE.requests[1]
 
 
 class _Raw(io.BytesIO):

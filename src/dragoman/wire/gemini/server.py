@@ -261,9 +261,9 @@ def _signed(signature: str | None) -> dict[str, str]:
 def _carry(block: m.Text | m.ToolCall) -> dict[str, Any]:
     """Return a thought that carries the state of a call or a text that was sent before."""
     state = block.continuity or m.Continuity()
-    is_call = isinstance(block, m.ToolCall)
-    token = seal("call", state, block.id) if is_call else seal("text", state)
-    return _carrier(token)
+    if isinstance(block, m.ToolCall):
+        return _carrier(seal("call", state, block.id))
+    return _carrier(seal("text", state))
 
 
 def _carrier(token: str) -> dict[str, Any]:
