@@ -40,6 +40,12 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     choice is sent as ``auto``. Both changes are reported.
     """
 
+    server_tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Fields that replace those of the wire's form of a portable server tool, by the portable
+    name. New models have newer forms of a tool and refuse the old one: hosted OpenAI answers
+    "Tool 'computer_use_preview' is not supported with gpt-5.4" (openai/openai-agents-python#2624).
+    """
+
     name_rule: NameRule | None = None
     """Which tool names the server accepts. Every other name is replaced in the request, as
     ``math.sum`` by ``math_sum``, and the reply has the original name again. ``null`` sends every

@@ -109,13 +109,14 @@ class RequestWriter(ABC):
     ) -> list[dict[str, Any]]:
         """Return the tools that the provider runs. The caller's options override defaults.
 
-        ``known`` has the portable tools that the wire supports; other portable tools are rejected.
+        ``known`` has the portable tools that the wire supports, whose fields the quirk
+        ``server_tools`` may replace; other portable tools are rejected.
         ``other`` encodes tools that only this wire has. Without ``other``, they are rejected too.
         """
         written = []
         for at, tool in enumerate(self.request.server_tools):
             if tool.name in known:
-                fields = dict(known[tool.name])
+                fields = {**known[tool.name], **self.quirks.server_tools.get(tool.name, {})}
             elif other is None or tool.name in PORTABLE:
                 raise UnsupportedFeatureError(
                     f"server_tools[{at}]: this wire has no tool {tool.name!r} that the provider"

@@ -55,7 +55,7 @@ class GeminiWriter(RequestWriter):
         self._write_tools(body)
         if self.request.server_tools:
             tools = enumerate(self.request.server_tools)
-            _add_tools(body, [_write_server_tool(tool, at) for at, tool in tools])
+            _add_tools(body, [self._write_server_tool(tool, at) for at, tool in tools])
         if config := self._write_config():
             body["generationConfig"] = config
         self._write_cache(body)
@@ -63,6 +63,13 @@ class GeminiWriter(RequestWriter):
         _add_root(body, self.quirks.body)
         body["contents"] = conversation.write()
         return body
+
+    def _write_server_tool(self, tool: m.ServerTool, at: int) -> dict[str, Any]:
+        if tool.name in PORTABLE and tool.name not in _SERVER_TOOLS:
+            raise UnsupportedFeatureError(f"server_tools[{at}]: this wire has no {tool.name!r}")
+        name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
+        fields = {**fields, **self.quirks.server_tools.get(tool.name, {})}
+        return {name: {**fields, **tool.options}}
 
     def _write_tools(self, body: dict[str, Any]) -> None:
         """Write the tools and the tool choice."""
@@ -190,13 +197,6 @@ _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "file_search": ("fileSearch", {}),
     "computer_use": ("computerUse", {"environment": "ENVIRONMENT_BROWSER"}),
 }
-
-
-def _write_server_tool(tool: m.ServerTool, at: int) -> dict[str, Any]:
-    if tool.name in PORTABLE and tool.name not in _SERVER_TOOLS:
-        raise UnsupportedFeatureError(f"server_tools[{at}]: this wire has no {tool.name!r}")
-    name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
-    return {name: {**fields, **tool.options}}
 
 
 def _add_tools(body: dict[str, Any], tools: Sequence[Any]) -> None:
