@@ -285,6 +285,21 @@ def test_model_that_supports_one_wire_is_opened_over_that_wire(
     ] == ["responses"] * 3
     assert [wire_of(f"openai:{name}") for name in ("gpt-5", "gpt-5-mini", "o3")] == ["openai"] * 3
     assert wire_of("work:gpt-5-codex") == "responses"
+    # Chat Completions refuses tools for these models while they reason.
+    newer = [
+        "gpt-5.4",
+        "gpt-5.5-2026-04-23",
+        "gpt-5.6-sol",
+        "gpt-6-astra",
+        "gpt-6.1-sol",
+        "gpt-10",
+    ]
+    older = ["gpt-5.3", "gpt-5.4-chat-latest", "gpt-6-search-api", "gpt-4.1", "gpt-35-turbo"]
+    for adapter in ("openai", "work"):
+        found = [wire_of(f"{adapter}:{name}") for name in [*newer, *older]]
+        assert found == ["responses"] * len(newer) + ["openai"] * len(older)
+    assert wire_of("openai:gpt-6-sol", wire="openai") == "openai"
+    assert wire_of("proxy:gpt-6-sol") == "openai"
     # The chat wire is used if the user sets it, and for a server other than the vendor's, because
     # such a server may not support the Responses wire.
     assert (

@@ -66,6 +66,8 @@ SOUND: list[d.Request] = [
     req(tool_choice="auto"),
     req(tool_choice="none"),
     req(tools=[T], tool_choice="required"),
+    req(server_tools=[d.ServerTool("web_search")], tool_choice="required"),
+    req(config=d.RuntimeConfig(extras={"tools": [{"type": "custom"}]}), tool_choice="required"),
     req(tools=[T], tool_choice=d.ForceTool("t")),
     req(response_schema=OBJECT),
     req(config=d.RuntimeConfig(0, 1, 0.5, -1, -2, 2.0, ["a"], "low", {"x": object()})),

@@ -164,3 +164,105 @@ def test_settings_refused_while_reasoning_are_sent_if_the_model_does_not_reason(
     encoded = codec.encode(d.Request([d.User("Hi")], config=config))
     assert b"0.5" in encoded.http.body
     assert encoded.warnings == ()
+
+
+# What clients send with every request: Copilot CLI (github/copilot-cli#4950) and VS Code
+# (microsoft/vscode#323110).
+COPILOT = {"temperature": 0, "top_p": 0.95, "frequency_penalty": 0, "presence_penalty": 0}
+EDITOR = {"temperature": 0.1, "stop_sequences": ["END"]}
+SAMPLING: list[tuple[str, str | None, str, dict[str, Any], set[str], set[str]]] = [
+    # wire, vendor, model, settings, fields that are sent, settings that are reported as lost
+    ("openai", "openai", "gpt-6-astra", COPILOT, set(), {"temperature", "top_p"}),
+    ("openai", "openai", "gpt-5.6-sol", EDITOR, set(), {"temperature", "stop_sequences"}),
+    ("openai", None, "o4-mini", EDITOR, set(), {"temperature", "stop_sequences"}),
+    ("openai", "openai", "gpt-5", {"temperature": 1, "top_p": 1.0}, set(), set()),
+    ("openai", "openai", "gpt-5.4", EDITOR, {"temperature", "stop"}, set()),
+    ("openai", "openai", "gpt-5.4", {**EDITOR, "reasoning": "low"}, {"reasoning_effort"},
+     {"temperature", "stop_sequences"}),
+    ("openai", "openai", "gpt-5.6-sol", {**EDITOR, "reasoning": "off"},
+     {"temperature", "stop", "reasoning_effort"}, set()),
+    ("openai", "openai", "gpt-4.1", EDITOR, {"temperature", "stop"}, set()),
+    ("openai", "openai", "gpt-5.3-chat-latest", EDITOR, {"temperature", "stop"}, set()),
+    ("openai", "openai", "gpt-6-sol", {"extras": {"logprobs": True, "top_logprobs": 2}}, set(),
+     {"logprobs", "top_logprobs"}),
+    ("responses", "openai", "gpt-6.1-sol", COPILOT, set(), {"temperature", "top_p"}),
+    ("responses", "azure", "gpt-6-sol", {"temperature": 0.1, "reasoning": "off"},
+     {"temperature", "reasoning"}, set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "vendor", "model", "settings", "sent", "lost"), SAMPLING)
+def test_sampling_settings_are_not_sent_to_a_model_that_refuses_them(
+    wire: str,
+    vendor: str | None,
+    model: str,
+    settings: dict[str, Any],
+    sent: set[str],
+    lost: set[str],
+) -> None:
+    codec = CODECS[wire].connect(model, "http://a.test", None, d.Capabilities(), vendor=vendor)
+    bodies = []
+    for config in (d.RuntimeConfig(), d.RuntimeConfig(**settings)):
+        encoded = codec.encode(d.Request([d.User("Hi")], config=config))
+        bodies.append(msgspec.json.decode(encoded.http.body))
+    assert bodies[1].keys() - bodies[0].keys() == sent
+    refused = {each.path for each in encoded.warnings if each.code == "setting_refused"}
+    places = {name if name in settings else f"extras[{name!r}]" for name in lost}
+    assert refused == {f"config.{place}" for place in places}
+
+
+TOOL = d.Tool("look")
+
+
+@pytest.mark.parametrize(
+    ("model", "reasoning", "sent"),
+    [
+        ("gpt-5.4", None, None),
+        ("gpt-5.4", "low", "none"),
+        ("gpt-5.5", None, "none"),
+        ("gpt-5.6-sol", "off", "none"),
+        ("gpt-6-sol", "high", "none"),
+        ("gpt-5.2", "high", "high"),
+        ("gpt-5", None, None),
+    ],
+)
+@pytest.mark.parametrize("vendor", ["openai", "azure"])
+def test_tools_turn_reasoning_off_if_the_server_refuses_both(
+    vendor: str, model: str, reasoning: str | None, sent: str | None
+) -> None:
+    codec = CODECS["openai"].connect(model, "http://a.test", None, d.Capabilities(), vendor=vendor)
+    config = d.RuntimeConfig(reasoning=reasoning)
+    encoded = codec.encode(d.Request([d.User("Hi")], [TOOL], config))
+    assert msgspec.json.decode(encoded.http.body).get("reasoning_effort") == sent
+    is_lost = sent == "none" and reasoning != "off"
+    assert [each.code for each in encoded.warnings] == ["reasoning_off"] * is_lost
+
+
+@pytest.mark.parametrize("model", ["gpt-6-astra", "gpt-6.1-sol", "gpt-7"])
+def test_model_that_always_reasons_needs_the_other_wire_for_tools(model: str) -> None:
+    codec = CODECS["openai"].connect(model, "https://api.openai.com/v1", None, d.Capabilities())
+    with pytest.raises(d.UnsupportedFeatureError, match='wire="responses"'):
+        codec.encode(d.Request([d.User("Hi")], [TOOL]))
+    codec.encode(d.Request([d.User("Hi")]))
+
+
+def test_computer_tool_has_the_form_of_the_model() -> None:
+    forms = []
+    for model in ("gpt-5.3", "computer-use-preview", "gpt-5.4", "gpt-6.1-sol"):
+        codec = CODECS["responses"].connect(model, "http://a.test", None, d.Capabilities())
+        request = d.Request([d.User("Hi")], server_tools=[d.ServerTool("computer_use")])
+        forms.append(msgspec.json.decode(codec.encode(request).http.body)["tools"])
+    old = [{"type": "computer_use_preview"}]
+    assert forms == [old, old, [{"type": "computer"}], [{"type": "computer"}]]
+
+
+@pytest.mark.parametrize(
+    "item", [None, {"type": "additional_tools", "role": "developer", "tools": []}]
+)
+def test_tool_choice_stays_if_the_conversation_has_the_tools(item: Any) -> None:
+    codec = CODECS["responses"].connect("m", "http://a.test", None, d.Capabilities())
+    items = [{"type": "message", "role": "user", "content": "Hi"}, *([item] if item else [])]
+    native = {"responses": {"input": items, "tool_choice": "auto"}}
+    encoded = codec.encode(d.Request([d.User("Hi")], native=native))
+    assert (b"tool_choice" in encoded.http.body) is (item is not None)
+    assert [note.code for note in encoded.notes] == ["tool_choice_omitted"] * (item is None)

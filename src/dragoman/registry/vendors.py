@@ -56,7 +56,8 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
 class WireForm(_Part, frozen=True):
     """How a vendor implements one wire.
 
-    ``only`` is a pattern for the models that are served on this wire alone.
+    ``only`` is a pattern for the models that need this wire, because the vendor serves them on it
+    alone, or with all their abilities on it alone. It is used unless the user chooses another.
     """
 
     base_url: str | None = None
@@ -203,7 +204,7 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
         return form.quirks if form is not None else {}
 
     def wire_of(self, model: str) -> str:
-        """Return the wire for a model: the default, unless only another wire serves the model."""
+        """Return the wire for a model: the default, unless the model needs another one."""
         forms = [
             name for name, form in self.wires.items() if form.only and re.search(form.only, model)
         ]

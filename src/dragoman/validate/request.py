@@ -207,7 +207,7 @@ def _check_tool_choice(request: m.Request) -> None:
         raise InvalidRequestError(
             f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}"
         )
-    if not request.tools:
+    if not (request.tools or request.server_tools or request.config.extras.get("tools")):
         raise InvalidRequestError("tool_choice asks for a tool call; pass tools=[...]")
     if isinstance(choice, m.ForceTool) and choice.name not in [
         tool.name for tool in request.tools

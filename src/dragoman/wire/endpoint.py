@@ -132,6 +132,8 @@ class Endpoint(ABC, Generic[Q]):
     # the object that they are in, and the paths that differ.
     reasoning_root: ClassVar[str] = ""
     reasoning_places: ClassVar[Mapping[str, str]] = {}
+    # Whether servers reject a tool choice in a request without tools (xAI, OpenAI).
+    choice_needs_tools: ClassVar[bool] = False
     # The fields that a limit to one tool call also needs if the request chooses no tool.
     beside_parallel: ClassVar[Mapping[str, Any]] = {}
     needs_max_tokens: ClassVar[bool] = False  # whether the wire requires a limit of the reply
@@ -293,7 +295,26 @@ class Endpoint(ABC, Generic[Q]):
 
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
-        notes, quirks = Notes(), self.quirks_for(request)
+        notes = Notes()
+        quirks = self.quirks_for(request)
+        request = self.prepare(request, quirks, notes)
+        path = None
+        if request.response_schema is not None:
+            path = self.structured_path(request, quirks)
+        body = self.write_request(request, self.home(request), quirks, path, notes)
+        if native := self.native_fields(request):
+            body = put_over(body, native)
+        if self.choice_needs_tools and body.get("tool_choice") in ("auto", "none"):
+            _omit_choice(body, notes, offers_tools=self.offers_tools(body))
+        refused = quirks.refused_settings
+        if quirks.refused_while_reasoning and self.reasons(request, quirks):
+            refused = {**quirks.refused_while_reasoning, **refused}
+        if refused:
+            drop_refused(body, refused, self.setting_places(), notes)
+        return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
+
+    def prepare(self, request: Request, quirks: Q, notes: Notes) -> Request:
+        """Return a request without what the model or its server is known to reject."""
         if quirks.forced_tools != "yes" and request.tool_choice not in (None, "auto", "none"):
             request = _unforce(request, quirks, notes, reasons=self.reasons(request, quirks))
         if request.tools:
@@ -303,22 +324,19 @@ class Endpoint(ABC, Generic[Q]):
                 request = _defer(request, notes, searches=self.searches_tools)
         if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
             request = _keep_whole(request, notes)
-        path = None
-        if request.response_schema is not None:
-            path = self.structured_path(request, quirks)
-        body = self.write_request(request, self.home(request), quirks, path, notes)
-        if native := self.native_fields(request):
-            body = put_over(body, native)
-        refused = quirks.refused_settings
-        if quirks.refused_while_reasoning and self.reasons(request, quirks):
-            refused = {**quirks.refused_while_reasoning, **refused}
-        if refused:
-            places = {
-                name: place if isinstance(place, str) else place[0]
-                for name, place in self.concepts.items()
-            }
-            drop_refused(body, refused, {**places, **self.setting_paths}, notes)
-        return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
+        return request
+
+    def setting_places(self) -> dict[str, str]:
+        """Return the path in a body of each optional setting that the wire has."""
+        places = {
+            name: place if isinstance(place, str) else place[0]
+            for name, place in self.concepts.items()
+        }
+        return {**places, **self.setting_paths}
+
+    def offers_tools(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a body has tools that the model may call."""
+        return bool(body.get("tools"))
 
     def reasons(self, request: Request, quirks: Q) -> bool:
         """Return whether the model reasons in its answer to a request."""
@@ -414,6 +432,18 @@ def _unforce(request: Request, quirks: WireQuirks, notes: Notes, *, reasons: boo
     why = "the model cannot be forced to call a tool, so it decides by itself"
     notes.rewrite("tool_choice", "tool_choice_relaxed", why, loss=True)
     return replace(request, tool_choice="auto")
+
+
+def _omit_choice(body: dict[str, Any], notes: Notes, *, offers_tools: bool) -> None:
+    """Remove a tool choice from a body without tools.
+
+    xAI answers "A tool_choice was set on the request but no tools were specified", and Codex
+    sends such a request when it compacts (farion1231/cc-switch#3640, jlcodes99/cockpit-tools#1727).
+    """
+    if not offers_tools:
+        del body["tool_choice"]
+        why = "without tools there is nothing to choose"
+        notes.rewrite("tool_choice", "tool_choice_omitted", why)
 
 
 def _defer(request: Request, notes: Notes, *, searches: bool) -> Request:

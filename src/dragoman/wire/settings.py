@@ -22,6 +22,10 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+# A penalty of 0 has no effect, so a wire without the setting need not reject it; Copilot CLI sends
+# both with every request (github/copilot-cli#4950).
+_NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0}
+
 SAME = {name: name for name in _READERS}
 """The names of a wire that names every setting as Dragoman does."""
 
@@ -38,7 +42,7 @@ def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str,
     """Return the settings of a request under the names of a wire; reject one that it lacks."""
     if len(names) < len(_READERS):
         for name in _READERS:
-            if name not in names and getattr(config, name) not in (None, ()):
+            if name not in names and getattr(config, name) not in (None, (), _NEUTRAL.get(name)):
                 raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
     written: dict[str, Any] = {}
     for name, field in names.items():
@@ -64,7 +68,8 @@ def drop_refused(
         value = inner.pop(field, None)
         if value not in (default, [], None):
             why = "the model does not accept this setting, so it is not sent"
-            notes.drop(f"config.{name}", "setting_refused", why)
+            inside = name if name in RuntimeConfig.__struct_fields__ else f"extras[{name!r}]"
+            notes.drop(f"config.{inside}", "setting_refused", why)
         _remove_empty(body, outer)
 
 

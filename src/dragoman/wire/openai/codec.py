@@ -9,10 +9,15 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError
+from ...errors import (
+    InvalidModelError,
+    InvalidResponseError,
+    ModelNotLoadedError,
+    UnsupportedFeatureError,
+)
 from ...events import Assembler, read_json
 from ...messages import Request
-from ..codec import HttpReply, HttpRequest
+from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..readiness import check_call, get_json, refuse_failure, serves_one_model
@@ -39,6 +44,7 @@ class OpenAICodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
+    choice_needs_tools: ClassVar[bool] = True
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),
@@ -62,6 +68,17 @@ class OpenAICodec(Endpoint[Quirks]):
             detail="the endpoint refused an image of a tool's result: a text replaces it",
             applies=lambda request, quirks, reason: has_result_image(request.messages),
         ),
+        Refusal(
+            re.compile(r"function tools with reasoning_effort", re.IGNORECASE),
+            {"tools_while_reasoning": False, "reasons_unasked": True},
+            detail="the endpoint refused tools while the model reasons: it does not reason",
+            applies=lambda request, quirks, reason: bool(request.tools),
+        ),
+        Refusal(
+            re.compile(r"max_completion_tokens['\"` ]+instead", re.IGNORECASE),
+            {"max_tokens_field": "max_completion_tokens"},
+            detail="the endpoint refused max_tokens: max_completion_tokens is sent",
+        ),
         Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
     )
@@ -75,6 +92,28 @@ class OpenAICodec(Endpoint[Quirks]):
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
+
+    def prepare(self, request: Request, quirks: Quirks, notes: Notes) -> Request:
+        """Return a request that does not reason if it has tools and the server refuses both."""
+        request = super().prepare(request, quirks, notes)
+        if (
+            quirks.tools_while_reasoning
+            or quirks.tools != "native"
+            or not (request.tools or request.config.extras.get("tools"))
+            or not self.reasons(request, quirks)
+        ):
+            return request
+        if quirks.reasoning is not None and quirks.reasoning.off is None:
+            raise UnsupportedFeatureError(
+                f"tools: {self.home(request).model!r} always reasons, and its server accepts no "
+                'tools from such a model on this wire; connect it with wire="responses"'
+            )
+        why = (
+            "the server accepts no tools on this wire while the model reasons, so it does not "
+            'reason; wire="responses" does both'
+        )
+        notes.rewrite("config.reasoning", "reasoning_off", why, loss=True)
+        return replace(request, config=replace(request.config, reasoning="off"))
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)

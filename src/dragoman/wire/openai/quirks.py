@@ -103,6 +103,13 @@ class Quirks(WireQuirks, frozen=True):
     forwards these marks to models that do not cache automatically.
     """
 
+    tools_while_reasoning: bool = True
+    """Whether the model accepts tools while it reasons. Hosted OpenAI answers "Function tools with
+    reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions" from GPT-5.4 on. With
+    ``False``, a request with tools turns reasoning off, which is reported; a model that always
+    reasons needs the Responses wire.
+    """
+
     parallel_tools: bool = True
     """Whether the model may make several calls in one turn. With ``False``, every request with
     tools also has the field that turns parallel calls off. The capability

@@ -75,6 +75,7 @@ class ResponsesCodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
+    choice_needs_tools: ClassVar[bool] = True
     reasoning_places: ClassVar[Mapping[str, str]] = {"reasoning_effort": "reasoning.effort"}
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
@@ -104,6 +105,13 @@ class ResponsesCodec(Endpoint[Quirks]):
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
+
+    def offers_tools(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a body has tools; Codex sends them as an item of the conversation too."""
+        items = body["input"] if isinstance(body["input"], list) else ()
+        return super().offers_tools(body) or any(
+            isinstance(item, dict) and item.get("type") == "additional_tools" for item in items
+        )
 
     def compaction(self, tokens: int | None) -> dict[str, Any] | None:
         if not self.quirks.compaction:
