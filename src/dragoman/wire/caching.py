@@ -44,19 +44,23 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
             notes.drop(f"config.cache.{name}", f"cache_{name}_dropped", why)
 
 
-def write_key(
-    cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool
-) -> dict[str, str]:
-    """Return the cache key and retention fields for a wire that caches automatically.
-
-    Calls with the same key are routed to the same cache.
+def key_of(cache: PromptCache | None, request: Request, *, auto_key: bool) -> str | None:
+    """Return the cache key of a call; calls with the same key are routed to the same cache.
 
     With ``auto_key``, all calls of a session use the session id as their key.
     """
     if cache is None:
+        return None
+    return cache.key or (request.session_id if auto_key and cache.auto else None)
+
+
+def write_key(
+    cache: PromptCache | None, request: Request, notes: Notes, *, key: str | None
+) -> dict[str, str]:
+    """Return the cache key and retention fields for a wire that caches automatically."""
+    if cache is None:
         return {}
     note_unplaced(replace(cache, ttl=None), ("key",), notes)
-    key = cache.key or (request.session_id if auto_key and cache.auto else None)
     fields = {} if key is None else {"prompt_cache_key": key}
     if cache.ttl == "24h":
         fields["prompt_cache_retention"] = cache.ttl

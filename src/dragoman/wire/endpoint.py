@@ -18,16 +18,17 @@ from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
-from ..events import Assembler
+from ..events import Assembler, read_json
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
 from .beliefs import find_beliefs, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
-from .json import put_over
+from .json import plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
+from .refused import change_style, find_setting
 from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name
 from .settings import drop_refused
@@ -132,8 +133,10 @@ class Endpoint(ABC, Generic[Q]):
     # the object that they are in, and the paths that differ.
     reasoning_root: ClassVar[str] = ""
     reasoning_places: ClassVar[Mapping[str, str]] = {}
-    # Whether servers reject a tool choice in a request without tools (xAI, OpenAI).
-    choice_needs_tools: ClassVar[bool] = False
+    # Returns whether a body has tools, for a wire whose servers reject a tool choice without any.
+    finds_tools: ClassVar[Callable[[Mapping[str, Any]], bool] | None] = None
+    # How an amount of reasoning is sent to a model of an unknown family.
+    usual_reasoning: ClassVar[ReasoningStyle | None] = None
     # The fields that a limit to one tool call also needs if the request chooses no tool.
     beside_parallel: ClassVar[Mapping[str, Any]] = {}
     needs_max_tokens: ClassVar[bool] = False  # whether the wire requires a limit of the reply
@@ -304,13 +307,13 @@ class Endpoint(ABC, Generic[Q]):
         body = self.write_request(request, self.home(request), quirks, path, notes)
         if native := self.native_fields(request):
             body = put_over(body, native)
-        if self.choice_needs_tools and body.get("tool_choice") in ("auto", "none"):
-            _omit_choice(body, notes, offers_tools=self.offers_tools(body))
+        if self.finds_tools and plain_value(body.get("tool_choice")) in ("auto", "none"):
+            _omit_choice(body, notes, has_tools=self.finds_tools(body))
         refused = quirks.refused_settings
         if quirks.refused_while_reasoning and self.reasons(request, quirks):
             refused = {**quirks.refused_while_reasoning, **refused}
         if refused:
-            drop_refused(body, refused, self.setting_places(), notes)
+            drop_refused(body, refused, _places_of(self), notes)
         return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
 
     def prepare(self, request: Request, quirks: Q, notes: Notes) -> Request:
@@ -325,18 +328,6 @@ class Endpoint(ABC, Generic[Q]):
         if COMPACTION in request.config.extras and getattr(quirks, "compaction", None) is False:
             request = _keep_whole(request, notes)
         return request
-
-    def setting_places(self) -> dict[str, str]:
-        """Return the path in a body of each optional setting that the wire has."""
-        places = {
-            name: place if isinstance(place, str) else place[0]
-            for name, place in self.concepts.items()
-        }
-        return {**places, **self.setting_paths}
-
-    def offers_tools(self, body: Mapping[str, Any]) -> bool:
-        """Return whether a body has tools that the model may call."""
-        return bool(body.get("tools"))
 
     def reasons(self, request: Request, quirks: Q) -> bool:
         """Return whether the model reasons in its answer to a request."""
@@ -381,8 +372,9 @@ class Endpoint(ABC, Generic[Q]):
     def learn(self, error: ProviderError, request: Request) -> Self | None:
         """Return a codec that avoids the optional field named in the error.
 
-        The first row of ``refusals`` that fits the error decides. The result is ``None`` if no row
-        fits, or if the quirks avoid the field already.
+        The first row of ``refusals`` that fits the error decides; if none fits, the optional setting
+        that the error names is no longer sent. The result is ``None`` if there is no such setting,
+        or if the quirks avoid the field already.
         """
         if error.status not in self.refusing:
             return None
@@ -398,23 +390,65 @@ class Endpoint(ABC, Generic[Q]):
                 and any(getattr(quirks, name) != value for name, value in row.changes.items())
                 and (row.applies is None or row.applies(request, quirks, reason))
             ):
-                return self._avoid(row, request, reason)
-        return None
+                return _avoid(self, row, request, reason)
+        return _omit_setting(self, error, request, quirks)
 
     def is_about_field(self, reason: str) -> bool:
         """Return whether an error is about the field for structured output, not a schema."""
         return is_about_field(reason)
 
-    def _avoid(self, row: Refusal, request: Request, reason: str) -> Self:
-        ways = ", ".join([f"{name}={value!r}" for name, value in row.changes.items()])
-        if row.path is None or row.detail is not None:
-            detail = row.detail or f"the endpoint refused a field: {ways}"
-            return self.taught(detail, **row.changes)
-        if self.is_about_field(reason):
-            return self.taught(f"the endpoint refused structured output: {ways}", **row.changes)
-        schema = request.response_schema or {}
-        detail = f"the endpoint refused the schema {schema_name(schema)}: {ways}"
-        return self.taught(detail, schema, **row.changes)
+
+# --- learning from errors ----------------------------------------------------------------------
+
+C = TypeVar("C", bound=Endpoint[Any])
+
+
+def _avoid(codec: C, row: Refusal, request: Request, reason: str) -> C:
+    """Return a codec that avoids the field that a row of ``refusals`` is about."""
+    ways = ", ".join([f"{name}={value!r}" for name, value in row.changes.items()])
+    if row.path is None or row.detail is not None:
+        detail = row.detail or f"the endpoint refused a field: {ways}"
+        return codec.taught(detail, **row.changes)
+    if codec.is_about_field(reason):
+        return codec.taught(f"the endpoint refused structured output: {ways}", **row.changes)
+    schema = request.response_schema or {}
+    detail = f"the endpoint refused the schema {schema_name(schema)}: {ways}"
+    return codec.taught(detail, schema, **row.changes)
+
+
+def _omit_setting(
+    codec: C, error: ProviderError, request: Request, quirks: WireQuirks
+) -> C | None:
+    """Return a codec that does not send the optional setting that an error refuses, if any."""
+    if error.status not in (400, 422):
+        return None
+    amount = request.config.reasoning
+    style = quirks.reasoning or codec.usual_reasoning
+    if amount is not None and style is not None:
+        changed = change_style(error, style, amount)
+        if changed is not None:
+            detail = "the endpoint refused an amount of reasoning: the nearest is sent"
+            if not changed.reasons:
+                detail = "the endpoint refused a setting for reasoning: none is sent"
+            return codec.taught(detail, reasoning=changed)
+    kept = {"json_mode", "max_tokens"} if codec.needs_max_tokens else {"json_mode"}
+    places = {name: path for name, path in _places_of(codec).items() if name not in kept}
+    body = read_json(codec.encode(request).http.body)
+    setting = find_setting(error, body, places)
+    if setting is None:
+        return None
+    refused = {**quirks.refused_settings, setting: None}
+    detail = f"the endpoint refused {places[setting]}: it is not sent"
+    return codec.taught(detail, refused_settings=refused)
+
+
+def _places_of(codec: Endpoint[Any]) -> dict[str, str]:
+    """Return the path in a body of each optional setting that the wire has."""
+    places = {
+        name: place if isinstance(place, str) else place[0]
+        for name, place in codec.concepts.items()
+    }
+    return {**places, **codec.setting_paths}
 
 
 # --- requests that are changed before they are written -----------------------------------------
@@ -434,13 +468,13 @@ def _unforce(request: Request, quirks: WireQuirks, notes: Notes, *, reasons: boo
     return replace(request, tool_choice="auto")
 
 
-def _omit_choice(body: dict[str, Any], notes: Notes, *, offers_tools: bool) -> None:
+def _omit_choice(body: dict[str, Any], notes: Notes, *, has_tools: bool) -> None:
     """Remove a tool choice from a body without tools.
 
     xAI answers "A tool_choice was set on the request but no tools were specified", and Codex
     sends such a request when it compacts (farion1231/cc-switch#3640, jlcodes99/cockpit-tools#1727).
     """
-    if not offers_tools:
+    if not has_tools:
         del body["tool_choice"]
         why = "without tools there is nothing to choose"
         notes.rewrite("tool_choice", "tool_choice_omitted", why)

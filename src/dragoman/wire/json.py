@@ -153,6 +153,11 @@ def merge_extras(
             )
 
 
+def plain_value(value: Any) -> Any:
+    """Return a value of a body, decoded if it is JSON already, as the caller's extras are."""
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a body in which the fields of ``native`` override its own.
 

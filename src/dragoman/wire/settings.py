@@ -10,6 +10,7 @@ from ..messages import RuntimeConfig
 from ..validate.fields import Fields
 from .codec import Notes
 from .fields import read_stops
+from .json import plain_value
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "temperature": Fields.number,
@@ -61,26 +62,27 @@ def drop_refused(
     """
     for name, default in refused.items():
         *outer, field = paths.get(name, name).split(".")
-        inner = body
-        for part in outer:
-            child = inner.get(part)
-            inner[part] = inner = dict(child) if isinstance(child, dict) else {}
-        value = inner.pop(field, None)
+        value = _take(body, outer, field)
         if value not in (default, [], None):
             why = "the model does not accept this setting, so it is not sent"
             inside = name if name in RuntimeConfig.__struct_fields__ else f"extras[{name!r}]"
             notes.drop(f"config.{inside}", "setting_refused", why)
-        _remove_empty(body, outer)
 
 
-def _remove_empty(body: dict[str, Any], path: list[str]) -> None:
-    """Remove the object at a path if it is empty, and then those that only contained it."""
-    if not path:
-        return
-    *outer, name = path
-    inner = body
-    for part in outer:
-        inner = inner[part]
-    if not inner[name]:
-        del inner[name]
-        _remove_empty(body, outer)
+def _take(body: dict[str, Any], outer: list[str], field: str) -> Any:
+    """Remove a field and return its value; ``None`` if the body lacks it.
+
+    The objects around it are removed if nothing else is in them.
+    """
+    if not outer:
+        return plain_value(body.pop(field, None))
+    name = outer[0]
+    inner = plain_value(body.get(name))
+    if not isinstance(inner, dict):
+        return None
+    inner = dict(inner)
+    value = _take(inner, outer[1:], field)
+    body[name] = inner
+    if not inner:
+        del body[name]
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -17,9 +18,12 @@ from ...errors import (
 )
 from ...events import Assembler, read_json
 from ...messages import Request
+from ...reasoning import ReasoningStyle
+from ..caching import key_of, read_cache
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
+from ..lessons import is_about_field
 from ..readiness import check_call, get_json, refuse_failure, serves_one_model
 from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
@@ -27,6 +31,12 @@ from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
 from .request import SETTINGS, ChatWriter, coerces, has_result_image, structured_path
+
+
+def has_tools(body: Mapping[str, Any]) -> bool:
+    """Return whether a body has tools that the model may call."""
+    return bool(body.get("tools"))
+
 
 _NAMES_FORMAT = re.compile("response_format|json_schema")
 # Servers name the field (``unknown variant `image_url```), the lack ("image input is not
@@ -44,7 +54,8 @@ class OpenAICodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
-    choice_needs_tools: ClassVar[bool] = True
+    finds_tools = staticmethod(has_tools)
+    usual_reasoning = ReasoningStyle(effort="reasoning_effort", off={"reasoning_effort": "none"})
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
         "json_mode": ("response_format", lambda _: {"type": "json_object"}),
@@ -78,6 +89,14 @@ class OpenAICodec(Endpoint[Quirks]):
             re.compile(r"max_completion_tokens['\"` ]+instead", re.IGNORECASE),
             {"max_tokens_field": "max_completion_tokens"},
             detail="the endpoint refused max_tokens: max_completion_tokens is sent",
+        ),
+        Refusal(
+            re.compile(r"max_completion_tokens", re.IGNORECASE),
+            {"max_tokens_field": "max_tokens"},
+            detail="the endpoint refused max_completion_tokens: max_tokens is sent",
+            applies=lambda request, quirks, reason: (
+                request.config.max_tokens is not None and is_about_field(reason)
+            ),
         ),
         Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
@@ -114,6 +133,16 @@ class OpenAICodec(Endpoint[Quirks]):
         )
         notes.rewrite("config.reasoning", "reasoning_off", why, loss=True)
         return replace(request, config=replace(request.config, reasoning="off"))
+
+    def headers_for(self, request: Request) -> dict[str, str]:
+        """Return the headers of a request; some servers take the cache key in a header."""
+        name = self.quirks.cache_header
+        if name is None or request.config.cache is None:
+            return super().headers_for(request)
+        key = key_of(read_cache(request), request, auto_key=True)
+        # A key may have characters that a header may not.
+        more = {} if key is None else {name: quote(key)}
+        return {**super().headers_for(request), **more}
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)

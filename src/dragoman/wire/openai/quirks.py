@@ -98,6 +98,12 @@ class Quirks(WireQuirks, frozen=True):
     it.
     """
 
+    cache_header: str | None = None
+    """The header that takes the cache key, instead of the field ``prompt_cache_key``; calls with
+    ``cache="auto"`` send the session id. xAI sends all requests with one ``x-grok-conv-id`` to the
+    same server, and each of its servers has its own cache.
+    """
+
     cache_control: bool = False
     """Whether prompt-cache marks are sent, in the field ``cache_control`` of a part. OpenRouter
     forwards these marks to models that do not cache automatically.

@@ -12,7 +12,7 @@ from ...errors import UnsupportedContentError, quote
 from ...reasoning import merge_fields
 from ...validate.data_url import read_inline
 from ..cache_marks import mark_end, mark_of, place_marks
-from ..caching import read_cache, write_key
+from ..caching import key_of, read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
@@ -54,7 +54,8 @@ class ChatWriter(RequestWriter):
         cache = None
         if request.config.cache is not None or quirks.cache_control:
             cache = read_cache(request)
-            body |= write_key(cache, request, notes, auto_key=quirks.cache_key)
+            key = key_of(cache, request, auto_key=quirks.cache_key)
+            body |= write_key(cache, request, notes, key=None if quirks.cache_header else key)
         if request.stream:
             body["stream"] = True
             if quirks.stream_usage:

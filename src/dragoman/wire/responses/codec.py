@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
+from ...reasoning import ReasoningStyle
 from ..codec import Decoder, HttpReply, HttpRequest
 from ..endpoint import (
     COMPACTION,
@@ -68,6 +69,14 @@ _REFUSALS = (
 )
 
 
+def has_tools(body: Mapping[str, Any]) -> bool:
+    """Return whether a body has tools; Codex sends them as an item of the conversation too."""
+    items = body["input"] if isinstance(body["input"], list) else ()
+    return bool(body.get("tools")) or any(
+        isinstance(item, dict) and item.get("type") == "additional_tools" for item in items
+    )
+
+
 class ResponsesCodec(Endpoint[Quirks]):
     """The Responses wire for one model at one base URL. Every call sends ``store: false``."""
 
@@ -75,7 +84,8 @@ class ResponsesCodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
-    choice_needs_tools: ClassVar[bool] = True
+    finds_tools = staticmethod(has_tools)
+    usual_reasoning = ReasoningStyle(effort="reasoning.effort", off={"reasoning.effort": "none"})
     reasoning_places: ClassVar[Mapping[str, str]] = {"reasoning_effort": "reasoning.effort"}
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
@@ -105,13 +115,6 @@ class ResponsesCodec(Endpoint[Quirks]):
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
-
-    def offers_tools(self, body: Mapping[str, Any]) -> bool:
-        """Return whether a body has tools; Codex sends them as an item of the conversation too."""
-        items = body["input"] if isinstance(body["input"], list) else ()
-        return super().offers_tools(body) or any(
-            isinstance(item, dict) and item.get("type") == "additional_tools" for item in items
-        )
 
     def compaction(self, tokens: int | None) -> dict[str, Any] | None:
         if not self.quirks.compaction:

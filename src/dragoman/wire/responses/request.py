@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import UnsupportedFeatureError, quote
 from ...messages import ForceTool, Tool
 from ...reasoning import merge_fields
-from ..caching import read_cache, write_key
+from ..caching import key_of, read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
 from ..request import RequestWriter, join_texts
@@ -41,7 +41,8 @@ class ResponsesWriter(RequestWriter):
         self._write_reasoning(body)
         body |= settings
         cache = read_cache(self.request)
-        body |= write_key(cache, self.request, self.notes, auto_key=self.quirks.cache_key)
+        key = key_of(cache, self.request, auto_key=self.quirks.cache_key)
+        body |= write_key(cache, self.request, self.notes, key=key)
         if self.request.stream:
             body["stream"] = True
         body["input"] = conversation.write()
