@@ -274,6 +274,7 @@ def test_model_that_supports_one_wire_is_opened_over_that_wire(
         "  proxy: {type: openai, base_url: http://127.0.0.1:9/v1, api_key: k}\n"
         "  work: {type: azure, base_url: https://r.openai.azure.com/openai/v1, api_key: k}\n"
     )
+    monkeypatch.setenv("XAI_API_KEY", "k")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
 
     def wire_of(name: str, **settings: Any) -> str:
@@ -299,6 +300,10 @@ def test_model_that_supports_one_wire_is_opened_over_that_wire(
         found = [wire_of(f"{adapter}:{name}") for name in [*newer, *older]]
         assert found == ["responses"] * len(newer) + ["openai"] * len(older)
     assert wire_of("openai:gpt-6-sol", wire="openai") == "openai"
+    groks = ["grok-4.3", "grok-4.20-multi-agent", "grok-4.20-0309-reasoning", "grok-4.6", "grok-5"]
+    others = ["grok-4.20-0309-non-reasoning", "grok-3", "grok-code-fast-1"]
+    assert [wire_of(f"xai:{name}") for name in groks] == ["responses"] * len(groks)
+    assert [wire_of(f"xai:{name}") for name in others] == ["openai"] * len(others)
     assert wire_of("proxy:gpt-6-sol") == "openai"
     # The chat wire is used if the user sets it, and for a server other than the vendor's, because
     # such a server may not support the Responses wire.

@@ -6,6 +6,7 @@ import pytest
 
 import dragoman as d
 from dragoman.validate import build_request
+from dragoman.wire import CODECS
 
 MARK = {"type": "ephemeral"}
 
@@ -60,3 +61,25 @@ def test_cache_setting_of_a_single_call_is_used() -> None:
     assert request.config.cache == d.PromptCache(ttl="1h", key="k")
     with pytest.raises(d.InvalidRequestError, match="cache"):
         build_request("Hi", config={"cache": "always"})
+
+
+@pytest.mark.parametrize(
+    ("cache", "sent"),
+    [
+        (None, None),
+        ("off", None),
+        ("auto", "s%201"),
+        (d.PromptCache(auto=False), None),
+        (d.PromptCache(key="k"), "k"),
+    ],
+)
+def test_session_is_sent_in_the_header_that_routes_to_one_cache(
+    cache: Any, sent: str | None
+) -> None:
+    codec = CODECS["openai"].connect(
+        "grok-3", "https://api.x.ai/v1", {"cache_header": "x-grok-conv-id"}, d.Capabilities()
+    )
+    config = d.RuntimeConfig(cache=cache)
+    http = codec.encode(d.Request([d.User("Hi")], config=config, session_id="s 1")).http
+    assert http.headers.get("x-grok-conv-id") == sent
+    assert b"prompt_cache_key" not in http.body
