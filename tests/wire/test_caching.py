@@ -1,5 +1,6 @@
 """Cache marks and cache settings, parsed from the arguments of a call."""
 
+import json
 from typing import Any
 
 import pytest
@@ -83,3 +84,48 @@ def test_session_is_sent_in_the_header_that_routes_to_one_cache(
     http = codec.encode(d.Request([d.User("Hi")], config=config, session_id="s 1")).http
     assert http.headers.get("x-grok-conv-id") == sent
     assert b"prompt_cache_key" not in http.body
+
+
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+@pytest.mark.parametrize(
+    ("model", "cache", "fields", "codes"),
+    [
+        ("gpt-5.5", d.PromptCache(ttl="24h"), {"prompt_cache_retention": "24h"}, []),
+        ("gpt-5.5", "off", {}, []),
+        ("gpt-5.6-sol", d.PromptCache(ttl="24h"), {"prompt_cache_options": {"ttl": "30m"}},
+         ["cache_ttl_shortened"]),
+        ("gpt-6.1-sol", d.PromptCache(ttl="5m"), {"prompt_cache_options": {"ttl": "30m"}}, []),
+        ("gpt-7", "off", {"prompt_cache_options": {"mode": "explicit"}}, []),
+        ("gpt-6-sol", d.PromptCache(auto=False, key="k"), {"prompt_cache_key": "k"}, []),
+        ("gpt-6-sol", None, {}, []),
+    ],
+)  # fmt: skip
+def test_cache_settings_have_the_form_of_the_model(
+    wire: str, model: str, cache: Any, fields: dict[str, Any], codes: list[str]
+) -> None:
+    codec = CODECS[wire].connect(model, "http://a.test", None, d.Capabilities(), vendor="azure")
+    encoded = codec.encode(d.Request([d.User("Hi")], config=d.RuntimeConfig(cache=cache)))
+    body = json.loads(encoded.http.body)
+    assert {name: body[name] for name in body if name.startswith("prompt_cache")} == fields
+    assert [each.code for each in encoded.warnings] == codes
+
+
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+@pytest.mark.parametrize(
+    ("message", "breakpoints"),
+    [
+        (d.User("a", cache=True), 1),
+        (d.User([d.Text("a", cache=True)]), 1),
+        (d.User([d.Text("a", cache=True), d.Text("b")]), 1),
+        (d.User([d.Text("a"), d.Image(d.Url("https://a.test/b.png"))], cache=True), 1),
+        (d.User("a"), 0),
+    ],
+)
+@pytest.mark.parametrize("form", ["breakpoints", "retention"])
+def test_marks_become_breakpoints(wire: str, message: d.User, breakpoints: int, form: str) -> None:
+    quirks = {"cache_form": form}
+    codec = CODECS[wire].connect("m", "http://a.test", quirks, d.Capabilities())
+    body = codec.encode(d.Request([message, d.Assistant("x"), d.User("y")])).http.body
+    expected = breakpoints if form == "breakpoints" else 0
+    assert body.count(b'"prompt_cache_breakpoint":{"mode":"explicit"}') == expected
+    assert b"cache_control" not in body

@@ -36,6 +36,25 @@ def mark_end(message: dict[str, Any]) -> None:
     _last_block(message, "content")[_KEY] = _MARK
 
 
+def mark_part(item: dict[str, Any], name: str, message: User | ToolResult) -> None:
+    """Mark the parts of an item of the Responses wire whose blocks or message the caller marked.
+
+    A string becomes a part first; a mark on its only block counts as a mark on the message.
+    """
+    blocks = () if isinstance(message.content, str) else message.content
+    marked = [block.cache for block in blocks]
+    if not message.cache and not any(marked):
+        return
+    if isinstance(item[name], str):
+        item[name] = [{"type": "input_text", "text": item[name]}]
+        marked = [True]
+    for part, is_marked in zip(item[name], marked, strict=True):
+        if is_marked:
+            part[_KEY] = _MARK
+    if message.cache:
+        item[name][-1][_KEY] = _MARK
+
+
 def place_marks(
     body: dict[str, Any], cache: PromptCache | None, notes: Notes, *, prefix: bool = False
 ) -> None:
@@ -66,11 +85,29 @@ def place_marks(
             notes.rewrite("config.cache.ttl", "cache_ttl_shortened", why, loss=True)
 
 
+def name_breakpoints(messages: list[Any], notes: Notes) -> None:
+    """Replace the marks on parts of messages by breakpoints, as hosted OpenAI names them.
+
+    A request may have four, and the server adds one at the end; of more marks, the last are kept.
+    """
+    limit = LIMIT - 1
+    marked = _find_marked({"messages": messages})
+    for at, block in enumerate(marked):
+        del block[_KEY]
+        if at >= len(marked) - limit:
+            block["prompt_cache_breakpoint"] = {"mode": "explicit"}
+        else:
+            why = f"the wire takes {limit} marks; the last ones are sent"
+            notes.drop("messages", "cache_mark_dropped", why)
+
+
 def _find_marked(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every block that has a mark, in the order of the prompt."""
     found = []
     for holder in (body.get("tools"), body.get("system"), *body["messages"]):
-        content = holder["content"] if isinstance(holder, dict) else holder
+        content = holder
+        if isinstance(holder, dict):
+            content = holder.get("content", holder.get("output"))
         for block in content if isinstance(content, list) else ():
             if _KEY in block:
                 found.append(block)

@@ -55,19 +55,43 @@ def key_of(cache: PromptCache | None, request: Request, *, auto_key: bool) -> st
 
 
 def write_key(
-    cache: PromptCache | None, request: Request, notes: Notes, *, key: str | None
-) -> dict[str, str]:
-    """Return the cache key and retention fields for a wire that caches automatically."""
+    cache: PromptCache | None,
+    notes: Notes,
+    *,
+    key: str | None,
+    breakpoints: bool = False,
+) -> dict[str, Any]:
+    """Return the fields of the cache settings for a wire that caches automatically.
+
+    With ``breakpoints``, a prefix is cached at breakpoints alone. The server adds one to the newest
+    message, and charges for writing the cache, unless the mode is explicit.
+    """
     if cache is None:
-        return {}
+        return {"prompt_cache_options": {"mode": "explicit"}} if breakpoints else {}
     note_unplaced(replace(cache, ttl=None), ("key",), notes)
-    fields = {} if key is None else {"prompt_cache_key": key}
+    fields: dict[str, Any] = {} if key is None else {"prompt_cache_key": key}
+    if breakpoints:
+        if cache.ttl is not None:
+            fields["prompt_cache_options"] = {"ttl": "30m"}  # the only value
+        if cache.ttl in ("1h", "24h"):
+            why = "the cache is kept for 30 minutes"
+            notes.rewrite("config.cache.ttl", "cache_ttl_shortened", why, loss=True)
+        return fields
     if cache.ttl == "24h":
         fields["prompt_cache_retention"] = cache.ttl
     elif cache.ttl == "1h":
         why = "the cache is kept for some minutes, or 24 hours"
         notes.rewrite("config.cache.ttl", "cache_ttl_shortened", why, loss=True)
     return fields
+
+
+def has_marks(request: Request) -> bool:
+    """Return whether a message or a block of a request has a mark for the prompt cache."""
+    for message in request.messages:
+        blocks = message.content if isinstance(message.content, tuple) else ()
+        if any(getattr(each, "cache", False) for each in (message, *blocks)):
+            return True
+    return False
 
 
 def drop_marks(request: Request) -> Request:

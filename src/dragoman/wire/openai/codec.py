@@ -80,6 +80,11 @@ class OpenAICodec(Endpoint[Quirks]):
             applies=lambda request, quirks, reason: has_result_image(request.messages),
         ),
         Refusal(
+            re.compile(r"prompt_cache_(breakpoint|options)"),
+            {"cache_form": "retention"},
+            detail="the endpoint refused breakpoints of the prompt cache: none is sent",
+        ),
+        Refusal(
             re.compile(r"function tools with reasoning_effort", re.IGNORECASE),
             {"tools_while_reasoning": False, "reasons_unasked": True},
             detail="the endpoint refused tools while the model reasons: it does not reason",

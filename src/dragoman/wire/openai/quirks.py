@@ -98,6 +98,13 @@ class Quirks(WireQuirks, frozen=True):
     it.
     """
 
+    cache_form: Literal["retention", "breakpoints"] = "retention"
+    """How the prompt cache is controlled. ``retention``: the cache is automatic, and
+    ``prompt_cache_retention`` sets how long it is kept. ``breakpoints``: cache marks are sent as
+    ``prompt_cache_breakpoint``, and ``prompt_cache_options`` has the settings, which hosted OpenAI
+    accepts from GPT-5.6 on instead of the retention (ax-llm/ax#573, earendil-works/pi#6528).
+    """
+
     cache_header: str | None = None
     """The header that takes the cache key, instead of the field ``prompt_cache_key``; calls with
     ``cache="auto"`` send the session id. xAI sends all requests with one ``x-grok-conv-id`` to the

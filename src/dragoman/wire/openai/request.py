@@ -11,8 +11,8 @@ from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...reasoning import merge_fields
 from ...validate.data_url import read_inline
-from ..cache_marks import mark_end, mark_of, place_marks
-from ..caching import key_of, read_cache, write_key
+from ..cache_marks import mark_end, mark_of, name_breakpoints, place_marks
+from ..caching import has_marks, key_of, read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
@@ -52,18 +52,24 @@ class ChatWriter(RequestWriter):
                 # Models with built-in web search read their options from this field.
                 body["web_search_options"] = tool
         cache = None
+        breaks = quirks.cache_form == "breakpoints"
         if request.config.cache is not None or quirks.cache_control:
             cache = read_cache(request)
             key = key_of(cache, request, auto_key=quirks.cache_key)
-            body |= write_key(cache, request, notes, key=None if quirks.cache_header else key)
+            body |= write_key(
+                cache, notes, key=None if quirks.cache_header else key, breakpoints=breaks
+            )
         if request.stream:
             body["stream"] = True
             if quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        if cache is None and quirks.cache_control:
-            quirks = replace(quirks, cache_control=False)
+        breaks = breaks and request.config.cache != "off" and has_marks(request)
+        if breaks or (cache is None and quirks.cache_control):
+            quirks = replace(quirks, cache_control=breaks)
         written = _write_messages(request, self.home, quirks, directives, notes)
-        if cache is not None and quirks.cache_control:
+        if breaks:
+            name_breakpoints(written, notes)
+        elif cache is not None and quirks.cache_control:
             written = [
                 {"role": "user", "content": each.content} if isinstance(each, m.User) else each
                 for each in written

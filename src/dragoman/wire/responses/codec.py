@@ -52,6 +52,11 @@ _REFUSALS = (
         applies=lambda request, quirks, reason: _has_added(request.native.get("responses", {})),
     ),
     Refusal(
+        re.compile(r"prompt_cache_(breakpoint|options)"),
+        {"cache_form": "retention"},
+        detail="the endpoint refused breakpoints of the prompt cache: none is sent",
+    ),
+    Refusal(
         _NAMES_INCLUDE,
         {"encrypted_reasoning": False},
         detail="the endpoint refused encrypted reasoning: it is not asked for",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import messages as m
+from ..cache_marks import mark_part
+from ..caching import has_marks
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import PairedWriter
@@ -37,6 +39,11 @@ class ItemWriter(PairedWriter):
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
+        self.marks = (
+            quirks.cache_form == "breakpoints"
+            and request.config.cache != "off"
+            and has_marks(request)
+        )
         # The call_id of each opaque item, paired with whether the item is an output.
         self._own: set[tuple[str, bool]] = set()
         for message in self.messages:
@@ -53,7 +60,10 @@ class ItemWriter(PairedWriter):
         content = message.content
         plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], m.Text))
         written = message.text if plain else self.parts(content, path)
-        self.written.append({"type": "message", "role": "user", "content": written})
+        item = {"type": "message", "role": "user", "content": written}
+        self.written.append(item)
+        if self.marks:
+            mark_part(item, "content", message)
 
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):
@@ -77,7 +87,10 @@ class ItemWriter(PairedWriter):
         # parts.
         plain = isinstance(content, str) or all(isinstance(block, m.Text) for block in content)
         output = message.text if plain else self.parts(content, path)
-        self.written.append({"type": "function_call_output", "call_id": sent, "output": output})
+        item = {"type": "function_call_output", "call_id": sent, "output": output}
+        self.written.append(item)
+        if self.marks:
+            mark_part(item, "output", message)
 
     # --- messages of the model
 

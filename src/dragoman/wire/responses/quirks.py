@@ -89,6 +89,13 @@ class Quirks(ResultQuirks, frozen=True):
     A 400 about the item turns it off.
     """
 
+    cache_form: Literal["retention", "breakpoints"] = "retention"
+    """How the prompt cache is controlled. ``retention``: the cache is automatic, and
+    ``prompt_cache_retention`` sets how long it is kept. ``breakpoints``: cache marks are sent as
+    ``prompt_cache_breakpoint``, and ``prompt_cache_options`` has the settings, which hosted OpenAI
+    accepts from GPT-5.6 on instead of the retention (ax-llm/ax#573, earendil-works/pi#6528).
+    """
+
     tool_search: bool = True
     """Whether the server searches deferred tools (OpenAI since GPT-5.4).
     A 400 about the search turns it off; then every tool is sent.

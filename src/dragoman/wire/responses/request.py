@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import UnsupportedFeatureError, quote
-from ...messages import ForceTool, Tool
+from ...messages import ForceTool, System, Tool
 from ...reasoning import merge_fields
+from ..cache_marks import mark_end, name_breakpoints
 from ..caching import key_of, read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
@@ -42,13 +43,28 @@ class ResponsesWriter(RequestWriter):
         body |= settings
         cache = read_cache(self.request)
         key = key_of(cache, self.request, auto_key=self.quirks.cache_key)
-        body |= write_key(cache, self.request, self.notes, key=key)
+        breaks = self.quirks.cache_form == "breakpoints"
+        body |= write_key(cache, self.notes, key=key, breakpoints=breaks)
         if self.request.stream:
             body["stream"] = True
         body["input"] = conversation.write()
+        if conversation.marks:
+            self._move_instructions(body)
+            name_breakpoints(body["input"], self.notes)
         self._add_extras(body)
         body["input"] = body.pop("input")
         return body
+
+    def _move_instructions(self, body: dict[str, Any]) -> None:
+        """Send the system prompt as a message if it is marked, as ``instructions`` has no parts."""
+        marked = [
+            each for each in self.request.messages if isinstance(each, System) and each.cache
+        ]
+        if marked:
+            text = {"type": "input_text", "text": body.pop("instructions")}
+            message = {"type": "message", "role": "developer", "content": [text]}
+            mark_end(message)
+            body["input"] = [message, *body["input"]]
 
     def _write_structure(self, body: dict[str, Any]) -> None:
         request, quirks = self.request, self.quirks
