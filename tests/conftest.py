@@ -5,6 +5,7 @@ and fewer with ``HYPOTHESIS_PROFILE=quick``, as in ``make check``. The numbers t
 ``count`` are added up over all processes and printed at the end.
 """
 
+import datetime
 import gc
 import importlib
 import os
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import dragoman.capabilities
 import dragoman.events
 import dragoman.validate
 import dragoman.wire
@@ -47,6 +49,9 @@ os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  
 # Do not store observed capabilities in the developer's cache folder.
 os.environ["DRAGOMAN_OBSERVED"] = "off"
 os.environ["DRAGOMAN_CATALOG"] = os.path.join(os.sep, "nonexistent", "catalog.json")  # noqa: PTH118
+
+# The ends of models are compared with this day, not with the day of the test run.
+dragoman.capabilities._read_today = lambda: datetime.date(2026, 9, 1)
 
 # A shell starts background jobs with interrupts ignored, and programs started by the tests would
 # inherit that. Some tests interrupt these programs, so restore the default handler.

@@ -1,5 +1,6 @@
 """Known capabilities of models, and which source overrides another."""
 
+import datetime
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.capabilities import UNKNOWN, Capabilities, Fact, Refusal, Source
+from dragoman import capabilities as module
+from dragoman.capabilities import (
+    NOTICE_DAYS,
+    UNKNOWN,
+    Capabilities,
+    Fact,
+    Refusal,
+    Source,
+    describe_end,
+)
 from tests.rows import read_table
 
 NAMES = [
@@ -23,6 +33,7 @@ RETRIEVAL = [
     "supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions",
     "max_batch_size",
 ]  # fmt: skip
+LIFE = ["end_date", "successor"]
 FLAGS = NAMES[:10]
 WEAKEST_FIRST: list[Source] = ["unknown", "catalogue", "observed", "probed", "declared"]
 
@@ -34,6 +45,8 @@ values = st.fixed_dictionaries(
         "max_context_tokens": st.integers(1, 10**7),
         "max_output_tokens": st.integers(1, 10**7),
         "accepted_image_media_types": st.lists(st.sampled_from(["image/png", "image/jpeg"])),
+        "end_date": st.dates().map(str),
+        "successor": st.sampled_from(["gpt-6-sol", "org/model:tag"]),
     },
 )
 sources = st.sampled_from(WEAKEST_FIRST)
@@ -41,7 +54,7 @@ capabilities = st.builds(Capabilities.of, values, sources)
 
 
 def test_capability_names_match_the_contract() -> None:
-    assert list(Capabilities.__struct_fields__) == NAMES + RETRIEVAL
+    assert list(Capabilities.__struct_fields__) == NAMES + RETRIEVAL + LIFE
     assert set(WEAKEST_FIRST) == set(get_args(Source))
 
 
@@ -107,6 +120,10 @@ WRONG = [
      "capabilities: max_context_tokens must be a positive whole number, not True"),
     ({"max_output_tokens": 1.5},
      "capabilities: max_output_tokens must be a positive whole number, not 1.5"),
+    ({"end_date": "soon"}, "capabilities: end_date must be a day such as 2026-12-11, not 'soon'"),
+    ({"end_date": 20261211}, "capabilities: end_date must be a day such as 2026-12-11, not 20261211"),
+    ({"successor": ""}, "capabilities: successor must be the name of a model, not ''"),
+    ({"successor": "a\nb"}, "capabilities: successor must be the name of a model, not 'a\\nb'"),
     ({"max_output_tokens": "1"},
      "capabilities: max_output_tokens must be a positive whole number, not '1'"),
     ({"accepted_image_media_types": "image/png"},
@@ -172,3 +189,30 @@ def test_invalid_capability_file_is_reported(tmp_path: Path, text: str, complain
 def test_missing_capability_file_is_reported() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         Capabilities.read("/nowhere/facts.json")
+
+
+ENDS = Capabilities.of({"end_date": "2026-12-11", "successor": "new"})
+
+
+@pytest.mark.parametrize(
+    ("today", "notice"),
+    [
+        ("2026-10-11", None),
+        ("2026-10-12", "The vendor switches old off on 2026-12-11, in 60 days; it recommends new"),
+        ("2026-12-10", "The vendor switches old off on 2026-12-11, in 1 day; it recommends new"),
+        ("2026-12-11", "The vendor switched old off on 2026-12-11; it recommends new"),
+        ("2027-06-01", "The vendor switched old off on 2026-12-11; it recommends new"),
+    ],
+)
+def test_end_of_a_model_is_reported_sixty_days_ahead_and_afterwards(
+    today: str, notice: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_read_today", lambda: datetime.date.fromisoformat(today))
+    assert NOTICE_DAYS == 60
+    assert describe_end("old", ENDS) == notice
+
+
+def test_model_without_an_end_has_no_notice() -> None:
+    assert describe_end("old", Capabilities()) is None
+    known = Capabilities.of({"end_date": "2020-01-01"})
+    assert describe_end("old", known) == "The vendor switched old off on 2020-01-01"

@@ -4,10 +4,15 @@ Each capability is a ``Fact``: a value with its source. The user *declared* it, 
 bundled *catalogue*, a conformance run *probed* it, a real reply *observed* it, or it is *unknown*.
 Only a capability that is known to be missing blocks a call; an unknown one never does. A declared
 value takes precedence.
+
+Two facts are about a model's life: ``end_date`` is the day on which its vendor switches it off, and
+``successor`` is the model that the vendor recommends instead. They block nothing, because the
+server knows better; ``describe_end`` makes a warning of them.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = ["UNKNOWN", "Capabilities", "Fact", "Refusal", "Source"]
+__all__ = ["NOTICE_DAYS", "UNKNOWN", "Capabilities", "Fact", "Refusal", "Source", "describe_end"]
 
 Source: TypeAlias = Literal["declared", "catalogue", "probed", "observed", "unknown"]
 
@@ -47,13 +52,16 @@ class Fact(Struct, frozen=True, omit_defaults=True):
     comes from.
     """
 
-    value: bool | int | tuple[str, ...] | None = None
+    value: bool | int | str | tuple[str, ...] | None = None
     source: Source = "unknown"
     at: str | None = None
     by: str | None = None
 
 
 UNKNOWN = Fact()
+
+NOTICE_DAYS = 60
+"""How many days before its end a model is reported as ending."""
 
 
 class Capabilities(Struct, frozen=True, omit_defaults=True):
@@ -82,6 +90,8 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
     supports_dimensions: Fact = UNKNOWN
     max_dimensions: Fact = UNKNOWN
     max_batch_size: Fact = UNKNOWN
+    end_date: Fact = UNKNOWN
+    successor: Fact = UNKNOWN
 
     @classmethod
     def of(
@@ -152,7 +162,33 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         return replace(self, **changes) if changes else self
 
 
-def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:
+def _read_today() -> datetime.date:
+    """Return the current day in UTC. Tests replace this function, which is the only clock here."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def describe_end(model: str, known: Capabilities) -> str | None:
+    """Return a warning that a model has ended or ends within ``NOTICE_DAYS``, or ``None``."""
+    if known.end_date.value is None:
+        return None
+    end = datetime.date.fromisoformat(str(known.end_date.value))
+    days = (end - _read_today()).days
+    if days > NOTICE_DAYS:
+        return None
+    advice = "" if known.successor.value is None else f"; it recommends {known.successor.value}"
+    if days <= 0:
+        return f"The vendor switched {model} off on {end}{advice}"
+    unit = "day" if days == 1 else "days"
+    return f"The vendor switches {model} off on {end}, in {days} {unit}{advice}"
+
+
+def _check(name: str, value: Any) -> bool | int | str | tuple[str, ...]:
+    if name == "end_date":
+        return _check_day(value)
+    if name == "successor":
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise ValueError(f"capabilities: {name} must be the name of a model, not {value!r}")
+        return value
     if name.startswith("max_"):
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise ValueError(
@@ -168,3 +204,12 @@ def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:
     if not isinstance(value, bool):
         raise ValueError(f"capabilities: {name} must be true or false, not {value!r}")
     return value
+
+
+def _check_day(value: Any) -> str:
+    try:
+        return datetime.date.fromisoformat(value).isoformat()
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"capabilities: end_date must be a day such as 2026-12-11, not {value!r}"
+        ) from None

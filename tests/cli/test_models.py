@@ -91,14 +91,32 @@ def test_models_command_shows_the_capabilities_of_one_model(run: Any) -> None:
     assert "free" in run("box:tiny").stdout
 
 
+def test_models_command_shows_the_end_of_a_model(run: Any) -> None:
+    shown = run("groq:llama-3.3-70b-versatile").stdout
+    assert (
+        "  warning: The vendor switched groq:llama-3.3-70b-versatile off on 2026-08-16; it recommends "
+        "openai/gpt-oss-120b\n"
+    ) in shown
+    table = {line.split()[0]: line for line in run("groq:*").stdout.splitlines() if line}
+    assert table["MODEL"].split()[-1] == "ENDS"
+    assert table["groq:llama-3.3-70b-versatile"].endswith("2026-08-16")
+    (entry,) = json.loads(run("groq:llama-3.3-70b-versatile", "--json").stdout)
+    assert entry["capabilities"]["end_date"]["value"] == "2026-08-16"
+    assert entry["capabilities"]["successor"]["value"] == "openai/gpt-oss-120b"
+    assert entry["end_notice"].startswith("The vendor switched groq:llama-3.3-70b-versatile off")
+    (living,) = json.loads(run("groq:openai/gpt-oss-120b", "--json").stdout)
+    assert living["end_notice"] is None
+
+
 def test_models_command_filters_models_by_a_pattern(run: Any) -> None:
     for pattern in ("groq:*", "GROQ:"):
         table = run(pattern).stdout.splitlines()
         assert table[0].split()[:3] == ["MODEL", "USE", "CONTEXT"]
-        assert all(line.startswith("groq:") for line in table[1:-3])
-        assert table[-3].startswith("24 models, 0 can be used now (*)")
-        assert table[-2:] == [
+        assert all(line.startswith("groq:") for line in table[1:-4])
+        assert table[-4].startswith("24 models, 0 can be used now (*)")
+        assert table[-3:] == [
             "the others need GROQ_API_KEY; see dragoman keys",
+            "7 have ended or end within 60 days; see ENDS",
             "2 that embed or transcribe are left out; --all lists them",
         ]
     nothing = run("zzzz")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ..capabilities import Capabilities
+from ..capabilities import NOTICE_DAYS, Capabilities, describe_end
 from ..errors import InvalidModelError
 from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Tier, Unpriced
@@ -44,7 +44,7 @@ _SHOWN = (
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 _HEADS = (
     "MODEL", "USE", "CONTEXT", "TOOLS", "$ IN", "$ OUT", "IMAGES", "THINKS", "SCHEMA", "DOCS",
-    "OUTPUT", "ALIASES",
+    "OUTPUT", "ENDS", "ALIASES",
 )  # fmt: skip
 # Capabilities that are relevant only for embedding and reranking models.
 _RETRIEVAL = (
@@ -240,6 +240,7 @@ class _ModelList(Struct):
             "aliases": list(entry.aliases),
             "tokens": entry.tokens,
             "capabilities": facts,
+            "end_notice": describe_end(entry.id, entry.capabilities),
             "price": None if isinstance(price, Unpriced) else self._price_as_data(price),
             "price_unknown": price.reason if isinstance(price, Unpriced) else None,
         }
@@ -326,6 +327,9 @@ def _show_all(
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         lines.append(f"the others need {', '.join(missing[:3])}{more}; see dragoman keys")
+    ending = [each for each in shown if describe_end(each.id, each.capabilities) is not None]
+    if ending:
+        lines.append(f"{len(ending)} have ended or end within {NOTICE_DAYS} days; see ENDS")
     if hidden := len(entries) - len(shown):
         lines.append(f"{hidden} that embed or transcribe are left out; --all lists them")
     show_pages(lines, use_pager=use_pager)
@@ -342,8 +346,9 @@ def _row(catalogue: _ModelList, entry: ModelEntry) -> list[str]:
     usable = "*" if entry.status == "configured" else ""
     context, output = _write(known.max_context_tokens.value), _write(known.max_output_tokens.value)
     can_do = [images, thinking, schema, documents]
+    ends = "" if known.end_date.value is None else str(known.end_date.value)
     aliases = ", ".join(entry.aliases)
-    return [entry.id, usable, context, tools, paid, paid_out, *can_do, output, aliases]
+    return [entry.id, usable, context, tools, paid, paid_out, *can_do, output, ends, aliases]
 
 
 def _write(value: Any) -> str:
@@ -351,6 +356,8 @@ def _write(value: Any) -> str:
         return "?"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 
@@ -360,6 +367,9 @@ def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
         missing = f"set {variable}, or: dragoman keys set {variable}"
     status = entry.status.replace("_", " ") + (f"; {missing}" if missing else "")
     click.echo(legible(f"{entry.id}: {status}"))
+    notice = describe_end(entry.id, entry.capabilities)
+    if notice is not None:
+        click.echo(legible(f"  warning: {notice}"))
     labels = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,

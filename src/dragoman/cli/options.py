@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import click
 from msgspec import Struct
 
+from ..capabilities import describe_end
 from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
 from ..prices import PriceTable
@@ -128,6 +129,9 @@ def open_model(
             provider = connect(model, **settings)
         else:
             provider = load_registry().provider(model, planning=planning, **settings)
+    notice = describe_end(provider.model, provider.capabilities)
+    if notice is not None and not planning:
+        notify(notice)
     # add retries unless a candidate of a group already has its own
     has_retries = any(isinstance(part, Retry) for part in walk(provider))
     if retries and not planning and not has_retries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -24,14 +25,23 @@ def command(
     target: ModelOptions,
     as_json: Annotated[Json, "Print the outcome as JSON."] = False,
 ) -> None:
-    """Check that MODEL is reachable and loaded. This is never billed."""
+    """Check that MODEL is reachable and loaded. This is never billed.
+
+    If the vendor has switched the model off, or does so within 60 days, a note says when, and which
+    model it recommends instead; with --json, the fields are ends and successor.
+    """
+    # Opening the model prints this note, so the logging module must not print it again.
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())
     with report_errors():
         try:
             with open_model(model, target) as provider:
                 with nullcontext() if as_json else working(f"asking {provider.model}"):
                     provider.ready()
-                found = json.dumps({"ready": True, "model": provider.model})
-                click.echo(found if as_json else f"{provider.model} is ready")
+                known = provider.provider.capabilities
+                found = {"ready": True, "model": provider.model}
+                if known.end_date.value is not None:
+                    found |= {"ends": known.end_date.value, "successor": known.successor.value}
+                click.echo(json.dumps(found) if as_json else f"{provider.model} is ready")
         except ProviderError as error:
             if not as_json:
                 raise

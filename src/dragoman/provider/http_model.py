@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from ..calls import TURN
-from ..capabilities import Capabilities
+from ..capabilities import Capabilities, describe_end
 from ..errors import (
+    InvalidModelError,
     InvalidRequestError,
     NetworkError,
     ProviderError,
@@ -89,6 +90,8 @@ class HttpModel(Model):
 
     async def ready(self) -> None:
         await self._ask_all(self.codec.ready())
+        if (notice := describe_end(self.model, self.capabilities)) is not None:
+            log.warning("%s/%s: %s", self.name, self.model, notice)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -129,11 +132,16 @@ class HttpModel(Model):
     ) -> ProviderError:
         """Add the provider, the model and the request id to an error.
 
+        The advice about a model that the server does not know names its end, if there is one.
         Remove keys and the caller's texts from the error's message.
         """
         error.attribute(self.name, self.model, None if request is None else request.request_id)
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
             error.advice = self._hint
+        if isinstance(error, InvalidModelError):
+            notice = describe_end(self.model, self.capabilities)
+            if notice is not None and notice not in error.advice:
+                error.advice = f"{notice}. {error.advice}"
         error.hide(self._reveal_secrets(), texts)
         return error
 

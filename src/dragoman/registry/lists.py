@@ -15,6 +15,7 @@ corrected.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
@@ -189,14 +190,24 @@ def _read_model(form: ListFormat, record: dict[str, Any]) -> ListedModel:
     return ListedModel(known, prices, {above: rates for above, rates in read.items() if rates})
 
 
-def _read_fact(fact: str, record: dict[str, Any], paths: Iterable[str]) -> bool | int | None:
+def _read_fact(fact: str, record: dict[str, Any], paths: Iterable[str]) -> bool | int | str | None:
     for path in paths:
         value = _find(record, path)
+        if fact == "ends":
+            return _read_day(value)
         if fact in _COUNTS:
             value = _count(value)
         if isinstance(value, bool | int):
             return value
     return None
+
+
+def _read_day(value: Any) -> str | None:
+    """Return a day such as ``2026-12-11``; ``None`` for a value in another form."""
+    try:
+        return datetime.date.fromisoformat(value).isoformat()
+    except (TypeError, ValueError):
+        return None
 
 
 def _find(record: Any, path: str) -> Any:

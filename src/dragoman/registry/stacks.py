@@ -11,12 +11,14 @@ A layer is added only if ``models.yaml``, the caller or a second API key require
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
 
+from ..capabilities import describe_end
 from ..config import ConfigError
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import (
@@ -43,6 +45,8 @@ from .groups import Candidate, Group
 from .limits import RateLimits
 from .names import Names
 from .pools import PoolLease, Pools
+
+log = logging.getLogger("dragoman")
 
 Subscriber = Callable[..., Any]
 
@@ -92,6 +96,7 @@ class Stacks:
         self._availability: Availability | None = None
         self._shared_by: tuple[Thresholds, str | None] | None = None
         self._opened: dict[str, tuple[Provider, list[PoolLease]]] = {}
+        self._ending: set[str] = set()  # the models whose end has been reported
 
     def open(
         self, names: Names, name: str, options: OpenOptions, *, shared: bool = True
@@ -131,6 +136,13 @@ class Stacks:
         for limiter in self._limiters.values():
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
+
+    def warn_about_end(self, entry: ModelEntry) -> None:
+        """Warn once about a model that has ended or ends soon."""
+        notice = describe_end(entry.id, entry.capabilities)
+        if notice is not None and entry.id not in self._ending:
+            self._ending.add(entry.id)
+            log.warning("%s", notice)
 
     def lease(self, adapter: Adapter) -> PoolLease:
         """Return a lease on the connections of an adapter."""
@@ -237,6 +249,7 @@ class _StackBuilder:
             raise not_a_chat_model(entry, adapter)
         if not self._options.planning:
             _check_configured(entry, adapter, settings)
+            self._stacks.warn_about_end(entry)
         keys = adapter.keys() if "api_key" not in settings and adapter.auth is None else []
         if adapter.base_url is not None:
             given["observe"] = self._names.observed.watch(
@@ -266,6 +279,7 @@ class _StackBuilder:
     def _build_retrieval(self, entry: ModelEntry, operation: Operation) -> Any:
         adapter, settings = self._names.adapter(entry.adapter), self._options.settings
         _check_configured(entry, adapter, settings)
+        self._stacks.warn_about_end(entry)
         given = {
             **adapter.retrieval_settings(operation),
             "capabilities": entry.capabilities,

@@ -43,6 +43,8 @@ FACTS = {
     "shortens": "supports_dimensions",
     "dimensions": "max_dimensions",
     "batch": "max_batch_size",
+    "ends": "end_date",
+    "successor": "successor",
 }
 # The keys of a model, and of a rule, that are not capabilities.
 _MODEL_KEYS = ("tokens", "chat", "listed")
@@ -88,6 +90,17 @@ class Region(_Part, frozen=True):
     env: tuple[str, ...] = ()
 
 
+class Retirement(_Part, frozen=True):
+    """The models that a vendor switches off on one day, each with the recommended successor.
+
+    The successor is ``None`` if the vendor recommends no model.
+    """
+
+    models: dict[str, str | None]
+    source: str
+    as_of: str
+
+
 class Origin(_Part, frozen=True):
     """The public list from which rows marked ``listed`` were copied, and its date."""
 
@@ -106,7 +119,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
-    ``rules`` the documented capabilities as in the file; ``models`` combines them.
+    ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
+    are the models that the vendor switches off, by day.
     """
 
     id: str = ""
@@ -130,6 +144,7 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     listed: Origin = Origin()
     other_wires: dict[str, WireForm] = field(default_factory=dict)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    retirements: dict[str, Retirement] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
@@ -210,9 +225,25 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
         ]
         return forms[0] if forms else self.wire
 
+    @cached_property
+    def ends(self) -> dict[str, Capabilities]:
+        """The end dates and successors of the models that the vendor switches off."""
+        return {
+            name: Capabilities.of(
+                {"end_date": day, "successor": successor},
+                "catalogue",
+                at=retirement.as_of,
+                by=retirement.source,
+            )
+            for day, retirement in self.retirements.items()
+            for name, successor in retirement.models.items()
+        }
+
     def facts_of(self, model: str) -> Capabilities | None:
         """Return the capabilities of a model: the bundled file merged with the user's update."""
         known = self.models.get(model)
+        if (end := self.ends.get(model)) is not None:
+            known = (known or Capabilities()).merged(end)
         update = read_update()
         listed = update.models(self.id).get(model)
         if listed is None:
