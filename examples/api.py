@@ -1,4 +1,4 @@
-"""A FastAPI endpoint that streams events: `MODEL=openai:gpt-5 uvicorn examples.api:app`.
+"""A FastAPI endpoint that streams events: `MODEL=openai:gpt-6-sol uvicorn examples.api:app`.
 
 An error before the first event gives an HTTP status with a JSON body, so that a 429 stays a 429. A
 later error is sent as the last event. If the client disconnects, the call to the model is

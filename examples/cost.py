@@ -28,4 +28,4 @@ async def main(*names: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:] or ["openai:gpt-5"]))
+    asyncio.run(main(*sys.argv[1:] or ["openai:gpt-6-sol"]))

@@ -15,11 +15,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))
 
 # An example model for each hosted vendor and for well-known self-hosted servers.
 EXAMPLES = {
-    "openai": "gpt-5", "anthropic": "claude-sonnet-4-6", "google": "gemini-2.5-pro",
-    "azure": "gpt-5", "bedrock": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "openai": "gpt-6-sol", "anthropic": "claude-sonnet-4-6", "google": "gemini-3.8-flash",
+    "azure": "gpt-6-sol", "bedrock": "us.anthropic.claude-sonnet-4-6",
     "cohere": "command-a-03-2025", "openrouter": "anthropic/claude-sonnet-4.6",
-    "groq": "llama-3.3-70b-versatile", "mistral": "mistral-large-latest",
-    "deepseek": "deepseek-chat", "xai": "grok-4.3", "together": "openai/gpt-oss-120b",
+    "groq": "openai/gpt-oss-120b", "mistral": "mistral-large-latest",
+    "deepseek": "deepseek-flash", "xai": "grok-4.3", "together": "openai/gpt-oss-120b",
     "fireworks": "accounts/fireworks/models/gpt-oss-120b", "cerebras": "gpt-oss-120b",
     "jina": "jina-embeddings-v4", "voyage": "voyage-3.5", "ollama": "llama3", "vllm": "MODEL",
     "llamacpp": "default", "lmstudio": "MODEL", "sglang": "MODEL", "tei": "MODEL",

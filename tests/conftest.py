@@ -51,7 +51,7 @@ os.environ["DRAGOMAN_OBSERVED"] = "off"
 os.environ["DRAGOMAN_CATALOG"] = os.path.join(os.sep, "nonexistent", "catalog.json")  # noqa: PTH118
 
 # The ends of models are compared with this day, not with the day of the test run.
-dragoman.capabilities._read_today = lambda: datetime.date(2026, 9, 1)
+dragoman.capabilities._read_today = lambda: datetime.date(2026, 9, 1)  # noqa: SLF001
 
 # A shell starts background jobs with interrupts ignored, and programs started by the tests would
 # inherit that. Some tests interrupt these programs, so restore the default handler.

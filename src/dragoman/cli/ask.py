@@ -95,10 +95,10 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     """Ask MODEL once. Piped input is sent together with PROMPT.
 
     \b
-    dragoman ask openai:gpt-5 "Name a river."
-    cat report.txt | dragoman ask openai:gpt-5 "Summarise this."
+    dragoman ask openai:gpt-6-sol "Name a river."
+    cat report.txt | dragoman ask openai:gpt-6-sol "Summarise this."
     dragoman ask "What is in this picture?" -a photo.png
-    dragoman ask -m openai:gpt-5 -c "And in French?"
+    dragoman ask -m openai:gpt-6-sol -c "And in French?"
     dragoman ask -t translate -p language German "Good morning"
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the

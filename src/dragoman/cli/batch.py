@@ -119,9 +119,9 @@ def command(source: str, out: Path, options: BatchCommand) -> None:
     """Ask a model for every row of IN and write a row with the result, or the error, to OUT.
 
     \b
-    dragoman batch questions.jsonl answers.jsonl --model openai:gpt-5-mini
+    dragoman batch questions.jsonl answers.jsonl --model openai:gpt-6-luna
     dragoman batch words.csv out.jsonl --model local --template "Translate: {word}"
-    dragoman batch big.jsonl out.jsonl --model openai:gpt-5-mini --budget usd=5 --rpm 500
+    dragoman batch big.jsonl out.jsonl --model openai:gpt-6-luna --budget usd=5 --rpm 500
     dragoman batch texts.jsonl vectors.jsonl --model openai:text-embedding-3-small
 
     IN is JSONL, CSV, TSV or Parquet. A row has "prompt" or "messages", and optionally "id" and

@@ -63,7 +63,7 @@ def command(place: str, options: CompareOptions) -> None:
     """Ask other models what the models in LOG were asked, and compare the answers.
 
     \b
-    dragoman compare log.db --to openai:gpt-5-mini --to local:qwen --html report.html
+    dragoman compare log.db --to openai:gpt-6-luna --to local:qwen --html report.html
 
     LOG is a file, an export (*.jsonl) or a postgresql:// URL. Each recorded call is one request,
     with the recorded messages, tools and settings. No tool is executed. The report has the

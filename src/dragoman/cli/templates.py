@@ -30,7 +30,7 @@ _NEW = """\
 system: Translate into {language}.
 prompt: "{input}"
 defaults: {language: English}
-# model: openai:gpt-5
+# model: openai:gpt-6-sol
 # schema: title, tags [str]
 """
 

@@ -54,7 +54,7 @@ def connect(
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:gpt-5"``, an alias in ``models.yaml``, or ``"local"`` for
+    ``model`` is a name such as ``"openai:gpt-6-sol"``, an alias in ``models.yaml``, or ``"local"`` for
     the embedded model. With ``base_url``, it is the name that the server at that address has for
     the model; the server's ``wire`` is ``"openai"`` by default.
 

@@ -60,11 +60,13 @@ class WireForm(_Part, frozen=True):
 
     ``only`` is a pattern for the models that need this wire, because the vendor serves them on it
     alone, or with all their abilities on it alone. It is used unless the user chooses another.
+    ``proofs`` are those of the quirks that the vendor's default wire has no proof for.
     """
 
     base_url: str | None = None
     quirks: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
+    proofs: dict[str, str] = field(default_factory=dict)
 
 
 class RetrievalForm(_Part, frozen=True):
