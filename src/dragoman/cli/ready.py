@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Check that MODEL is reachable and loaded. This is never billed.
 
-    If the vendor has switched the model off, or does so within 60 days, a note says when, and which
-    model it recommends instead; with --json, the fields are ends and successor.
+    If the vendor has switched the model off, or does so within 60 days, a note has the day and the
+    model that it recommends instead; with --json, the fields are ends and successor.
     """
     # Opening the model prints this note, so the logging module must not print it again.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
