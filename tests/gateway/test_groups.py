@@ -13,7 +13,6 @@ from dragoman import connect
 from dragoman.gateway import create_app
 from dragoman.gateway.models import Upstream, describe_upstream
 from dragoman.log import MemoryLog
-from dragoman.messages import Issuer
 from dragoman.middleware import Fallback, Retry
 from dragoman.provider import Provider
 from dragoman.registry import Registry
