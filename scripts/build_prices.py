@@ -89,8 +89,8 @@ PROVIDERS = [
 # For azure, genai-prices uses the prices of five other vendors. Only the prices of openai could be
 # confirmed with the azure rows of litellm's table.
 FALLBACK = {"azure": ["openai"]}
-# OpenRouter chooses a provider, and so a price, for each request, and states the cost in ``usage.cost``
-# (https://openrouter.ai/docs/use-cases/usage-accounting and
+# OpenRouter chooses a provider, and so a price, for each request, and states the cost in
+# ``usage.cost`` (https://openrouter.ai/docs/use-cases/usage-accounting and
 # https://docs.stigg.io/documentation/ai-agents/providers/openrouter, seen 2026-11-18).
 RESOLVED = ["openrouter"]
 

@@ -252,7 +252,7 @@ class Attempt:
         reported = self.reply.usage if self.reply is not None else Usage()
         if self.answer is None:
             return reported
-        # A reply that was cancelled after its end has an estimate of counts that it does not report.
+        # A reply that was cancelled after its end estimates the counts that it does not report.
         used = self.answer.usage
         return reported if used.output_tokens is None and reported.estimated else used
 

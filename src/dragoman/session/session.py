@@ -263,15 +263,15 @@ class Session(Displayed, Generic[Parsed]):
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
         why = reason or "swapped by the caller"
         swapped = logs.ModelSwapped(before, _name(provider), why, losses)
-        await finish_writing(self._replace_provider(provider, swapped))
-        return plan
 
-    async def _replace_provider(self, provider: Provider, swapped: logs.ModelSwapped) -> None:
-        """Record that the provider is swapped, if the session has begun; then use the new one."""
-        if self.state.root is not None:
-            await self._journal.write(swapped)
-        self.provider = provider
-        self._routing = logs.Routing("manual", _name(provider), swapped.reason)
+        async def replace() -> None:
+            if self.state.root is not None:
+                await self._journal.write(swapped)
+            self.provider = provider
+            self._routing = logs.Routing("manual", _name(provider), why)
+
+        await finish_writing(replace())
+        return plan
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
         """Close every open intent, and add a result for each to the conversation.
@@ -332,7 +332,12 @@ class Session(Displayed, Generic[Parsed]):
     async def _advance(self) -> Step:
         """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
-            await finish_writing(self._take_queued())
+
+            async def take() -> None:  # a goal that could not be recorded stays in the queue
+                await self._journal.write(record_message(self._queued[0]))
+                self._queued.pop(0)
+
+            await finish_writing(take())
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
@@ -437,11 +442,6 @@ class Session(Displayed, Generic[Parsed]):
             await self._journal.write(record_message(message))
         if is_queued:
             self._queued.pop(0)
-
-    async def _take_queued(self) -> None:
-        """Record the next queued goal; a goal that could not be recorded stays in the queue."""
-        await self._journal.write(record_message(self._queued[0]))
-        self._queued.pop(0)
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
@@ -388,7 +388,8 @@ class Decoder(ABC):
         self._sse = self.framing()
         # The caller may read ``raw`` before the stream ends, so its decoder is set now.
         if self.out.kept is not None:
-            self.out.kept.decode = self._show({})
+            show = _decode_line if self._is_line else _decode_stream
+            self.out.kept.decode = partial(show, self.framing, {})
         arrived = b"".join(self._kept)
         if not self._keep_raw:
             self._kept.clear()
@@ -448,17 +449,14 @@ class Decoder(ABC):
         if self.done and self._sse is not None and self.out.kept is not None:
             # A plain function is stored, because a bound method would keep the decoder in memory
             # as long as ``raw`` exists.
-            self.out.kept.decode = self._show(self.facts())
+            show = _decode_line if self._is_line else _decode_stream
+            self.out.kept.decode = partial(show, self.framing, self.facts())
         return self.out.take()
 
     @property
     def _is_line(self) -> bool:
-        """Whether the reply should be one JSON object: a body of a wire whose streams are lines."""
+        """Whether the reply should be one JSON object, on a wire whose streams are lines."""
         return self.framing is LineDecoder and not self._asked_for_stream
-
-    def _show(self, facts: dict[str, Any]) -> Callable[[bytes], Any]:
-        """Return the function that reads ``raw``."""
-        return partial(_decode_line if self._is_line else _decode_stream, self.framing, facts)
 
 
 def _keep(kept: list[bytes], chunk: bytes) -> None:

@@ -45,7 +45,7 @@ ROWS: tuple[ErrorRow, ...] = (
         ("", r"prompt is too long|exceed context limit"),
         ("400 413 422 500", r"context (window|length|size|is too large)|tokens exceeds"),
         # The rule of the adapter contract: any invalid request whose message is about the context.
-        # A beta of that name, or the field ``context_management``, is not about its size (a guess).
+        # A beta of that name, or ``context_management``, is not about its size (a guess).
         (
             "400 413 422",
             r"^\S* invalid_request_error .{0,400}\bcontext\b(?! beta)(?! management)",

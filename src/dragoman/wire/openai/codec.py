@@ -167,7 +167,7 @@ class OpenAICodec(Endpoint[Quirks]):
         yield from self.check_ready(self)
 
     def check_ready(self, endpoint: Endpoint[Any]) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness; ``endpoint`` has the route of the calls, which may be another wire's."""
+        """Check readiness; ``endpoint`` has the route of the calls, also of another wire."""
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
