@@ -133,8 +133,6 @@ class Endpoint(ABC, Generic[Q]):
     # the object that they are in, and the paths that differ.
     reasoning_root: ClassVar[str] = ""
     reasoning_places: ClassVar[Mapping[str, str]] = {}
-    # Returns whether a body has tools, for a wire whose servers reject a tool choice without any.
-    finds_tools: ClassVar[Callable[[Mapping[str, Any]], bool] | None] = None
     # How an amount of reasoning is sent to a model of an unknown family.
     usual_reasoning: ClassVar[ReasoningStyle | None] = None
     # The fields that a limit to one tool call also needs if the request chooses no tool.
@@ -307,8 +305,8 @@ class Endpoint(ABC, Generic[Q]):
         body = self.write_request(request, self.home(request), quirks, path, notes)
         if native := self.native_fields(request):
             body = put_over(body, native)
-        if self.finds_tools and plain_value(body.get("tool_choice")) in ("auto", "none"):
-            _omit_choice(body, notes, has_tools=self.finds_tools(body))
+        if plain_value(body.get("tool_choice")) in ("auto", "none") and not self.may_choose(body):
+            _omit_choice(body, notes)
         refused = quirks.refused_settings
         if quirks.refused_while_reasoning and self.reasons(request, quirks):
             refused = {**quirks.refused_while_reasoning, **refused}
@@ -337,6 +335,10 @@ class Endpoint(ABC, Generic[Q]):
         if style is None:
             return not is_off(amount)
         return style.reasons and (not is_off(amount) or style.off is None)
+
+    def may_choose(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the server accepts the tool choice ``auto`` or ``none`` of a body."""
+        return True
 
     def answer_tool(self, request: Request) -> str | None:
         """Return the name of the tool that structured output is requested by, if any."""
@@ -468,16 +470,15 @@ def _unforce(request: Request, quirks: WireQuirks, notes: Notes, *, reasons: boo
     return replace(request, tool_choice="auto")
 
 
-def _omit_choice(body: dict[str, Any], notes: Notes, *, has_tools: bool) -> None:
-    """Remove a tool choice from a body without tools.
+def _omit_choice(body: dict[str, Any], notes: Notes) -> None:
+    """Remove the tool choice of a body without tools.
 
     xAI answers "A tool_choice was set on the request but no tools were specified", and Codex
     sends such a request when it compacts (farion1231/cc-switch#3640, jlcodes99/cockpit-tools#1727).
     """
-    if not has_tools:
-        del body["tool_choice"]
-        why = "without tools there is nothing to choose"
-        notes.rewrite("tool_choice", "tool_choice_omitted", why)
+    del body["tool_choice"]
+    why = "without tools there is nothing to choose"
+    notes.rewrite("tool_choice", "tool_choice_omitted", why)
 
 
 def _defer(request: Request, notes: Notes, *, searches: bool) -> Request:

@@ -32,12 +32,6 @@ from .quirks import Quirks
 from .reply import OpenAIDecoder
 from .request import SETTINGS, ChatWriter, coerces, has_result_image, structured_path
 
-
-def has_tools(body: Mapping[str, Any]) -> bool:
-    """Return whether a body has tools that the model may call."""
-    return bool(body.get("tools"))
-
-
 _NAMES_FORMAT = re.compile("response_format|json_schema")
 # Servers name the field (``unknown variant `image_url```), the lack ("image input is not
 # supported", "is not a multimodal model"), or the message: Mistral's models on Scaleway answer
@@ -54,7 +48,6 @@ class OpenAICodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
-    finds_tools = staticmethod(has_tools)
     usual_reasoning = ReasoningStyle(effort="reasoning_effort", off={"reasoning_effort": "none"})
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
@@ -148,6 +141,9 @@ class OpenAICodec(Endpoint[Quirks]):
         # A key may have characters that a header may not.
         more = {} if key is None else {name: quote(key)}
         return {**super().headers_for(request), **more}
+
+    def may_choose(self, body: Mapping[str, Any]) -> bool:
+        return bool(body.get("tools"))
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)

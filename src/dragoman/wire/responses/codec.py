@@ -74,14 +74,6 @@ _REFUSALS = (
 )
 
 
-def has_tools(body: Mapping[str, Any]) -> bool:
-    """Return whether a body has tools; Codex sends them as an item of the conversation too."""
-    items = body["input"] if isinstance(body["input"], list) else ()
-    return bool(body.get("tools")) or any(
-        isinstance(item, dict) and item.get("type") == "additional_tools" for item in items
-    )
-
-
 class ResponsesCodec(Endpoint[Quirks]):
     """The Responses wire for one model at one base URL. Every call sends ``store: false``."""
 
@@ -89,7 +81,6 @@ class ResponsesCodec(Endpoint[Quirks]):
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
-    finds_tools = staticmethod(has_tools)
     usual_reasoning = ReasoningStyle(effort="reasoning.effort", off={"reasoning.effort": "none"})
     reasoning_places: ClassVar[Mapping[str, str]] = {"reasoning_effort": "reasoning.effort"}
     concepts: ClassVar[Mapping[str, Place]] = {
@@ -142,6 +133,11 @@ class ResponsesCodec(Endpoint[Quirks]):
             else:
                 items.append(item)
         return {**native, "tools": tools, "input": items}
+
+    def may_choose(self, body: Mapping[str, Any]) -> bool:
+        items = body["input"] if isinstance(body["input"], list) else ()
+        # Codex sends tools as an item of the conversation too.
+        return bool(body.get("tools")) or any(map(_is_added, items))
 
     def make_decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None
