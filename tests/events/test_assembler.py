@@ -301,7 +301,8 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
                                         ("attach", (d.Text, "sig"))],
                                        [("think", 0, "", None), ("text", 1, "")]),
     "a signed piece is a block of its own": (
-        [("thinking", ("a",)), ("signed", (d.Thinking, "b", "sig")), ("signed", (d.Text, "", "s"))],
+        [("thinking", ("a",)), ("thinking", ("b", d.Continuity("sig"))),
+         ("text", ("", d.Continuity("s")))],
         [("think", 0, "a", None), ("think", 1, "b", "sig"), ("text", 2, "")]),
     "no arguments at all": ([("tool_start", (0, "x", "any"))],
                             [("call", 0, "x", "any"), ("end", 0, {}, None)]),

@@ -84,8 +84,8 @@ def sign_calls(out: Assembler) -> None:
 def sign_text(out: Assembler) -> None:
     out.text("I ")
     out.text("answer.")
-    out.signed(d.Text, " So.", "dGV4dA==")
-    out.signed(d.Text, "", "ZW5k")
+    out.text(" So.", d.Continuity("dGV4dA=="))
+    out.text("", d.Continuity("ZW5k"))
 
 
 def compact(out: Assembler) -> None:

@@ -68,7 +68,7 @@ def test_the_page_has_the_table_of_this_run() -> None:
 
 
 def folded(reply: d.Response, client: str) -> list[Any]:
-    """Return what a client decoded from a reply, without what its wire cannot tell.
+    """Return what a client decoded from a reply, without what its wire cannot express.
 
     In a stream, blocks without deltas come last, so items may have other numbers in their ids.
     Chat Completions, Ollama and Cohere have fields for texts and calls, so a body has no order of

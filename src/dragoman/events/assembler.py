@@ -83,7 +83,6 @@ class Assembler:
     | open | ``text``, ``thinking`` | open | a delta, once it is the turn of its block |
     | open | ``tool_start`` | open | ``tool.use_start``, in its turn |
     | open | ``tool_input`` | open | ``tool.use_input_delta``, in its turn |
-    | open | ``signed`` | open | one delta, with the state of its block |
     | open | ``attach``, ``whole`` | open | the state, if it is that of a text or a thought |
     | open | ``block_end`` | open | ``tool.use_end``, if the block is a call |
     | open | ``usage`` | open | none; ``message.complete`` has the counts |
@@ -188,15 +187,14 @@ class Assembler:
         self.started = True
         blocks.out.append(self.opening)
 
-    def text(self, piece: str, opaque: Any = None) -> None:
+    def text(self, piece: str, state: Continuity | None = None) -> None:
         """Add a text fragment; after a call or a thinking block, it begins a new text block.
 
-        With opaque state, which arrived at the start of a text, it also begins a new text block.
+        A fragment that arrived with opaque state begins a new block, even without text.
         """
-        if not piece:
-            return
-        if opaque is not None:
-            self._whole(Text, piece, Continuity(None, opaque, self.issuer))
+        if state is not None:
+            _begin_with_state(self, Text, piece, state)
+        if not piece or state is not None:
             return
         blocks = self._blocks
         block = blocks.last
@@ -211,33 +209,17 @@ class Assembler:
         blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
         block.content.append(piece)
 
-    def thinking(self, piece: str) -> None:
-        """Add a fragment of the model's thinking."""
-        if not piece:
+    def thinking(self, piece: str, state: Continuity | None = None) -> None:
+        """Add a fragment of the model's thinking; ``state`` is as for ``text``."""
+        if state is not None:
+            _begin_with_state(self, Thinking, piece, state)
+        if not piece or state is not None:
             return
         block = self._blocks.last
         if block is None or block.kind is not Thinking or block.ended:
             block = self._open(Thinking)
             self._close_ended()
         self._blocks.add(block, piece, self.offset)
-
-    def signed(self, kind: type, piece: str, signature: str) -> None:
-        """Add a text or a thought that arrived in one piece with its signature.
-
-        It becomes a block of its own, because a signature belongs to the piece that it arrives
-        with.
-        """
-        self._whole(kind, piece, Continuity(signature, None, self.issuer))
-        self.block_end()
-
-    def _whole(self, kind: type, piece: str, state: Continuity) -> None:
-        """Begin a block with its first fragment and its state, which one event has."""
-        self.block_end()
-        block = self._open(kind)
-        block.continuity = state
-        if piece:
-            self._blocks.add(block, piece, self.offset)
-        self._close_ended()
 
     def tool_start(
         self,
@@ -479,6 +461,16 @@ class Assembler:
         blocks.out.append(self.complete)
         if self.error is not None:
             self.error.response = self.response
+
+
+def _begin_with_state(out: Assembler, kind: type, piece: str, state: Continuity) -> None:
+    """Begin a block with its first fragment and its opaque state, which one event has."""
+    out.block_end()
+    block = out._open(kind)
+    block.continuity = replace(state, issuer=out.issuer)
+    if piece:
+        out._blocks.add(block, piece, out.offset)
+    out._close_ended()
 
 
 def _refuse_late(out: Assembler, verb: str) -> None:

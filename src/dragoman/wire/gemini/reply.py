@@ -338,11 +338,13 @@ class GeminiDecoder(Decoder):
             return
         # A signature belongs to the part that it arrives with. An empty part with a signature
         # becomes a separate block.
-        self.out.signed(m.Text, text, signature)
+        self.out.text(text, m.Continuity(signature))
+        self.out.block_end()
 
     def _add_thought(self, text: str, signature: str | None) -> None:
         if signature is not None:
-            self.out.signed(m.Thinking, text, signature)
+            self.out.thinking(text, m.Continuity(signature))
+            self.out.block_end()
             self._in_thought = False
         else:
             self.out.thinking(text)

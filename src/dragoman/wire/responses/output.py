@@ -141,7 +141,7 @@ class OutputItems:
             self._switch_to((item.key, number))
             item.parts.setdefault(number, []).append(piece)
             item.received.append(piece)
-            phase = {"phase": item.phase} if begins and item.phase else None
+            phase = Continuity(opaque={"phase": item.phase}) if begins and item.phase else None
             self._out.text(piece, phase)
 
     def open_part(self, item: Item) -> Any:
