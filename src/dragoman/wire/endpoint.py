@@ -20,7 +20,7 @@ from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, read_json
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
-from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
+from ..reasoning import NOT_REASONING, ReasoningStyle
 from .beliefs import find_beliefs, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
@@ -329,12 +329,7 @@ class Endpoint(ABC, Generic[Q]):
 
     def reasons(self, request: Request, quirks: Q) -> bool:
         """Return whether the model reasons in its answer to a request."""
-        amount, style = request.config.reasoning, quirks.reasoning
-        if amount is None:
-            return quirks.reasons_unasked
-        if style is None:
-            return not is_off(amount)
-        return style.reasons and (not is_off(amount) or style.off is None)
+        return quirks.reasons(request.config.reasoning)
 
     def may_choose(self, body: Mapping[str, Any]) -> bool:
         """Return whether the server accepts the tool choice ``auto`` or ``none`` of a body."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from ..reasoning import ReasoningStyle
+from ..reasoning import ReasoningStyle, is_off
 from .ids import NameRule
 
 
@@ -51,6 +51,15 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     ``math.sum`` by ``math_sum``, and the reply has the original name again. ``null`` sends every
     name unchanged.
     """
+
+    def reasons(self, amount: str | int | None) -> bool:
+        """Return whether the model reasons if a request sets this amount of reasoning."""
+        style = self.reasoning
+        if amount is None:
+            return self.reasons_unasked
+        if style is None:
+            return not is_off(amount)
+        return style.reasons and (not is_off(amount) or style.off is None)
 
 
 class ResultQuirks(WireQuirks, frozen=True):

@@ -25,6 +25,7 @@ class ChunkCall(Struct, gc=False):
     index: Any = None
     id: Any = None
     function: Function | None = None
+    extra_content: Any = None
 
 
 class ChunkPart(Struct, gc=False):

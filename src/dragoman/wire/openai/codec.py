@@ -39,6 +39,36 @@ _NAMES_FORMAT = re.compile("response_format|json_schema")
 _REFUSES_IMAGES = re.compile(
     r"image|multi-?modal|vision|mmproj|user\W{1,3}after role\W{1,3}tool", re.IGNORECASE
 )
+# DeepSeek and Xiaomi: "The reasoning_content in the thinking mode must be passed back to the API."
+# Moonshot: "thinking is enabled but reasoning_content is missing in assistant tool call message".
+_NEEDS_REASONING = re.compile(
+    r"reasoning_content.{0,60}(?:must be passed back|is missing)", re.IGNORECASE | re.DOTALL
+)
+# Groq: "property 'reasoning_content' is unsupported". Mistral: "extra_forbidden", with the path.
+_REFUSES_REASONING = re.compile(
+    r"reasoning_content.{0,60}(?:unsupported|not (?:supported|permitted|allowed)|forbidden)"
+    r"|(?:extra|forbidden|unknown|unrecogni[sz]ed|unexpected|not permitted)"
+    r".{0,80}reasoning_content",
+    re.IGNORECASE | re.DOTALL,
+)
+# DeepSeek: "Thinking mode does not support this tool_choice". Moonshot: "tool_choice 'specified'
+# is incompatible with thinking enabled".
+_REFUSES_FORCE = re.compile(
+    r"thinking mode does not support .{0,20}tool_choice"
+    r"|tool_choice.{0,30}incompatible with thinking",
+    re.IGNORECASE,
+)
+_REFUSES_UNARY = re.compile(r"enable_thinking.{0,40}non-streaming", re.IGNORECASE)
+# Groq: "json mode cannot be combined with tool/function calling".
+_NOT_WITH_TOOLS = re.compile(
+    r"json mode.{0,40}(?:tool|function)|structured outputs?.{0,60}\btool use", re.IGNORECASE
+)
+# Groq: "`response_format` does not support streaming".
+_NOT_STREAMED = re.compile(
+    r"(?:json mode|structured outputs?|response_format).{0,40}\bstreaming"
+    r"|\bstreaming\b.{0,80}(?:json mode|structured outputs?|response_format)",
+    re.IGNORECASE,
+)
 
 
 class OpenAICodec(Endpoint[Quirks]):
@@ -95,6 +125,45 @@ class OpenAICodec(Endpoint[Quirks]):
             applies=lambda request, quirks, reason: (
                 request.config.max_tokens is not None and is_about_field(reason)
             ),
+        ),
+        Refusal(
+            _NEEDS_REASONING,
+            {"send_reasoning": "reasoning_content", "reasoning_required": True},
+            detail="the endpoint demands the thinking of earlier turns: it is sent",
+            applies=lambda request, quirks, reason: (
+                not quirks.reasoning_required or quirks.send_reasoning in ("reasoning", "content")
+            ),
+        ),
+        Refusal(
+            _REFUSES_REASONING,
+            {"send_reasoning": None},
+            detail="the endpoint refused the thinking of earlier turns: it is not sent",
+        ),
+        Refusal(
+            _REFUSES_FORCE,
+            {"forced_tools": "not_reasoning", "reasons_unasked": True},
+            detail="the endpoint forces no tool while the model reasons",
+            applies=lambda request, quirks, reason: request.tool_choice not in (None, "none"),
+        ),
+        Refusal(
+            _REFUSES_UNARY,
+            {"unary_reasoning": False},
+            detail="the model reasons in streams only: reasoning is off in other replies",
+            applies=lambda request, quirks, reason: not request.stream,
+        ),
+        Refusal(
+            _NOT_WITH_TOOLS,
+            {"structured_with_tools": "prompt"},
+            "native",
+            "the endpoint rejected structured output with tools: structured_with_tools='prompt'",
+            lambda request, quirks, reason: bool(request.tools),
+        ),
+        Refusal(
+            _NOT_STREAMED,
+            {"structured_streamed": "prompt"},
+            "native",
+            "the endpoint does not stream structured output: structured_streamed='prompt'",
+            lambda request, quirks, reason: request.stream,
         ),
         Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import field
 
@@ -55,9 +55,46 @@ class Quirks(WireQuirks, frozen=True):
     schema that describes the calls, for models whose chat template ignores tools (SmolLM2).
     """
 
-    send_reasoning: Literal["reasoning_content", "reasoning"] | None = None
-    """The field in which the thinking of earlier turns is sent; by default it is not sent.
-    DeepSeek usually rejects this field, and most servers ignore it.
+    structured_with_tools: Literal["native", "prompt"] = "native"
+    """How a ``response_schema`` is requested in calls with tools. Groq rejects tools together with
+    ``response_format``; then the quirk changes automatically.
+    """
+
+    structured_streamed: Literal["native", "prompt"] = "native"
+    """How a ``response_schema`` is requested in calls that stream. Groq's structured outputs do not
+    stream.
+    """
+
+    send_reasoning: Literal["reasoning_content", "reasoning", "content"] | None = None
+    """Where the thinking of earlier turns is sent; by default it is not sent.
+    ``reasoning_content`` is the field that DeepSeek, Moonshot, Xiaomi, Z.ai, SGLang and llama.cpp
+    read, and ``reasoning`` that of vLLM since 0.16. ``content`` sends thinking as parts of the
+    content, as Mistral expects. Groq, Cerebras and Mistral reject either field. Both refusals, of
+    a field and of a history without it, change the quirk automatically.
+    """
+
+    reasoning_required: bool = False
+    """Whether every turn of the model must have the field of ``send_reasoning`` while the model
+    reasons. A turn without thinking, such as that of another model, has a space there: Moonshot
+    and OpenRouter treat an empty field as missing (llmgateway#2093, pi#4179, litellm#27439, seen
+    2026-11-18), and DeepSeek accepts any text.
+    """
+
+    unary_reasoning: bool = True
+    """Whether the model may reason in a reply that does not stream. If not, such requests turn
+    reasoning off. Alibaba rejects other requests for open Qwen models ("enable_thinking must be
+    set to false for non-streaming calls"); such an error changes the quirk automatically.
+    """
+
+    call_placeholder: dict[str, Any] | None = None
+    """The ``extra_content`` of the first call of a turn, if none of its calls has any. Gemini 3
+    demands a signature there, also for calls that another model made, and Google documents a
+    placeholder for them.
+    """
+
+    body: dict[str, Any] = field(default_factory=dict)
+    """Fields that are added to every request unless the request sets them. MiniMax sends thinking
+    inside of the text unless ``reasoning_split`` is set.
     """
 
     reasoning_details: bool = False

@@ -6,14 +6,15 @@ from typing import Any
 
 from ...errors import InvalidResponseError
 from ...events import Assembler, FinishReason, Usage, read_json, read_object
-from ...messages import Opaque, Request, Thinking
+from ...messages import Opaque, Request, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import dig, json_text, sorted_json, string_of
+from ..json import dig, json_text, sorted_json
 from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
+from .details import ReasoningDetails
 from .errors import inband_error
 from .quirks import Quirks
 from .usage import read_usage
@@ -26,7 +27,7 @@ _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 class _OpenCall:
     """A tool call that is still arriving in fragments."""
 
-    __slots__ = ("fragments", "id", "key", "name", "started")
+    __slots__ = ("extra", "fragments", "id", "key", "name", "started")
 
     def __init__(self, key: int, call_id: str) -> None:
         self.key = key
@@ -35,6 +36,9 @@ class _OpenCall:
         self.started = False
         # fragments of the arguments that arrived before the name, with their offsets
         self.fragments: list[tuple[int, str]] = []
+        # opaque state of the call, which Google puts next to the function (case:
+        # openai/call-with-extra-content)
+        self.extra: Any = None
 
 
 class _OpenCalls:
@@ -57,6 +61,10 @@ class _OpenCalls:
         if call_id:
             self.by_id[call_id] = opened
         return opened
+
+
+def _attach_extra(out: Assembler, call: _OpenCall) -> None:
+    out.attach(ToolCall, opaque={"extra_content": call.extra}, key=call.key)
 
 
 class OpenAIDecoder(Decoder):
@@ -86,9 +94,7 @@ class OpenAIDecoder(Decoder):
         self._whole = False  # whether the reply is one body, not a stream
         self._streamed = False
         self._calls: _OpenCalls | None = None  # created by the first call
-        # reasoning details that are not attached to a block yet
-        self._details: list[Any] | None = [] if quirks.reasoning_details else None
-        self._answering = False  # whether the last part was something other than thinking
+        self._details = ReasoningDetails() if quirks.reasoning_details else None
         # The index of the choice to decode, by default the first choice that arrives. Some servers
         # number their only choice from 1, or send no index (cases:
         # openai/choice-numbered-from-one, openai/choice-index-absent).
@@ -210,13 +216,7 @@ class OpenAIDecoder(Decoder):
         return None if self._streamed else choice.message
 
     def _read_part(self, part: ChunkPart) -> None:
-        # The reasoning field has two names. Baseten and vLLM send both with the same text, so only
-        # one is read (case: openai/both-reasoning-fields).
-        thought = part.reasoning_content or part.reasoning
-        if thought and isinstance(thought, str):
-            self.out.thinking(thought)
-        if self._details is not None:
-            self._note_details(part, self._details)
+        self._read_thinking(part)
         content = part.content
         if content:
             if type(content) is not str:
@@ -236,26 +236,17 @@ class OpenAIDecoder(Decoder):
         if part.annotations or part.images or part.audio or part.executed_tools:
             self._others().read(part.annotations, part.images, part.audio, part.executed_tools)
 
-    def _note_details(self, part: ChunkPart, details: list[Any]) -> None:
-        """Collect reasoning details; attach them to the thinking when the answer begins."""
-        if part.reasoning_content or part.reasoning:
-            self._answering = False
-        if isinstance(part.reasoning_details, list):
-            details += part.reasoning_details
-        if part.content or part.refusal or part.tool_calls or part.function_call:
-            # Reasoning details of Gemini models (through OpenRouter) arrive after the text or call
-            # that they sign. They are attached at the end of the message (case:
-            # openai/reasoning-details-after-the-text).
-            if not self._answering:
-                self._attach_details()
-            self._answering = True
-
-    def _attach_details(self) -> None:
-        if self._details:
-            self.out.attach(
-                Thinking, opaque=self._details if self._whole else _join_details(self._details)
-            )
-            self._details = []
+    def _read_thinking(self, part: ChunkPart) -> None:
+        # The reasoning field has two names. Baseten and vLLM send both with the same text, so only
+        # one is read (case: openai/both-reasoning-fields).
+        thought = part.reasoning_content or part.reasoning
+        details = self._details
+        if details is not None and not thought:
+            thought = details.read_text(part.reasoning_details)
+        if thought and isinstance(thought, str):
+            self.out.thinking(thought)
+        if details is not None:
+            details.note(part, thought, self.out, whole=self._whole)
 
     def _text(self, piece: str) -> None:
         if self._coerced is None:
@@ -324,6 +315,10 @@ class OpenAIDecoder(Decoder):
                 return
             held = calls.open(index, call_id)
         calls.last = held
+        if call.extra_content:
+            held.extra = call.extra_content
+            if held.started:
+                _attach_extra(self.out, held)
         if name and not held.started:
             held.name = name
             self._start_call(held)
@@ -368,6 +363,8 @@ class OpenAIDecoder(Decoder):
         for self.out.offset, fragment in call.fragments:
             self.out.tool_input(call.key, fragment)
         self.out.offset = now
+        if call.extra:
+            _attach_extra(self.out, call)
 
     # --- the end of the reply
 
@@ -404,7 +401,8 @@ class OpenAIDecoder(Decoder):
                 self._start_call(call)
         if self._coerced:
             _emit_coerced("".join(self._coerced), self.out)
-        self._attach_details()
+        if self._details is not None:
+            self._details.attach(self.out, whole=self._whole)
         if self._attachments is not None:
             self._attachments.emit(self.out)
         self.out.finish(self._reason(), self._finish_raw)
@@ -436,39 +434,6 @@ def _emit_coerced(text: str, out: Assembler) -> None:
         out.tool_input("coerced", json_text(value["arguments"]))
     else:
         out.text(value["answer"] if isinstance(value.get("answer"), str) else text)
-
-
-def _join_details(fragments: list[Any]) -> list[Any]:
-    """Join streamed reasoning details: fragments with the same type and index form one detail.
-
-    Case: ``openai/reasoning-details-beside-reasoning``.
-    """
-    joined: list[Any] = []
-    grown: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
-    for fragment in fragments:
-        kind = dig(fragment, "type")
-        field = _GROWING.get(string_of(kind))
-        if field is None:  # encrypted details arrive complete, not in fragments
-            joined.append(fragment)
-            continue
-        key = f"{kind} {fragment.get('index')}"
-        if key not in grown:
-            grown[key] = (field, {}, [])
-            joined.append(grown[key][1])
-        _, entry, pieces = grown[key]
-        if isinstance(piece := fragment.get(field), str):
-            pieces.append(piece)
-        # The signature is empty in the first fragments and arrives with the last one.
-        entry.update(
-            {name: value for name, value in fragment.items() if value or name not in entry}
-        )
-    for field, entry, pieces in grown.values():
-        if pieces:
-            entry[field] = "".join(pieces)
-    return joined
-
-
-_GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
 def _has_content(choice: ChunkChoice) -> bool:

@@ -46,26 +46,25 @@ class ChatWriter(RequestWriter):
         directives: list[str] = []
         if request.tools or request.tool_choice is not None or request.response_schema is not None:
             directives = self._write_structure(body)
-        self._write_config(body)
+        reasons = self._write_config(body)
         if request.server_tools:
             for tool in self.server_tools({"web_search": {}}):
                 # Models with built-in web search read their options from this field.
                 body["web_search_options"] = tool
-        cache = None
-        breaks = quirks.cache_form == "breakpoints"
-        if request.config.cache is not None or quirks.cache_control:
-            cache = read_cache(request)
-            key = key_of(cache, request, auto_key=quirks.cache_key)
-            body |= write_key(
-                cache, notes, key=None if quirks.cache_header else key, breakpoints=breaks
-            )
+        cache = self._write_cache(body)
         if request.stream:
             body["stream"] = True
             if quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        breaks = breaks and request.config.cache != "off" and has_marks(request)
+        breaks = (
+            quirks.cache_form == "breakpoints"
+            and request.config.cache != "off"
+            and has_marks(request)
+        )
         if breaks or (cache is None and quirks.cache_control):
             quirks = replace(quirks, cache_control=breaks)
+        if quirks.reasoning_required and not reasons:
+            quirks = replace(quirks, reasoning_required=False)
         written = _write_messages(request, self.home, quirks, directives, notes)
         if breaks:
             name_breakpoints(written, notes)
@@ -75,7 +74,26 @@ class ChatWriter(RequestWriter):
                 for each in written
             ]
             place_marks({"messages": written}, replace(cache, ttl=None), notes)
-        if request.config.extras:
+        self._write_extras(body, written)
+        body["messages"] = written
+        return body
+
+    def _write_cache(self, body: dict[str, Any]) -> m.PromptCache | None:
+        """Write the settings of the prompt cache; return them unless the call has none."""
+        quirks = self.quirks
+        if self.request.config.cache is None and not quirks.cache_control:
+            return None
+        cache = read_cache(self.request)
+        key = None
+        if not quirks.cache_header:
+            key = key_of(cache, self.request, auto_key=quirks.cache_key)
+        breaks = quirks.cache_form == "breakpoints"
+        body |= write_key(cache, self.notes, key=key, breakpoints=breaks)
+        return cache
+
+    def _write_extras(self, body: dict[str, Any], written: list[Any]) -> None:
+        """Merge the caller's extras, and add the fields that every request has."""
+        if self.config.extras:
             # The messages are set before the extras are merged, so that an extra named
             # ``messages`` is found to contradict them. They are then moved to the end of the body.
             body["messages"] = written
@@ -83,8 +101,8 @@ class ChatWriter(RequestWriter):
             lists = frozenset({"stop"})
             merge_extras(body, self.extras(), lists=lists, objects=_JOINED, coerce=True)
             del body["messages"]
-        body["messages"] = written
-        return body
+        for name, value in self.quirks.body.items():
+            body.setdefault(name, value)
 
     def _write_structure(self, body: dict[str, Any]) -> list[str]:
         """Write the tools and the response schema; return instructions for the system prompt.
@@ -110,21 +128,36 @@ class ChatWriter(RequestWriter):
             directives.append(directive)
         return directives
 
-    def _write_config(self, body: dict[str, Any]) -> None:
-        """Write the caller's settings into the body, under the names of this wire."""
+    def _write_config(self, body: dict[str, Any]) -> bool:
+        """Write the caller's settings into the body; return whether the model reasons."""
+        quirks: Quirks = self.quirks
+        reasons = quirks.reasons(self.config.reasoning)
+        if not (quirks.unary_reasoning or self.request.stream) and reasons:
+            why = "the model reasons in streams only, so reasoning is off in this reply"
+            path = "config.reasoning"
+            self.notes.rewrite(path, "reasoning_off", why, loss=self.config.reasoning is not None)
+            self.config = replace(self.config, reasoning="off")
+            reasons = False
         if self.config is m.NO_CONFIG:
-            return
+            return reasons
         names = SETTINGS | {"max_tokens": self.quirks.max_tokens_field}
         body |= write_settings(self.config, names)
         if self.config.reasoning is not None:
             merge_fields(body, self.effort(lambda effort: {"reasoning_effort": effort}))
+        return reasons
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     # If tool calls are requested through a schema, that schema occupies ``response_format``, so
     # the caller's response schema is put into the prompt.
-    return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
+    in_prompt = (
+        quirks.structured == "prompt"
+        or (request.tools and quirks.structured_with_tools == "prompt")
+        or (request.stream and quirks.structured_streamed == "prompt")
+        or coerces(request, quirks)
+    )
+    return "prompt" if in_prompt else "native"
 
 
 def coerces(request: m.Request, quirks: Quirks) -> bool:
@@ -170,6 +203,9 @@ def _write_messages(
     ):
         mark_end(leading[0])
     plain = _write_plain(rest)
+    if quirks.send_reasoning and quirks.reasoning_required:
+        # The writer adds the field to the turns of the model.
+        plain = [each if isinstance(each, m.User) else None for each in plain]
     if all(plain):
         return leading + plain
     return leading + _Writer(request, home, quirks, notes, plain).write()
@@ -288,7 +324,14 @@ class _Writer(FieldWriter):
             text = f'{{"tool": {json_text(block.name)}, "arguments": {arguments}}}'
             return "late_texts", text
         function = {"name": block.name, "arguments": arguments}
-        return "tool_calls", {"id": sent, "type": "function", "function": function}
+        call: dict[str, Any] = {"id": sent, "type": "function", "function": function}
+        if is_ours(block.continuity, self.home) and (extra := _extra_of(block)):
+            call["extra_content"] = ordered_json(extra)
+        return "tool_calls", call
+
+    def note_state(self, block: m.AssistantBlock, path: str) -> None:
+        if not (_extra_of(block) and is_ours(block.continuity, self.home)):
+            super().note_state(block, path)
 
     def text(self, block: m.Text, path: str) -> tuple[str, Any]:
         return "texts", block.text
@@ -297,7 +340,7 @@ class _Writer(FieldWriter):
         state = block.continuity
         opaque = state.opaque if state is not None and self._is_returned(block) else None
         if opaque and isinstance(opaque, list):
-            return "details", [ordered_json(detail) for detail in opaque]
+            return "details", (block.text, [ordered_json(detail) for detail in opaque])
         # Thinking must be complete, and its opaque state, if any, must come from this wire.
         if self.quirks.send_reasoning and (state is None or _is_record(state)):
             return "thoughts", block.text
@@ -322,15 +365,38 @@ class _Writer(FieldWriter):
         if not texts and "tool_calls" not in parts and "pictures" not in parts:
             return None
         written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
-        if "thoughts" in parts:
-            written[self.quirks.send_reasoning] = "".join(parts["thoughts"])
-        if "details" in parts:
-            written["reasoning_details"] = [each for part in parts["details"] for each in part]
+        # OpenRouter demands the text next to the details for models that demand it
+        # (UKGovernmentBEIS/inspect_ai#4079, LibreChat#13366).
+        details = parts.get("details", ())
+        thoughts = [*parts.get("thoughts", ()), *(text for text, _ in details if text)]
+        if self.quirks.send_reasoning is not None:
+            self._write_thoughts(written, "".join(thoughts))
+        if details:
+            written["reasoning_details"] = [each for _, part in details for each in part]
         if "pictures" in parts:
             written["images"] = write_pictures(parts["pictures"])
         if "tool_calls" in parts:
-            written["tool_calls"] = parts["tool_calls"]
+            calls = written["tool_calls"] = parts["tool_calls"]
+            placeholder = self.quirks.call_placeholder
+            if placeholder and not any("extra_content" in call for call in calls):
+                calls[0]["extra_content"] = placeholder
         return written
+
+    def _write_thoughts(self, written: dict[str, Any], thoughts: str) -> None:
+        """Write the thinking of a turn in the place that ``Quirks.send_reasoning`` names."""
+        if not thoughts and self.quirks.reasoning_required:
+            thoughts = " "
+        if not thoughts:
+            return
+        if self.quirks.send_reasoning != "content":
+            written[self.quirks.send_reasoning] = thoughts
+            return
+        # Mistral: case openai/quirk-thinking-in-the-content
+        thinking = [{"type": "text", "text": thoughts}]
+        parts = [{"type": "thinking", "thinking": thinking, "closed": True}]
+        if written["content"]:
+            parts.append({"type": "text", "text": written["content"]})
+        written["content"] = parts
 
 
 def has_result_image(messages: Sequence[m.Message]) -> bool:
@@ -357,6 +423,15 @@ def _mark_message(written: dict[str, Any], message: m.User | m.ToolResult) -> No
 def _is_record(state: m.Continuity) -> bool:
     """Return whether opaque state is complete and came from this wire."""
     return state.replayable and state.issuer is not None and state.issuer.wire == "openai"
+
+
+def _extra_of(block: m.AssistantBlock) -> Any:
+    """Return the ``extra_content`` that a server attached to a call, if any.
+
+    Gemini's signature is in it (case: openai/call-with-extra-content).
+    """
+    opaque = block.continuity.opaque if block.continuity is not None else None
+    return opaque.get("extra_content") if isinstance(opaque, dict) else None
 
 
 # The name that this wire uses for an audio format, by media type.

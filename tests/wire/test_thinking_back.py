@@ -1,0 +1,347 @@
+"""Loops of thinking and tools reach each vendor in the form that it demands.
+
+The checkers are the rules of the vendors, as their documentation and their error replies state them
+(see the sources in ``catalog/families``). A checker returns the vendor's error, or nothing.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dragoman as d
+from dragoman.events import fold
+from dragoman.wire import CODECS
+from tests.wire.cases import decode
+
+TOOLS = (d.Tool("lookup", "Looks.", {"type": "object", "properties": {}}),)
+Body = dict[str, Any]
+Checker = Callable[[Body], str | None]
+
+
+def turns(body: Body) -> list[Body]:
+    return [each for each in body["messages"] if each["role"] == "assistant"]
+
+
+def thinks(body: Body) -> bool:
+    return body.get("thinking") != {"type": "disabled"}
+
+
+def check_deepseek(body: Body) -> str | None:
+    if thinks(body):
+        if body.get("tool_choice") not in (None, "auto", "none"):
+            return "Thinking mode does not support this tool_choice"
+        if any("reasoning_content" not in turn for turn in turns(body)):
+            return "The reasoning_content in the thinking mode must be passed back to the API."
+    if (body.get("response_format") or {}).get("type") == "json_schema":
+        return "This response_format type is unavailable now"
+    return None
+
+
+def check_kimi(body: Body) -> str | None:
+    if body.get("temperature", 1) != 1 or "top_p" in body:
+        return "invalid temperature: only 1 is allowed for this model"
+    if not thinks(body):
+        return None
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        return "tool_choice 'specified' is incompatible with thinking enabled"
+    for at, turn in enumerate(body["messages"]):
+        if turn["role"] == "assistant" and not turn.get("reasoning_content"):
+            return (
+                "thinking is enabled but reasoning_content is missing in assistant tool call"
+                f" message at index {at}"
+            )
+    return None
+
+
+def check_router(body: Body) -> str | None:
+    if any(not turn.get("reasoning_content") for turn in turns(body)):
+        return "The `reasoning_content` in the thinking mode must be passed back to the API."
+    return None
+
+
+def check_mistral(body: Body) -> str | None:
+    for turn in turns(body):
+        for name in turn.keys() - {"role", "content", "tool_calls"}:
+            return f'[{{"type":"extra_forbidden","loc":["assistant","{name}"]}}]'
+    if "thinking" in body or "chat_template_kwargs" in body:
+        return "extra_forbidden"
+    return None
+
+
+def check_groq(body: Body) -> str | None:
+    for at, turn in enumerate(body["messages"]):
+        for name in turn.keys() & {"reasoning_content", "reasoning", "reasoning_details"}:
+            return f"'messages.{at}' : property '{name}' is unsupported"
+    if "response_format" in body:
+        if body.get("stream"):
+            return "`response_format` does not support streaming"
+        if "tools" in body:
+            return "json mode cannot be combined with tool/function calling"
+    return None
+
+
+def check_minimax(body: Body) -> str | None:
+    if body.get("thinking", {}).get("type") == "enabled" or not body.get("reasoning_split"):
+        return "invalid params, 2013"
+    return None
+
+
+def accept(body: Body) -> str | None:
+    return None
+
+
+def answer(field: str | None, at: int, *, last: bool) -> Body:
+    """Return the reply of a model that thinks, and calls a tool unless the reply is the last."""
+    thought = f"thought {at}"
+    message: Body = {"role": "assistant", "content": "Done." if last else None}
+    if field == "content":
+        parts = [{"type": "thinking", "thinking": [{"type": "text", "text": thought}]}]
+        message["content"] = [*parts, *([{"type": "text", "text": "Done."}] if last else [])]
+    elif field == "reasoning_details":
+        message[field] = [{"type": "reasoning.text", "text": thought, "index": 0}]
+    elif field is not None:
+        message[field] = thought
+    if not last:
+        function = {"name": "lookup", "arguments": "{}"}
+        message["tool_calls"] = [{"id": f"c{at}", "type": "function", "function": function}]
+    finish = "stop" if last else "tool_calls"
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+
+
+class Loop:
+    """A conversation with a server that checks each request; refusals are counted."""
+
+    def __init__(self, vendor: str | None, model: str, check: Checker, **quirks: Any) -> None:
+        base = "https://llm.example.com/v1"
+        self.codec: Any = CODECS["openai"].connect(
+            model, base, quirks or None, d.Capabilities(), vendor=vendor
+        )
+        self.check = check
+        self.refused: list[str] = []
+        self.codes: list[str] = []
+
+    def send(self, request: d.Request) -> Body:
+        """Send a request until the server accepts it; return the accepted body."""
+        while True:
+            encoded = self.codec.encode(request)
+            body: Body = json.loads(encoded.http.body)
+            refusal = self.check(body)
+            if refusal is None:
+                self.codes += [each.code for each in encoded.warnings]
+                return body
+            self.refused.append(refusal)
+            error = json.dumps({"error": {"message": refusal}}).encode()
+            learned = self.codec.learn(self.codec.error(400, {}, error), request)
+            assert learned is not None, refusal
+            self.codec = learned
+
+    def read(self, request: d.Request, reply: Body) -> d.Assistant:
+        decoded = decode(self.codec, request, [json.dumps(reply).encode()])
+        return fold(decoded.events).message
+
+    def run(self, messages: list[d.Message], field: str | None) -> Iterator[Body]:
+        for at in range(4):
+            request = d.Request(tuple(messages), tools=TOOLS)
+            yield self.send(request)
+            message = self.read(request, answer(field, at, last=at == 3))
+            messages.append(message)
+            messages += [
+                d.ToolResult(block.id, "rain")
+                for block in message.content
+                if isinstance(block, d.ToolCall)
+            ]
+
+
+START: list[d.Message] = [d.User("Hello")]
+# Turns of another model: a call without thinking, and thinking that only its issuer can read.
+STATE = d.Continuity(signature="s", issuer=d.Issuer("anthropic", None, "claude-opus-4-7"))
+FOREIGN: list[d.Message] = [
+    d.User("Hello"),
+    d.Assistant((d.Thinking("Hm.", STATE), d.ToolCall("toolu_1", "lookup", {}))),
+    d.ToolResult("toolu_1", "rain"),
+    d.Assistant((d.Text("It rains."),)),
+    d.User("And now?"),
+]
+
+# The vendor, the model, the checker, the field of replies, and the field of requests.
+VENDORS: list[tuple[str | None, str, Checker, str | None, str | None]] = [
+    ("deepseek", "deepseek-v4-pro", check_deepseek, "reasoning_content", "reasoning_content"),
+    ("deepseek", "deepseek-flash", check_deepseek, "reasoning_content", "reasoning_content"),
+    (None, "deepseek-v4-flash", check_deepseek, "reasoning_content", "reasoning_content"),
+    ("moonshot", "kimi-k2.6", check_kimi, "reasoning_content", "reasoning_content"),
+    ("moonshot", "kimi-k2.7-code", check_kimi, "reasoning_content", "reasoning_content"),
+    ("moonshot", "kimi-k3", check_kimi, "reasoning_content", "reasoning_content"),
+    ("moonshot", "kimi-k4", check_kimi, "reasoning_content", "reasoning_content"),
+    ("xiaomi", "mimo-v2.5-pro", check_deepseek, "reasoning_content", "reasoning_content"),
+    ("openrouter", "deepseek/deepseek-v4-pro", check_router, "reasoning", "reasoning_content"),
+    ("openrouter", "moonshotai/kimi-k2.6", check_router, "reasoning", "reasoning_content"),
+    ("openrouter", "xiaomi/mimo-v2.5", check_router, "reasoning", "reasoning_content"),
+    ("zai", "glm-5.3", accept, "reasoning_content", "reasoning_content"),
+    ("zai", "glm-4.6", accept, "reasoning_content", "reasoning_content"),
+    ("alibaba", "qwen3.6-plus", accept, "reasoning_content", "reasoning_content"),
+    ("minimax", "MiniMax-M3", check_minimax, "reasoning_details", "reasoning_details"),
+    ("minimax", "MiniMax-M2.7", check_minimax, "reasoning_details", "reasoning_details"),
+    ("mistral", "mistral-small-latest", check_mistral, "content", "content"),
+    ("mistral", "magistral-medium-latest", check_mistral, "content", "content"),
+    ("mistral", "zai-glm-5-3", check_mistral, "content", "content"),
+    ("mistral", "ministral-14b-latest", check_mistral, None, None),
+    ("groq", "openai/gpt-oss-120b", check_groq, "reasoning", None),
+    ("groq", "qwen/qwen3.8-27b", check_groq, "reasoning", None),
+    ("cerebras", "qwen-3.8-27b", check_groq, "reasoning", None),
+    ("vllm", "deepseek-ai/DeepSeek-V4", accept, "reasoning", "reasoning"),
+    ("vllm", "Qwen/Qwen3.6-35B-A3B", accept, "reasoning", "reasoning"),
+    ("sglang", "zai-org/GLM-5.3", accept, "reasoning_content", "reasoning_content"),
+    ("llamacpp", "qwen3.6.gguf", accept, "reasoning_content", "reasoning_content"),
+]  # fmt: skip
+
+
+def thought_in(turn: Body, field: str) -> Any:
+    if field == "content":
+        return turn["content"][0]["thinking"][0]["text"]
+    return turn[field][0]["text"] if field == "reasoning_details" else turn[field]
+
+
+@pytest.mark.parametrize("start", [START, FOREIGN], ids=["alone", "after another model"])
+@pytest.mark.parametrize(("vendor", "model", "check", "field", "back"), VENDORS)
+def test_loops_with_thinking_are_accepted_at_once(
+    vendor: str | None,
+    model: str,
+    check: Checker,
+    field: str | None,
+    back: str | None,
+    start: list[d.Message],
+) -> None:
+    quirks = {"reasoning_details": True} if vendor == "openrouter" else {}
+    loop = Loop(vendor, model, check, **quirks)
+    bodies = [*loop.run([*start], field)]
+    assert loop.refused == []
+    own = turns(bodies[-1])[-3:]
+    if back is None:
+        assert all(turn.keys() <= {"role", "content", "tool_calls"} for turn in own)
+        assert field is None or loop.codes.count("thinking_dropped") >= 3
+    else:
+        assert [thought_in(turn, back) for turn in own] == ["thought 0", "thought 1", "thought 2"]
+
+
+def test_thinking_with_details_also_reaches_a_router_as_text() -> None:
+    loop = Loop("openrouter", "deepseek/deepseek-v4-pro", check_router, reasoning_details=True)
+    last = [*loop.run([*START], "reasoning_details")][-1]
+    assert loop.refused == []
+    assert [turn["reasoning_content"] for turn in turns(last)] == [
+        "thought 0", "thought 1", "thought 2",
+    ]  # fmt: skip
+    assert [turn["reasoning_details"][0]["text"] for turn in turns(last)] == [
+        "thought 0", "thought 1", "thought 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "quirks", "refusals"),
+    [
+        (check_deepseek, {}, 1),
+        (check_kimi, {}, 1),
+        (check_kimi, {"send_reasoning": "reasoning"}, 1),
+        (check_groq, {"send_reasoning": "reasoning_content"}, 1),
+        (check_mistral, {"send_reasoning": "reasoning_content"}, 1),
+    ],
+)
+def test_demand_and_refusal_of_thinking_are_learned(
+    check: Checker, quirks: Body, refusals: int
+) -> None:
+    loop = Loop(None, "unheard-of", check, reasons_unasked=True, **quirks)
+    for _ in loop.run([*FOREIGN], "reasoning_content"):
+        pass
+    assert len(loop.refused) == refusals
+
+
+def test_server_that_demands_and_refuses_thinking_is_not_asked_for_ever() -> None:
+    answers = {
+        True: "property 'reasoning_content' is unsupported",
+        False: "reasoning_content is missing",
+    }
+
+    def contradict(body: Body) -> str | None:
+        return answers[any("reasoning_content" in turn for turn in turns(body))]
+
+    loop = Loop(None, "unheard-of", contradict, reasons_unasked=True)
+    with pytest.raises(AssertionError, match="is missing"):
+        loop.send(d.Request(tuple(FOREIGN)))
+    assert len(loop.refused) == 3
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "check", "choice", "thinking"),
+    [
+        ("deepseek", "deepseek-v4-pro", check_deepseek, "required", {"type": "disabled"}),
+        ("moonshot", "kimi-k2.6", check_kimi, "required", {"type": "disabled"}),
+        ("moonshot", "kimi-k3", check_kimi, "auto", None),
+        ("moonshot", "kimi-k2.7-code", check_kimi, "auto", None),
+    ],
+)
+def test_forced_tool_turns_thinking_off_or_is_relaxed(
+    vendor: str, model: str, check: Checker, choice: str, thinking: Body | None
+) -> None:
+    loop = Loop(vendor, model, check)
+    body = loop.send(d.Request(tuple(START), tools=TOOLS, tool_choice="required"))
+    assert (body["tool_choice"], body.get("thinking"), loop.refused) == (choice, thinking, [])
+    assert loop.codes == ["tool_choice_relaxed" if choice == "auto" else "reasoning_off"]
+
+
+@pytest.mark.parametrize("check", [check_deepseek, check_kimi])
+def test_refusal_of_a_forced_tool_is_learned(check: Checker) -> None:
+    loop = Loop(None, "unheard-of", check)
+    body = loop.send(d.Request(tuple(START), tools=TOOLS, tool_choice="required"))
+    assert (body["tool_choice"], len(loop.refused)) == ("auto", 1)
+
+
+@pytest.mark.parametrize("model", ["kimi-k2.6", "kimi-k3"])
+def test_fixed_sampling_is_not_sent(model: str) -> None:
+    loop = Loop("moonshot", model, check_kimi)
+    config = d.RuntimeConfig(temperature=0.2, top_p=0.95)
+    body = loop.send(d.Request(tuple(START), config=config))
+    assert (loop.refused, loop.codes) == ([], ["setting_refused"])
+    assert not body.keys() & {"temperature", "top_p"}
+
+
+SCHEMA = {"title": "a", "type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("vendor", ["groq", None])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("tools", [TOOLS, ()])
+def test_structured_output_is_asked_for_in_the_prompt_where_the_field_is_refused(
+    vendor: str | None, stream: bool, tools: tuple[d.Tool, ...]
+) -> None:
+    loop = Loop(vendor, "unheard-of", check_groq)
+    request = d.Request(tuple(START), response_schema=SCHEMA, tools=tools, stream=stream)
+    body = loop.send(request)
+    assert ("response_format" in body) == (not stream and not tools)
+    assert len(loop.refused) == (0 if vendor else int(stream or bool(tools)))
+
+
+def test_structured_output_of_a_vendor_without_schemas_is_asked_for_in_the_prompt() -> None:
+    loop = Loop("deepseek", "deepseek-v4-pro", check_deepseek)
+    body = loop.send(d.Request(tuple(START), response_schema=SCHEMA))
+    assert ("response_format" in body, loop.refused) == (False, [])
+
+
+def check_alibaba(body: Body) -> str | None:
+    if not body.get("stream") and body.get("enable_thinking") is not False:
+        return "parameter.enable_thinking must be set to false for non-streaming calls"
+    return None
+
+
+@pytest.mark.parametrize(("model", "refusals"), [("qwen3-32b", 0), ("qwen3.6-plus", 1)])
+def test_model_that_reasons_in_streams_only_does_not_reason_in_a_body(
+    model: str, refusals: int
+) -> None:
+    loop = Loop("alibaba", model, check_alibaba, **({"reasons_unasked": True} if refusals else {}))
+    config = d.RuntimeConfig(reasoning="high")
+    body = loop.send(d.Request(tuple(START), stream=True, config=config))
+    assert (body["enable_thinking"], loop.codes) == (True, ["reasoning_approximated"])
+    loop.send(d.Request(tuple(START)))
+    assert (len(loop.refused), loop.codes[1:]) == (refusals, [])
+    loop.send(d.Request(tuple(START), config=config))
+    assert (len(loop.refused), loop.codes[1:]) == (refusals, ["reasoning_off"])
