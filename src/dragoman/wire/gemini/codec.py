@@ -52,6 +52,16 @@ _REFUSALS = (
         {"call_ids": False},
     ),
     Refusal(
+        re.compile(r"enable \S*include_?server_?side_?tool_?invocations", re.IGNORECASE),
+        {"server_invocations": True},
+        applies=lambda request, quirks, reason: quirks.server_invocations is None,
+    ),
+    Refusal(
+        re.compile(r"include_?server_?side_?tool_?invocations", re.IGNORECASE),
+        {"server_invocations": False},
+        applies=lambda request, quirks, reason: quirks.server_invocations is True,
+    ),
+    Refusal(
         re.compile(r"missing a\W+thought_?signature", re.IGNORECASE),
         # Google documents this placeholder signature for calls that another model made.
         {"placeholder_signature": "skip_thought_signature_validator"},

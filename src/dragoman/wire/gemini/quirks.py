@@ -38,6 +38,13 @@ class Quirks(ResultQuirks, frozen=True):
     automatically.
     """
 
+    server_invocations: bool | None = None
+    """Whether requests with functions and with tools that the server runs set
+    ``toolConfig.includeServerSideToolInvocations``, without which Gemini 3 rejects them. The
+    function mode ``AUTO`` is then sent as ``VALIDATED``. Vertex AI rejects the field. Both errors
+    change the quirk automatically.
+    """
+
     call_ids: bool = True
     """Whether the ids of calls are sent back. Vertex AI and older models answer 400 to ids, and
     pair calls and results by name and order. Such an error changes the quirk automatically.
@@ -50,8 +57,8 @@ class Quirks(ResultQuirks, frozen=True):
 
     placeholder_signature: str | None = None
     """The placeholder signature for calls without a signature, such as calls that another model
-    made. Gemini 3 rejects unsigned calls; then the quirk is set to
-    ``skip_thought_signature_validator``, which Google documents for this case.
+    made. Gemini 3 rejects unsigned calls and gets ``skip_thought_signature_validator``, which
+    Google documents for this case. An error about a signature sets the quirk too.
     """
 
     effort_budgets: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ..json import merge_extras, ordered_json
+from ...events import read_json
+from ..json import entries_of, merge_extras, ordered_json
 from ..request import PORTABLE, RequestWriter, join_texts
 from ..settings import write_settings
 from ..strict import note_strict
@@ -61,6 +62,8 @@ class GeminiWriter(RequestWriter):
         self._write_cache(body)
         _add_extras(body, self.config.extras)
         _add_root(body, self.quirks.body)
+        if self.quirks.server_invocations:
+            _include_invocations(body)
         body["contents"] = conversation.write()
         return body
 
@@ -202,6 +205,21 @@ _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 def _add_tools(body: dict[str, Any], tools: Sequence[Any]) -> None:
     """Append tools, unchanged, to the tools of a body."""
     body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in tools]]
+
+
+def _include_invocations(body: dict[str, Any]) -> None:
+    """Let the model use functions next to tools that the server runs, if a body has both."""
+    tools = [
+        tool if isinstance(tool, dict) else read_json(bytes(tool))
+        for tool in body.get("tools", ())
+    ]
+    kinds = {name for tool in entries_of(tools) for name in tool}
+    choice = body.get("toolConfig", {})
+    if "functionDeclarations" not in kinds or len(kinds) < 2 or not isinstance(choice, dict):
+        return
+    if choice.get("functionCallingConfig") == {"mode": "AUTO"}:
+        choice["functionCallingConfig"] = {"mode": "VALIDATED"}
+    body["toolConfig"] = {"includeServerSideToolInvocations": True, **choice}
 
 
 def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:
