@@ -21,6 +21,8 @@ EXAMPLES = {
     "groq": "openai/gpt-oss-120b", "mistral": "mistral-large-latest",
     "deepseek": "deepseek-flash", "xai": "grok-4.3", "together": "openai/gpt-oss-120b",
     "fireworks": "accounts/fireworks/models/gpt-oss-120b", "cerebras": "gpt-oss-120b",
+    "moonshot": "kimi-k3", "zai": "glm-5.3", "minimax": "MiniMax-M3", "alibaba": "qwen-plus",
+    "xiaomi": "mimo-v2.5-pro",
     "jina": "jina-embeddings-v4", "voyage": "voyage-3.5", "ollama": "llama3", "vllm": "MODEL",
     "llamacpp": "default", "lmstudio": "MODEL", "sglang": "MODEL", "tei": "MODEL",
 }  # fmt: skip

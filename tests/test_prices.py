@@ -42,7 +42,9 @@ from .listed import Listed, reply
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
 # Every vendor of chat models, and the embedded model; Jina has no chat model.
-PROVIDERS = sorted({*vendor_names(), "local"} - {"jina"})
+# the vendors that no price table has been read for
+UNPRICED = {"alibaba", "jina", "minimax", "moonshot", "xiaomi", "zai"}
+PROVIDERS = sorted({*vendor_names(), "local"} - UNPRICED)
 JUNE = date(2026, 6, 1)
 
 
