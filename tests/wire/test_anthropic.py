@@ -147,12 +147,17 @@ ANSWER = b'{"content":[{"type":"text","text":"{\\"name\\":\\"Ada\\"}"}],"stop_re
 
 def test_learning_from_a_rejection_keeps_all_other_settings() -> None:
     codec = AnthropicCodec(
-        MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False
+        MODEL,
+        BASE_URL,
+        Quirks(parallel_tools=False),
+        max_output_tokens=9,
+        vendor="v",
+        keep_raw=False,
     )
     error = codec.error(400, {}, REFUSED_FORMAT)
     learned = codec.learn(error, msgspec.structs.replace(HELLO, response_schema=PERSON))
     assert learned is not None
-    assert learned.quirks == Quirks(structured="tool", effort=True)
+    assert learned.quirks == Quirks(structured="tool", parallel_tools=False)
     bare = msgspec.structs.replace(HELLO, config=d.RuntimeConfig())
     assert sent(bare, learned)["max_tokens"] == 9
     assert learned.issuer_vendor == "v"

@@ -39,11 +39,14 @@ REWRITTEN = {
     ),
     "anthropic": (
         "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style "
-        "cache-auto quirk-one-call quirk-raw-predict"
+        "cache-auto quirk-one-call quirk-raw-predict quirk-binds quirk-max-tokens"
     ),
     "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
     "ollama": "quirk-reasoning-style quirk-context-and-keep-alive reasoning-off",
-    "bedrock": "cache-for-an-hour quirk-cache quirk-reasoning-style reasoning-budget",
+    "bedrock": (
+        "cache-for-an-hour quirk-cache quirk-reasoning-style quirk-binds reasoning-budget "
+        "thinking-display"
+    ),
     "cohere": "quirk-reasoning-style strict-tools",
 }
 # The wires that can represent any request and any reply of the random tests.

@@ -20,6 +20,9 @@ from .media import fit_result, transcribe
 from .names import project_names
 from .request import join_texts
 
+CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
+"""The message of the user that stands for a partial answer at the end of a conversation."""
+
 _UNREADABLE = "only its issuer can read it; other models need the messages that it replaces"
 
 

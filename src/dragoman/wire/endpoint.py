@@ -337,8 +337,10 @@ class Endpoint(ABC, Generic[Q]):
 
     def answer_tool(self, request: Request) -> str | None:
         """Return the name of the tool that structured output is requested by, if any."""
-        schema = request.response_schema
-        if schema is None or self.structured_path(request, self.quirks_for(request)) != "tool":
+        schema, quirks = request.response_schema, self.quirks_for(request)
+        if schema is None:
+            return None
+        if self.structured_path(self.prepare(request, quirks, Notes()), quirks) != "tool":
             return None
         return schema_name(schema)
 
@@ -379,7 +381,7 @@ class Endpoint(ABC, Generic[Q]):
         quirks = self.quirks_for(request)
         path = None
         if request.response_schema is not None:
-            path = self.structured_path(request, quirks)
+            path = self.structured_path(self.prepare(request, quirks, Notes()), quirks)
         for row in self.refusals:
             if (
                 row.path in (None, path)

@@ -133,7 +133,8 @@ def merge_extras(
     """Merge the caller's extras into the body that the codec built.
 
     If the codec and the caller set the same field, lists named in ``lists`` are joined, with the
-    codec's values first, and objects named in ``objects`` are merged field by field. Any other
+    codec's values first, and objects named in ``objects`` are merged field by field, also in each
+    other. Any other
     value must be equal, or the call is rejected. Fields that only the caller sets are added
     unchanged.
     """
@@ -146,7 +147,7 @@ def merge_extras(
                 body[name], [value] if coerce and isinstance(value, str) else value
             )
         elif name in objects and isinstance(value, Mapping):
-            merge_extras(body[name], value)
+            merge_extras(body[name], value, objects=objects)
         elif not _same(_plain(body[name]), value):
             raise InvalidRequestError(
                 f"{where}[{quote(name)}] contradicts a field that this call sets by itself"

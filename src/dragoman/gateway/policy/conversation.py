@@ -14,13 +14,13 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
+from ...wire.conversation import CONTINUE
 from ...wire.rules import FieldRule
 
 Change: TypeAlias = tuple[str, FieldRule, str]
 """The path of a changed message, the rule for it, and the code of the loss."""
 
 _OPENING = "[The conversation begins with a message of the assistant.]"
-_CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
 _EMPTY = "[no text]"
 
 _MOVED = FieldRule("mapped", "instructions go before the conversation")
@@ -47,7 +47,7 @@ def normalise(
     if talk and type(talk[-1]) is Assistant:
         last = first + len(filled) - 1
         changes.append((f"{root}[{last}]", _CONTINUED, "prefill_rewritten"))
-        talk.append(User(_CONTINUE))
+        talk.append(User(CONTINUE))
     return (*system, *talk)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 HEADER = "anthropic-beta"
 
-# The betas of the server's own tools, which ``Request`` represents.
+# The betas of the server's own tools, which ``Request`` represents, by their types.
 TOOL_BETAS = {
-    "code_execution": "code-execution-2025-08-25",
-    "url_context": "web-fetch-2025-09-10",
-    "computer_use": "computer-use-2025-01-24",
+    "code_execution_20250825": "code-execution-2025-08-25",
+    "web_fetch_20250910": "web-fetch-2025-09-10",
+    "computer_20250124": "computer-use-2025-01-24",
+    "computer_20251124": "computer-use-2025-11-24",
 }
 
 COMPACT = "compact-2026-01-12"  # the beta of compaction, also to send a compaction back

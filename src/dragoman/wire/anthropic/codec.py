@@ -33,8 +33,10 @@ from ..urls import join_url
 from .betas import COMPACT, HEADER, TOOL_BETAS
 from .errors import ROWS
 from .quirks import Quirks
+from .refusals import REFUSALS
 from .reply import AnthropicDecoder
-from .request import SETTINGS, MessagesWriter, structured_path
+from .request import SERVER_TOOLS, SETTINGS, MessagesWriter, structured_path
+from .thinking import BINDING
 
 
 class AnthropicCodec(Endpoint[Quirks]):
@@ -69,6 +71,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     refusals = (
         NO_TOOL_SEARCH,
         NO_COMPACTION,
+        *REFUSALS,
         Refusal(
             re.compile(
                 # "The compiled grammar is too large", for a schema with dozens of optional fields
@@ -112,6 +115,10 @@ class AnthropicCodec(Endpoint[Quirks]):
         has_tools = capabilities.known("supports_tools") is not False
         return replace(quirks, structured="tool" if has_tools else "prompt")
 
+    def prepare(self, request: Request, quirks: Quirks, notes: Notes) -> Request:
+        writer = MessagesWriter(request, self.home(request), quirks, None, notes)
+        return super().prepare(writer.finish_turn(), quirks, notes)
+
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
 
@@ -147,7 +154,15 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
 
     def _name_betas(self, request: Request) -> list[str]:
-        own = [TOOL_BETAS[each.name] for each in request.server_tools if each.name in TOOL_BETAS]
+        quirks = self.quirks_for(request)
+        known = {**SERVER_TOOLS, **quirks.server_tools}
+        types = [
+            each.options.get("type", known.get(each.name, {}).get("type"))
+            for each in request.server_tools
+        ]
+        own = [TOOL_BETAS[kind] for kind in types if kind in TOOL_BETAS]
+        if MessagesWriter(request, self.home(request), quirks, None, Notes()).binds():
+            own.append(BINDING)
         asked = "compact_" in str(request.config.extras.get(COMPACTION))
         if asked or find_compaction(request.messages, self.home(request)) is not None:
             own.append(COMPACT)

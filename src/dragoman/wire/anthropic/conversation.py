@@ -18,7 +18,7 @@ from ...validate.data_url import read_inline
 from ..cache_marks import mark_of, take_mark
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome
-from ..conversation import PairedWriter
+from ..conversation import CONTINUE, PairedWriter
 from ..json import dict_of, dig, ordered_json
 from ..media import read_text, refuse_audio
 from ..urls import media_url
@@ -26,6 +26,7 @@ from .quirks import Quirks
 
 # The fields of a block that Dragoman has attributes for.
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
+_SILENT = "the model rejects thinking in a turn that it finishes without reasoning"
 
 
 class TurnWriter(PairedWriter):
@@ -37,6 +38,9 @@ class TurnWriter(PairedWriter):
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
+        # The index of the first message whose thinking is not sent, because the model rejects it.
+        self.silent_from: int | None = None
+        self._at = 0  # the index of the message that is being written
         # Maps the index of each assistant message to the position of its turn.
         self._asked: dict[int, int] = {}
         # ``served``: ids of server-side tool calls that have a result or are still running. A call
@@ -57,6 +61,25 @@ class TurnWriter(PairedWriter):
                 self._served.add(block.data["tool_use_id"])
             elif isinstance(block.data.get("id"), str):
                 self._serving.add(block.data["id"])
+
+    def write(self) -> list[Any]:
+        written = super().write()
+        if self.quirks.prefill or not written or written[-1]["role"] != "assistant":
+            return written
+        # A turn that a server tool has paused is continued by sending it back.
+        if _as_blocks(written[-1])[-1]["type"] == "text":
+            path = f"messages[{self.first + len(self.messages) - 1}]"
+            why = "the model does not continue a message, so a message of the user asks for it"
+            self.notes.rewrite(path, "prefill_rewritten", why, loss=True)
+            written.append({"role": "user", "content": CONTINUE})
+        return written
+
+    def message(self, message: m.Message, at: int) -> None:
+        self._at = at
+        super().message(message, at)
+
+    def _is_silent(self) -> bool:
+        return self.silent_from is not None and self._at >= self.silent_from
 
     def _open(self, role: str) -> list[Any]:
         """Return the blocks of the current turn; begin a new turn if the role differs."""
@@ -139,10 +162,14 @@ class TurnWriter(PairedWriter):
             return self.drop(block, path, "the wire takes back only thinking that it signed")
         if not is_welcome(state, self.home):
             return self.drop(block, path, "its signature is another issuer's, or was cut off")
+        if self._is_silent():
+            return self.drop(block, path, _SILENT)
         extras = foreign_fields(_extras_of(block)) if is_ours(state, self.home) else {}
         return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
 
     def redacted(self, block: m.RedactedThinking, path: str) -> Any:
+        if self._is_silent():
+            return self.drop(block, path, _SILENT)
         if block.continuity is None or is_welcome(block.continuity, self.home):
             return {"type": "redacted_thinking", "data": block.data}
         return self.drop(block, path, "only its issuer can read it")

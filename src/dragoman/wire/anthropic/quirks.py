@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec import field
 
 from ..ids import IdRule, NameRule
 from ..quirks import ResultQuirks
 
 
-class Quirks(ResultQuirks, frozen=True):
+class TurnQuirks(ResultQuirks, frozen=True):
+    """Quirks of the models of this wire, wherever they are served."""
+
+    needs_thinking: bool = False
+    """Whether the thinking of an open turn must be complete (Claude up to 4.6). While the model
+    calls tools, it rejects a request with ``thinking: enabled`` in which the turn does not begin
+    with its thinking, and a request without it in which the turn has thinking. With ``True``, a
+    turn whose thinking cannot be sent back is finished without reasoning, which is reported. The
+    next turn reasons again.
+    """
+
+    binds_thinking: bool = False
+    """Whether thinking is valid only after the same system prompt, tools and messages (Claude 5.5
+    and Fable 5.1). With ``True``, a request that sends thinking back asks the server to drop the
+    thinking whose prefix has changed, instead of rejecting the request.
+    """
+
+    prefill: bool = True
+    """Whether the model continues an assistant message at the end of the conversation. Claude 4.6
+    and later reject it. With ``False``, a message of the user follows and asks to continue.
+    """
+
+
+class Quirks(TurnQuirks, frozen=True):
     """How a server or model of the anthropic wire differs from the others."""
 
     name_rule: NameRule | None = NameRule(128)
@@ -24,15 +49,14 @@ class Quirks(ResultQuirks, frozen=True):
     an instruction at the end of the system prompt.
     """
 
-    effort: bool = False
-    """Whether the model accepts ``output_config.effort`` (Claude Opus 4.5 and later). If not, a
-    call with an effort in ``config.reasoning`` is rejected before it is sent, because an effort
-    cannot be converted to a token budget. Budgets and ``"none"`` do not depend on this quirk.
+    max_tokens: int | None = None
+    """The token limit to send if neither the call nor the catalogue has one; the wire requires it.
     """
 
-    adaptive: bool = False
-    """Whether an effort also sends ``thinking: {"type": "adaptive"}``. In this mode Claude 4.6 and
-    later decide themselves whether to think; with only an effort they do not think.
+    server_tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Tools that the provider defines, by their portable names, in the versions that the model
+    accepts, such as ``computer_use`` (``{"type": "computer_20251124", "name": "computer"}``). Other
+    tools have the versions that all models accept.
     """
 
     cache: Literal["off", "system+tools", "auto"] = "off"

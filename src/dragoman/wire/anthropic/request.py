@@ -7,18 +7,20 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
+from ...reasoning import is_off
 from ..cache_marks import mark_of, place_marks
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..request import RequestWriter, join_texts
+from ..request import join_texts
 from ..schema import schema_name
 from ..settings import write_settings
 from .conversation import TurnWriter
 from .quirks import Quirks
 from .schema import fits_format, project_format, project_input, project_strict
+from .thinking import ThinkingWriter, bind, choose_display
 
 _Path = Literal["native", "tool", "prompt"]
-_SERVER_TOOLS = {
+SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "web_search": {"type": "web_search_20250305", "name": "web_search"},
     "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
     "url_context": {"type": "web_fetch_20250910", "name": "web_fetch"},
@@ -26,18 +28,22 @@ _SERVER_TOOLS = {
     "tool_search": {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
 }
 SETTINGS = {name: name for name in ("max_tokens", "temperature", "top_p", "stop_sequences")}
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
+# A toolset, such as ``computer_toolset_20260801``, has these fields alone (SDK 2.10).
+_OF_TOOLSETS = ("type", "configs", "cache_control")
+_OBJECTS = frozenset({"thinking"})
 
 
-class MessagesWriter(RequestWriter):
+class MessagesWriter(ThinkingWriter):
     """Write the body of a request: settings, tools, system prompt and response schema."""
 
+    quirks: Quirks
     # The model's output limit, if known. It is sent if the caller sets no ``max_tokens``, which
     # the wire requires.
     limit: int | None = None
 
     def body(self) -> dict[str, Any]:
         conversation = TurnWriter(self.request, self.home, self.quirks, self.notes)
+        conversation.silent_from = self.silent_from()
         body: dict[str, Any] = {"model": self.home.model, **self._settings()}
         body |= self.thinking(body.get("max_tokens"))
         cache = self.cache("ttl", default=self.quirks.cache == "auto")
@@ -49,6 +55,8 @@ class MessagesWriter(RequestWriter):
         body["messages"] = conversation.write()
         place_marks(body, cache, self.notes, prefix=self.quirks.cache == "system+tools")
         self._add_extras(body)
+        if self.binds():
+            bind(body)
         body["messages"] = body.pop("messages")
         return body
 
@@ -57,45 +65,35 @@ class MessagesWriter(RequestWriter):
         settings = write_settings(self.config, SETTINGS)
         if "max_tokens" in settings or "max_tokens" in self.config.extras:
             return settings
-        if self.limit is None:
+        limit = self.quirks.max_tokens if self.limit is None else self.limit
+        if limit is None:
             raise InvalidRequestError(
                 "config.max_tokens: this wire requires it, and the model's limit is not known"
             )
-        return {"max_tokens": self.limit, **settings}
+        return {"max_tokens": limit, **settings}
 
     def thinking(self, room: int | None) -> dict[str, Any]:
         """Return the reasoning setting: a budget in tokens, an effort, or no thinking."""
-        reasoning, quirks = self.config.reasoning, self.quirks
-        if quirks.effort and isinstance(reasoning, str) and reasoning not in ("off", "none"):
-            if reasoning not in EFFORTS:
-                raise UnsupportedFeatureError(
-                    f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}"
-                )
-            adaptive = {"thinking": {"type": "adaptive"}} if quirks.adaptive else {}
-            return {**adaptive, "output_config": {"effort": reasoning}}
+        reasoning = self.config.reasoning
         fields = self.reasoning(room)
-        if fields is not None or reasoning is None:
-            return fields or {}
-        if reasoning in ("off", "none", 0):
+        if fields is not None:
+            choose_display(fields, self.config.extras)
+            return fields
+        if reasoning is None:
+            return {}
+        if is_off(reasoning):
             return {"thinking": {"type": "disabled"}}
         if type(reasoning) is not int:
             raise UnsupportedFeatureError(
                 "config.reasoning: this model is not known to take an effort; give a budget in "
-                "tokens, or quirks.effort"
+                "tokens, or quirks.reasoning"
             )
         if reasoning < 0:
             raise InvalidRequestError("config.reasoning: a budget in tokens cannot be negative")
         return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
 
-    def requests_thinking(self) -> bool:
-        """Return whether thinking is requested. If it is, the request cannot force a tool."""
-        native = self.request.native.get(self.home.wire, {})
-        asked = native.get("thinking", self.config.extras.get("thinking"))
-        if not isinstance(asked, Mapping):
-            asked = self.thinking(self.config.max_tokens).get("thinking")
-        if asked is None:
-            return bool(self.quirks.reasons_unasked)
-        return asked.get("type") != "disabled"
+    def reasoning_fields(self) -> dict[str, Any]:
+        return self.thinking(self.config.max_tokens)
 
     def _write_structure(self, body: dict[str, Any]) -> None:
         """Write the tools and the response schema."""
@@ -108,8 +106,20 @@ class MessagesWriter(RequestWriter):
             return
         self._write_tools(body)
         if self.request.server_tools:
-            server_tools = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
-            body["tools"] = [*body.get("tools", ()), *server_tools]
+            known = {**SERVER_TOOLS, **self.quirks.server_tools}
+            server_tools = self.server_tools(known, lambda name: {"type": name})
+            fitted = [self._fit_toolset(tool, at) for at, tool in enumerate(server_tools)]
+            body["tools"] = [*body.get("tools", ()), *fitted]
+
+    def _fit_toolset(self, tool: dict[str, Any], at: int) -> dict[str, Any]:
+        """Return a server tool; leave out the options that a toolset does not have."""
+        kind = tool["type"]  # a type that the caller chose is encoded already
+        if not isinstance(kind, str) or "_toolset_" not in kind:
+            return tool
+        for name in sorted(tool.keys() - set(_OF_TOOLSETS)):
+            why = f"{kind} does not have this option"
+            self.notes.drop(f"server_tools[{at}].options.{name}", "tool_option_dropped", why)
+        return {name: value for name, value in tool.items() if name in _OF_TOOLSETS}
 
     def _write_tools(self, body: dict[str, Any]) -> None:
         """Write the tools and the tool choice."""
@@ -146,9 +156,10 @@ class MessagesWriter(RequestWriter):
         """Merge the caller's extras into the fields that the codec sets.
 
         The lists ``stop_sequences`` and ``tools`` are joined, with the codec's values first, so
-        extras can add a server-side tool. ``stream: false`` is ignored. If the codec sets any
-        other field, the extra must have the same value, or the call is rejected. All other extras
-        are sent unchanged.
+        extras can add a server-side tool. ``thinking`` is merged, so extras can add fields to it
+        and choose ``display``. ``stream: false`` is ignored. If the codec sets any other field,
+        the extra must have the same value, or the call is rejected. All other extras are sent
+        unchanged.
         """
         extras = self.extras()
         extra_tools = extras.get("tools")
@@ -159,7 +170,7 @@ class MessagesWriter(RequestWriter):
         ):
             body["tools"] = [*body["tools"], *[ordered_json(tool) for tool in extra_tools]]
             del extras["tools"]
-        merge_extras(body, extras, lists=frozenset({"stop_sequences"}))
+        merge_extras(body, extras, lists=frozenset({"stop_sequences"}), objects=_OBJECTS)
 
 
 def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ...errors import InvalidModelError, ProviderError
 from ...events import Assembler
 from ...messages import Request
+from ..anthropic.refusals import REFUSALS
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
@@ -42,12 +43,25 @@ class BedrockCodec(Endpoint[Quirks]):
     schemas_need = ("supports_tools", "supports_structured_output")
     refusing = (400,)
     refusals = (
+        *REFUSALS,
+        Refusal(
+            re.compile(
+                r"output_?config|textFormat|output[_ ]format|json_schema|structured output|grammar",
+                re.IGNORECASE,
+            ),
+            {"structured": "tool"},
+            "native",
+        ),
         Refusal(
             re.compile(r"\btools?\b|toolChoice|toolConfig", re.IGNORECASE),
             {"structured": "prompt"},
             "tool",
         ),
     )
+
+    def prepare(self, request: Request, quirks: Quirks, notes: Notes) -> Request:
+        writer = ConverseWriter(request, self.home(request), quirks, None, notes)
+        return super().prepare(writer.finish_turn(), quirks, notes)
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)

@@ -16,17 +16,17 @@ from ...errors import UnsupportedContentError, quote
 from ...validate.data_url import read_inline
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
-from ..anthropic.schema import project_strict
+from ..anthropic.schema import fits_format, project_format, project_strict
+from ..anthropic.thinking import BINDING, ThinkingWriter, bind, choose_display
 from ..cache_marks import mark_of, place_marks
 from ..codec import Notes
-from ..json import merge_extras, ordered_json
+from ..json import json_text, merge_extras, ordered_json
 from ..openai.request import AUDIO_FORMATS
-from ..request import RequestWriter
 from ..schema import schema_name
 from ..settings import write_settings
 from .quirks import Quirks
 
-_Path = Literal["tool", "prompt"]
+_Path = Literal["native", "tool", "prompt"]
 SETTINGS = {
     "max_tokens": "maxTokens",
     "temperature": "temperature",
@@ -62,11 +62,13 @@ SERVER_TOOLS = {
     "code_execution": {"name": "nova_code_interpreter"},
 }
 _MORE = "additionalModelRequestFields"
-_OBJECTS = frozenset({"inferenceConfig", _MORE, "toolConfig"})
+_OBJECTS = frozenset({"inferenceConfig", _MORE, "outputConfig", "thinking", "toolConfig"})
 
 
 def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:
-    """Return how the response schema is requested: by a forced tool, or in the prompt."""
+    """Return how the schema is requested: by the wire's field, a forced tool, or the prompt."""
+    if quirks.structured == "native" and fits_format(request.response_schema or {}):
+        return "native"
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
     if quirks.structured == "prompt" or quirks.forced_tools == "no" or tools:
         return "prompt"
@@ -74,14 +76,19 @@ def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path
     return "prompt" if writer.requests_thinking() else "tool"
 
 
-class ConverseWriter(RequestWriter):
+class ConverseWriter(ThinkingWriter):
     """Write the body of a request."""
+
+    quirks: Quirks
+    root = _MORE
 
     def body(self) -> dict[str, Any]:
         body: dict[str, Any] = {}
         if settings := write_settings(self.config, SETTINGS):
             body["inferenceConfig"] = settings
-        body |= self.reasoning(self.config.max_tokens) or {}
+        body |= self.reasoning_fields()
+        if (schema := self.schema_for("native")) is not None:
+            body["outputConfig"] = {"textFormat": self._text_format(schema)}
         cache = self.cache("ttl", default=self.quirks.cache == "auto")
         drawn = self._draw()
         place_marks(drawn, cache, self.notes, prefix=self.quirks.cache == "system+tools")
@@ -89,19 +96,32 @@ class ConverseWriter(RequestWriter):
         if drawn["system"]:
             body["system"] = [each for block in drawn["system"] for each in _write_block(block)]
         merge_extras(body, self.config.extras, objects=_OBJECTS)
+        if self.binds():
+            self._bind(body)
         body["messages"] = [_write_turn(turn) for turn in drawn["messages"]]
         return body
 
-    def requests_thinking(self) -> bool:
-        """Return whether thinking is requested. If it is, the request cannot force a tool."""
-        fields = dict((self.reasoning(self.config.max_tokens) or {}).get(_MORE, {}))
-        for place in (self.config.extras, self.request.native.get(self.home.wire, {})):
-            given = place.get(_MORE)
-            fields |= given if isinstance(given, Mapping) else {}
-        thinking = fields.get("thinking")
-        if thinking is None:
-            return bool(self.quirks.reasons_unasked)
-        return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
+    def reasoning_fields(self) -> dict[str, Any]:
+        fields = self.reasoning(self.config.max_tokens) or {}
+        choose_display(self.inner(fields), self.inner(self.config.extras))
+        return fields
+
+    def _text_format(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema in the form of the wire, which has it as JSON text."""
+        form = json_text(ordered_json(project_format(schema, self.notes)))
+        named = {"name": schema_name(schema), "schema": form}
+        return {"type": "json_schema", "structure": {"jsonSchema": named}}
+
+    def _bind(self, body: dict[str, Any]) -> None:
+        """Ask the server to drop thinking whose prefix has changed.
+
+        Bedrock has the beta in the body. The form is that of its Messages API (vercel/ai#20728);
+        for Converse it is not documented.
+        """
+        fields = body.setdefault(_MORE, {})
+        bind(fields)
+        betas = [*fields.get("anthropic_beta", ()), BINDING]
+        fields["anthropic_beta"] = list(dict.fromkeys(betas))
 
     def _draw(self) -> dict[str, Any]:
         """Return tools, system prompt and turns in the anthropic wire's form.
@@ -111,9 +131,13 @@ class ConverseWriter(RequestWriter):
         request, notes = self.request, self.notes
         quirks = self.quirks
         rules = TurnRules(
-            result_media=quirks.result_media, cache=quirks.cache, name_rule=quirks.name_rule
+            result_media=quirks.result_media,
+            cache=quirks.cache,
+            name_rule=quirks.name_rule,
+            prefill=quirks.prefill,
         )
         conversation = _Writer(request, self.home, rules, notes)
+        conversation.silent_from = self.silent_from()
         tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
         if (schema := self.schema_for("tool")) is not None:
             about = "Give your whole answer as the input of this tool."

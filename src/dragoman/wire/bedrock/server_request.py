@@ -103,7 +103,8 @@ def _read_more(fields: ClientRecord) -> None:
     if more is None:
         return
     if (thinking := more.inner("thinking")) is not None:
-        is_on = thinking.choice("type", ("enabled", "disabled", "adaptive")) != "disabled"
+        kind = thinking.choice("type", ("enabled", "disabled", "adaptive", "between_tools"))
+        is_on = kind not in ("disabled", "between_tools")
         amount = (thinking.whole("budget_tokens") or "medium") if is_on else "off"
         fields.losses.add_concept("reasoning", amount, {_MORE: {"thinking": thinking.data}})
     if (top_k := more.whole("top_k")) is not None:

@@ -1,0 +1,50 @@
+"""What the models of this wire refuse, wherever they are served, and the quirks that avoid it.
+
+The rows are for models whose names the catalogue does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..endpoint import Refusal
+
+# The settings of Claude 4.7 and later, and the values that they use anyway.
+_SAMPLING: dict[str, Any] = {"temperature": 1, "top_p": 1, "top_k": None}
+
+REFUSALS = (
+    # "`temperature` is deprecated for this model" (router-for-me/CLIProxyAPI#4383)
+    Refusal(
+        re.compile(r"(temperature|top_[pk])\W+is deprecated for this model", re.IGNORECASE),
+        {"refused_settings": _SAMPLING},
+    ),
+    # "`temperature` may only be set to 1 when thinking is enabled" (mnfst/modelparams.dev#305)
+    Refusal(
+        re.compile(r"(temperature|top_[pk])\W+(may|must) .*thinking", re.IGNORECASE),
+        {"refused_while_reasoning": _SAMPLING},
+    ),
+    # "Thinking may not be enabled when tool_choice forces tool use" (can1357/oh-my-pi#333)
+    Refusal(
+        re.compile(r"thinking.{0,40}tool_choice forces", re.IGNORECASE),
+        {"forced_tools": "not_reasoning"},
+    ),
+    # 'tool_choice: type "tool" and "any" are not supported for this model' (can1357/oh-my-pi#12939)
+    Refusal(
+        re.compile(r"tool_choice.{0,60}not supported for this model", re.IGNORECASE),
+        {"forced_tools": "no"},
+    ),
+    # "a final `assistant` message must start with a thinking block" (anomalyco/opencode#3077)
+    Refusal(
+        re.compile(r"must start with a thinking block|position cannot contain .?thinking"),
+        {"needs_thinking": True},
+    ),
+    # "This model does not support assistant message prefill" (anomalyco/opencode#13768)
+    Refusal(re.compile(r"assistant message prefill", re.IGNORECASE), {"prefill": False}),
+    # "thinking.adaptive.block_binding: Extra inputs are not permitted" (BerriAI/litellm#41203);
+    # "Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header"
+    Refusal(
+        re.compile(r"block_binding\S*: Extra inputs|thinking-binding-controls|invalid beta flag"),
+        {"binds_thinking": False},
+    ),
+)
