@@ -40,6 +40,7 @@ Place: TypeAlias = str | tuple[str, Callable[[Any], Any]]
 """The path of a field in a body, optionally with a function that converts the value."""
 S = TypeVar("S", bound=Struct)
 Q = TypeVar("Q", bound=WireQuirks)
+E = TypeVar("E", bound="Endpoint[Any]")
 
 
 def read_quirks(quirks: Any, kind: type[S]) -> S:

@@ -29,7 +29,8 @@ REFUSALS = (
         re.compile(r"thinking.{0,40}tool_choice forces", re.IGNORECASE),
         {"forced_tools": "not_reasoning"},
     ),
-    # 'tool_choice: type "tool" and "any" are not supported for this model' (can1357/oh-my-pi#12939)
+    # 'tool_choice: type "tool" and "any" are not supported for this model'
+    # (can1357/oh-my-pi#12939)
     Refusal(
         re.compile(r"tool_choice.{0,60}not supported for this model", re.IGNORECASE),
         {"forced_tools": "no"},

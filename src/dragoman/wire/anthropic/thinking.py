@@ -1,7 +1,7 @@
 """Thinking that is sent back: what the models of this wire demand of it.
 
 **An open turn** is what follows the last message of the user that has more than tool results.
-While it is open, older models want it whole: with ``thinking: enabled`` it must begin with the
+While it is open, older models expect it whole: with ``thinking: enabled`` it must begin with the
 thinking that led to its calls, and without, it must have none ("a final assistant message must
 start with a thinking block", RooCodeInc/Roo-Code#11238, kilocode#5219; "when thinking is disabled,
 an assistant message in the final position cannot contain thinking", tailcallhq/forgecode#1853).
@@ -40,7 +40,7 @@ _DROP = {"prefix_mismatch_behavior": "drop_block"}
 def open_turn(messages: Sequence[m.Message]) -> int:
     """Return the index of the first message after the last message of the user.
 
-    A message of the user beside tool results does not end the turn, as the wire joins them.
+    A message of the user next to tool results does not end the turn, as the wire joins them.
     """
     first = len(messages)
     while first > 0:
@@ -93,7 +93,7 @@ class ThinkingWriter(RequestWriter):
         """Return the fields for the amount of reasoning that the call sets."""
 
     def inner(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields beside ``thinking``."""
+        """Return the fields next to ``thinking``."""
         return dict_of(fields.get(self.root)) if self.root else fields
 
     def asked_thinking(self) -> dict[str, Any]:
