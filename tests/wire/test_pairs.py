@@ -59,7 +59,7 @@ def path_of(encoded: Encoded) -> str:
 
 
 def is_rewritten(wire: str, case: Case) -> bool:
-    words = ["quirk-tool-names", *REWRITTEN.get(wire, "").split()]
+    words = ["quirk-tool-names", "quirk-server-tool-form", *REWRITTEN.get(wire, "").split()]
     return any(case.name.startswith(word) for word in words)
 
 

@@ -24,11 +24,11 @@ from ..reasoning import NOT_REASONING, ReasoningStyle
 from .beliefs import find_beliefs, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
-from .json import plain_value, put_over
+from .json import dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .quirks import WireQuirks
-from .refused import change_style, find_setting
+from .refused import change_style, find_settings
 from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name
 from .settings import drop_refused
@@ -433,13 +433,14 @@ def _omit_setting(
             return codec.taught(detail, reasoning=changed)
     kept = {"json_mode", "max_tokens"} if codec.needs_max_tokens else {"json_mode"}
     places = {name: path for name, path in _places_of(codec).items() if name not in kept}
-    body = read_json(codec.encode(request).http.body)
-    setting = find_setting(error, body, places)
-    if setting is None:
-        return None
-    refused = {**quirks.refused_settings, setting: None}
-    detail = f"the endpoint refused {places[setting]}: it is not sent"
-    return codec.taught(detail, refused_settings=refused)
+    named = find_settings(error, places)
+    body = read_json(codec.encode(request).http.body) if named else {}
+    for setting in named:
+        if dig(body, *places[setting].split(".")) is not None:
+            refused = {**quirks.refused_settings, setting: None}
+            detail = f"the endpoint refused {places[setting]}: it is not sent"
+            return codec.taught(detail, refused_settings=refused)
+    return None
 
 
 def _places_of(codec: Endpoint[Any]) -> dict[str, str]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
 from ..errors import ProviderError
 from ..messages import EFFORTS
 from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
-from .json import dig
 
 # The codes of an error whose ``param`` is a field that the model does not accept.
 _CODES = frozenset(
@@ -67,19 +65,10 @@ def find_names(error: ProviderError) -> list[str]:
     return found
 
 
-def find_setting(
-    error: ProviderError, body: Mapping[str, Any], places: Mapping[str, str]
-) -> str | None:
-    """Return the setting of a body that an error refuses; ``None`` if it refuses another field.
-
-    ``places`` has the path in the body of each setting.
-    """
+def find_settings(error: ProviderError, places: Mapping[str, str]) -> list[str]:
+    """Return the settings that an error refuses, given the path in a body of each setting."""
     names = [_normalise(name) for name in find_names(error)]
-    for setting, path in places.items():
-        fields = path.split(".")
-        if dig(body, *fields) is not None and _is_among(fields, names):
-            return setting
-    return None
+    return [setting for setting, path in places.items() if _is_among(path.split("."), names)]
 
 
 def change_style(
