@@ -8,6 +8,7 @@ import pytest
 import dragoman as d
 from dragoman.messages import PromptCache
 from dragoman.provider import HttpProvider
+from dragoman.reasoning import ReasoningStyle
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 from dragoman.wire.refused import change_style
@@ -73,13 +74,25 @@ async def test_refused_setting_is_reported_with_the_reply() -> None:
     assert model.lessons == ("the endpoint refused temperature: it is not sent",)
 
 
-def test_list_of_the_present_efforts_teaches_nothing() -> None:
-    style = d.wire.openai.OpenAICodec.usual_reasoning  # type: ignore[attr-defined]
-    text = (
-        "Unsupported value: 'reasoning_effort'. Supported values are: 'none', 'minimal', 'low', "
-    )
+USUAL = ReasoningStyle(effort="reasoning_effort", off={"reasoning_effort": "none"})
+SWITCH = ReasoningStyle(with_effort={"thinking.on": True}, off={"thinking.on": False})
+PRESENT = "'none', 'minimal', 'low', 'medium', and 'high'"
+
+
+@pytest.mark.parametrize(
+    ("style", "field", "listed"),
+    [
+        (USUAL, "reasoning_effort", PRESENT),
+        (USUAL, "reasoning_effort", "'deep' and 'deeper'"),
+        (SWITCH, "thinking", "'low' and 'high'"),
+        (SWITCH, "temperature", "'low' and 'high'"),
+    ],
+)
+def test_list_of_efforts_that_changes_nothing_is_not_learned(
+    style: ReasoningStyle, field: str, listed: str
+) -> None:
     error = d.InvalidRequestError(
-        "", status=400, provider_message=text + "'medium', 'high'", param="reasoning_effort",
-        provider_code="unsupported_value",
+        "", status=400, provider_message=f"Unsupported value: '{field}' does not support 'xhigh'. "
+        f"Supported values are: {listed}.", param=field, provider_code="unsupported_value",
     )  # fmt: skip
     assert change_style(error, style, "xhigh") is None
