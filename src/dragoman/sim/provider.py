@@ -34,6 +34,7 @@ from ..wire.endpoint import NOT_DEFERRED, offers_search
 from ..wire.errors import Failure, build_error
 from .faults import Mangler
 from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
+from .strict import StrictModel
 from .yaml import read_script
 
 log = logging.getLogger("dragoman")
@@ -69,6 +70,8 @@ class ScriptedProvider(ReplyProvider):
     The same script, seed and order of calls give the same events, ids included. ``requests`` has
     the requests received. ``sleep`` is the function used for delays. Without a server, byte-level
     faults are applied to the bytes of ``wire``, between its server codec and its client codec.
+    With ``strict``, a server of this script refuses what the vendor of the model refuses, and signs
+    its thinking; ``vendor`` names the vendor if the model's name alone does not select the rules.
     """
 
     def __init__(
@@ -80,6 +83,8 @@ class ScriptedProvider(ReplyProvider):
         capabilities: Capabilities | Mapping[str, Any] | None = None,
         sleep: Sleep = asyncio.sleep,
         wire: str = "openai",
+        strict: bool = False,
+        vendor: str | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -94,6 +99,8 @@ class ScriptedProvider(ReplyProvider):
                 f"{wire!r}"
             )
         self.wire = wire
+        self.strict = strict
+        self.vendor = vendor
         self._seed = seed
         self._sleep = sleep
         self._used = [0] * len(self.rules)
@@ -101,7 +108,13 @@ class ScriptedProvider(ReplyProvider):
     @classmethod
     def from_script(cls, script: Script, **settings: Any) -> ScriptedProvider:
         """Return a provider that answers from a script."""
-        given = {"seed": script.seed, "model": script.model, "capabilities": script.capabilities}
+        given = {
+            "seed": script.seed,
+            "model": script.model,
+            "capabilities": script.capabilities,
+            "strict": script.strict,
+            "vendor": script.vendor,
+        }
         return cls(*script.rules, **{**given, **settings})
 
     @classmethod
@@ -123,7 +136,7 @@ class ScriptedProvider(ReplyProvider):
         dice = self._dice(number, "id")
         new_id = lambda: "0" + "".join(dice.choices(_LETTERS, k=25))
         out = self._assembler(request, issuer=Issuer(wire, None, self.model), new_id=new_id)
-        events, fault = self._perform(request, rule, out), rule.fault or Fault()
+        events, fault = self._perform(request, rule, out, wire), rule.fault or Fault()
         return Scene(events, out, fault, self._dice(number, "bytes"))
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
@@ -132,13 +145,17 @@ class ScriptedProvider(ReplyProvider):
         return replace(scene, batches=self._over_bytes(request, scene, out), out=out)
 
     async def _perform(
-        self, request: Request, rule: ScriptRule, out: Assembler
+        self, request: Request, rule: ScriptRule, out: Assembler, wire: str
     ) -> AsyncGenerator[list[Event], None]:
         fault = rule.fault or Fault()
         await asyncio.sleep(0)
         if (refusal := _refusal(fault)) is not None:
             raise self._named(refusal, request)
         answer = self._answer(rule, request)
+        if self.strict and wire in SERVER_CODECS:
+            answer = StrictModel(wire, request.model or self.model, self.vendor).sign(
+                answer, request
+            )
         await self._wait(answer.delay)
         out.start()
         for count, say in enumerate(_pieces(answer)):
@@ -361,7 +378,7 @@ def _pieces(answer: Answer) -> Iterator[Say]:
 
 def _pieces_of(key: int, block: Said, size: int | None) -> Iterator[Say]:
     if isinstance(block, Call):
-        yield lambda out: out.tool_start(key, block.id, block.name)
+        yield lambda out: out.tool_start(key, block.id, block.name, block.signature)
         for piece in _split(block.written, size or 12):
             yield lambda out, piece=piece: out.tool_input(key, piece)  # type: ignore[misc]
         yield lambda out: out.block_end(key)

@@ -29,12 +29,14 @@ def find_error(name: str) -> type[ProviderError] | None:
 class Call(Struct, frozen=True):
     """A tool call to propose.
 
-    ``arguments`` given as a string are sent unchanged, well formed or not.
+    ``arguments`` given as a string are sent unchanged, well formed or not. ``signature`` is the
+    opaque state of the call, as Gemini has it.
     """
 
     name: str
     arguments: dict[str, Any] | str = {}
     id: str | None = None
+    signature: str | None = None
 
     @property
     def written(self) -> str:
@@ -264,6 +266,8 @@ class Script(Struct, frozen=True):
     model: str = "sim"
     models: Sequence[str] = ()
     capabilities: Mapping[str, Any] = {}
+    strict: bool = False
+    vendor: str | None = None
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from .faults import Mangler
 from .provider import Scene, ScriptedProvider, explain, read_batches
 from .retrieval import RETRIEVAL_BASES, RETRIEVAL_PATHS, SimulatedEmbedder, SimulatedReranker
 from .script import Answer, Script, ScriptRule
+from .strict import StrictModel
 from .yaml import read_script
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ class SimServer:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             made = asked.with_extras()
             check_request(made, history=False)
+            if self.provider.strict:
+                named = made.model or self.provider.model
+                rules = StrictModel(codec.wire, named, self.provider.vendor)
+                rules.check(asked.client, made)
             scene = self.provider.begin(made, codec.wire)
         except Exception as error:
             return codec.error(explain(error))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 def read_script(path: str | Path) -> Script:
     """Read a script; raise ``ConfigError`` with file and line of the first problem."""
     root = read_yaml(Path(path))
-    root.allow("seed", "model", "models", "capabilities", "rules")
+    root.allow("seed", "model", "models", "capabilities", "rules", "strict", "vendor")
     if "rules" not in root.data:
         raise root.fail("a script needs rules")
     rules = [_read_rule(section) for section in root.inners("rules")]
@@ -37,6 +37,8 @@ def read_script(path: str | Path) -> Script:
         root.get("model", str, "sim"),
         root.texts("models") or (),
         declared.plain(),
+        root.get("strict", bool, False),
+        root.get("vendor", str, None),
     )
 
 

@@ -110,6 +110,22 @@ def may_relax(request: Request, quirks: Any, reason: str) -> bool:
     return not is_about_field(reason) and strict_form(request.response_schema or {}) is not None
 
 
+def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
+    """Return quirks that turn parallel tool calls off if the model does not support them."""
+    if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
+        quirks, "parallel_tools"
+    ):
+        return replace(quirks, parallel_tools=False)
+    return quirks
+
+
+def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
+    """Return quirks that turn reasoning settings off if the model is known not to reason."""
+    if capabilities.known("supports_thinking") is False and quirks.reasoning is None:
+        return replace(quirks, reasoning=NOT_REASONING)
+    return quirks
+
+
 class Endpoint(ABC, Generic[Q]):
     """Base class of codecs: a model, its address, and the quirks of the server at this address."""
 
@@ -209,28 +225,12 @@ class Endpoint(ABC, Generic[Q]):
     @classmethod
     def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
         """Return the quirks, adapted to the known capabilities of a model."""
-        quirks = cls.adapt_reasoning(quirks, capabilities)
+        quirks = adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
         if any(capabilities.known(name) is False for name in cls.schemas_need):
             quirks = replace(quirks, structured="prompt")
-        return cls.adapt_calls(quirks, capabilities)
-
-    @staticmethod
-    def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return quirks that turn parallel tool calls off if the model does not support them."""
-        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
-            quirks, "parallel_tools"
-        ):
-            return replace(quirks, parallel_tools=False)
-        return quirks
-
-    @staticmethod
-    def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return quirks that turn reasoning settings off if the model is known not to reason."""
-        if capabilities.known("supports_thinking") is False and quirks.reasoning is None:
-            return replace(quirks, reasoning=NOT_REASONING)
-        return quirks
+        return adapt_calls(quirks, capabilities)
 
     def home(self, request: Request) -> Issuer:
         """Return the issuer that answers a request.
@@ -312,7 +312,7 @@ class Endpoint(ABC, Generic[Q]):
         if quirks.refused_while_reasoning and self.reasons(request, quirks):
             refused = {**quirks.refused_while_reasoning, **refused}
         if refused:
-            drop_refused(body, refused, _places_of(self), notes)
+            drop_refused(body, refused, places_of(self), notes)
         return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
 
     def prepare(self, request: Request, quirks: Q, notes: Notes) -> Request:
@@ -432,7 +432,7 @@ def _omit_setting(
                 detail = "the endpoint refused a setting for reasoning: none is sent"
             return codec.taught(detail, reasoning=changed)
     kept = {"json_mode", "max_tokens"} if codec.needs_max_tokens else {"json_mode"}
-    places = {name: path for name, path in _places_of(codec).items() if name not in kept}
+    places = {name: path for name, path in places_of(codec).items() if name not in kept}
     named = find_settings(error, places)
     body = read_json(codec.encode(request).http.body) if named else {}
     for setting in named:
@@ -443,7 +443,7 @@ def _omit_setting(
     return None
 
 
-def _places_of(codec: Endpoint[Any]) -> dict[str, str]:
+def places_of(codec: Endpoint[Any]) -> dict[str, str]:
     """Return the path in a body of each optional setting that the wire has."""
     places = {
         name: place if isinstance(place, str) else place[0]

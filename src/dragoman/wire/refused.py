@@ -34,7 +34,8 @@ _SENTENCES = [
         # xAI: "Argument not supported: stop"
         rf"\b(?:argument|parameter|field)s? not supported: {_NAME}",
         # xAI: "Model grok-4.20 does not support parameter reasoningEffort"; LiteLLM:
-        # "does not support parameters: ['seed']"; Bedrock: "doesn't support the stopSequences field"
+        # "does not support parameters: ['seed']"; Bedrock: "doesn't support the stopSequences
+        # field"
         rf"\bdoes(?: not|n'?t) support (?:the )?parameters?(?:\(s\))?:? ?[\[{{]?{_NAME}",
         rf"\bdoes(?: not|n'?t) support (?:the )?{_NAME} (?:field|parameter|argument|setting)\b",
         # Groq: "property 'seed' is unsupported"; Anthropic: "`temperature` is deprecated for this

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -180,6 +180,12 @@ class ServerCodec(ABC):
     """Whether a client that requests JSON without a schema must mention JSON in the prompt."""
     keeps_responses: ClassVar[bool] = False
     """Whether a request may refer to earlier responses that the server keeps."""
+    state_place: ClassVar[str | None] = None
+    """Where a model of the wire has the state of its reasoning: in the ``signature`` of a thought,
+    in another field of a thought, or in its first ``call``. Some wires have no such state.
+    """
+    reasoning_parent: ClassVar[str] = ""
+    """The object of the body that has the fields of reasoning, if they are not at its root."""
     key_header: ClassVar[str] = ""
     """The header in which clients send their key, if not as a bearer token."""
     read_request: ClassVar[Callable[..., Asked]]
@@ -198,6 +204,17 @@ class ServerCodec(ABC):
         ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
         return self.read_request(body, path)
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, knows_all: bool
+    ) -> Iterator[str]:
+        """Yield what a server with these quirks refuses in a body, as an error text.
+
+        ``reasons`` is whether the model reasons, and ``knows_all`` whether the server rejects
+        fields that it does not know. Only the strict simulator refuses requests by this method;
+        what ``decode`` rejects is not yielded.
+        """
+        return iter(())
 
     @abstractmethod
     def error_body(self, error: ProviderError) -> dict[str, Any]:

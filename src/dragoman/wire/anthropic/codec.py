@@ -24,6 +24,8 @@ from ..endpoint import (
     Place,
     Refusal,
     StructuredPath,
+    adapt_calls,
+    adapt_reasoning,
 )
 from ..errors import read_failure
 from ..json import entries_of
@@ -104,7 +106,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         A model without native structured output gets a forced tool, and a model without tools gets
         an instruction in the prompt.
         """
-        quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
+        quirks = adapt_calls(adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
         if (

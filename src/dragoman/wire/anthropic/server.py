@@ -289,6 +289,7 @@ class AnthropicServer(ServerCodec):
     """The server side of the Messages wire."""
 
     wire: ClassVar[str] = "anthropic"
+    state_place = "signature"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/messages",)
     other_paths = ("/v1/messages/count_tokens",)

@@ -233,6 +233,7 @@ class BedrockServer(ServerCodec):
     """The server side of the Converse wire."""
 
     wire: ClassVar[str] = "bedrock"
+    state_place = "signature"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
     path_marks = ("/model/",)

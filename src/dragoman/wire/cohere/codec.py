@@ -13,7 +13,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath, adapt_reasoning
 from ..json import dig, list_of
 from ..readiness import check_call, get_json, read_success
 from .errors import ROWS
@@ -42,7 +42,7 @@ class CohereCodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        quirks = cls.adapt_reasoning(quirks, capabilities)
+        quirks = adapt_reasoning(quirks, capabilities)
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")
         if capabilities.known("supports_structured_output") is False:

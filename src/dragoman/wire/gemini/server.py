@@ -310,6 +310,8 @@ class GeminiServer(ServerCodec):
     """The server side of the Gemini wire."""
 
     wire: ClassVar[str] = "gemini"
+    state_place = "call"
+    reasoning_parent = "generationConfig"
     table: ClassVar[FieldTable] = TABLE
     paths = (
         "/v1beta/models/{call:path}",

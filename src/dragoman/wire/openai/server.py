@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
@@ -143,3 +143,21 @@ class OpenAIServer(ServerCodec):
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return {"error": error_record(error)}
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, knows_all: bool
+    ) -> Iterator[str]:
+        """Yield each turn whose reasoning is missing, or in a field that the server rejects.
+
+        DeepSeek, Moonshot and Xiaomi demand the reasoning of every turn; Groq, Cerebras and Mistral
+        reject it.
+        """
+        wanted = quirks.send_reasoning
+        for at, message in enumerate(body["messages"]):
+            if message.get("role") != "assistant":
+                continue
+            if reasons and quirks.reasoning_required and not message.get(wanted):
+                yield f"The {wanted} in the thinking mode must be passed back to the API."
+            for name in ("reasoning_content", "reasoning"):
+                if knows_all and name != wanted and name in message:
+                    yield f"property 'messages.{at}.{name}' is unsupported"

@@ -13,6 +13,7 @@ from ...validate import parse_tool_choice, parse_tools
 from ...validate.data_url import read_inline
 from ...validate.parse import read_message
 from ..fields import open_body, read_body, read_schema
+from ..json import dig, string_of
 from ..losses import ClientRecord, Losses, OfferedTool
 from ..rules import (
     CACHE,
@@ -137,6 +138,8 @@ def _rewrite(record: _Record) -> _Record:
     role, content = record.data.get("role"), record.data.get("content")
     if role in ("system", "developer") and isinstance(content, list):
         record.data = {**record.data, "content": _join_texts(record)}
+    if role == "assistant" and isinstance(content, list):
+        record.data = {**record.data, "content": [_rewrite_thought(part) for part in content]}
     calls = record.data.get("tool_calls")
     if isinstance(calls, list) and any(map(_is_custom, calls)):
         made = [
@@ -158,6 +161,18 @@ def _join_texts(record: _Record) -> str:
             error = UnsupportedContentError(f"{part.where}: a system message has texts only")
             texts.append(part.mend("type", kind, error))
     return "".join(texts)
+
+
+def _rewrite_thought(part: Any) -> Any:
+    """Return a part of the model's content; join the thinking that Mistral's clients send back.
+
+    It is a list of texts: ``{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}``.
+    """
+    texts = part.get("thinking") if isinstance(part, dict) else None
+    if not isinstance(texts, list):
+        return part
+    joined = "".join([string_of(dig(each, "text")) for each in texts])
+    return {"type": "thinking", "thinking": joined}
 
 
 def _is_custom(call: Any) -> bool:

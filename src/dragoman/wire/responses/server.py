@@ -497,6 +497,7 @@ class ResponsesServer(ServerCodec):
     """The server side of the Responses wire."""
 
     wire: ClassVar[str] = "responses"
+    state_place = "encrypted_content"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/responses",)
     other_paths = ("/v1/responses/input_tokens",)

@@ -1,0 +1,277 @@
+"""Strict rules: refuse the requests that real vendors refuse, by the beliefs about a model.
+
+A lenient simulator answers whatever it can read. With ``strict``, it refuses what the vendor of
+the model refuses: settings and amounts of reasoning that the model does not accept, a forced tool
+while it reasons, thinking that is missing, changed, or made by another model, and a conversation
+that ends with the model's own text. The rules are the rows in ``catalog/families``; the model's
+name and the vendor of the script select them.
+
+The simulator signs its thinking, as vendors do: a token is bound to the wire, the model, the text
+and, where the vendor binds it, to the conversation before it. A token that comes back with
+anything else is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from .. import messages as m
+from ..capabilities import Capabilities
+from ..errors import InvalidRequestError
+from ..reasoning import ReasoningStyle
+from ..wire import CODECS, SERVER_CODECS
+from ..wire.beliefs import read_families, strict_vendors
+from ..wire.continuity import model_line
+from ..wire.endpoint import places_of
+from ..wire.json import dig
+from ..wire.quirks import WireQuirks
+from .script import Answer, Call, Said
+
+_NOWHERE = "https://sim.invalid"
+
+
+class StrictModel:
+    """A model on a wire, with the rules by which its vendor refuses requests."""
+
+    def __init__(self, wire: str, model: str, vendor: str | None = None) -> None:
+        self.wire = wire
+        self.model = model
+        self._vendor = vendor
+        codec: Any = CODECS[wire].connect(model, _NOWHERE, None, Capabilities(), vendor=vendor)
+        self._codec = codec
+        self._server = SERVER_CODECS[wire]
+        self.quirks: WireQuirks = codec.quirks
+
+    def check(self, body: Mapping[str, Any], request: m.Request) -> None:
+        """Raise ``InvalidRequestError`` for the first thing that the vendor refuses.
+
+        ``request`` is the decoded form of ``body``.
+        """
+        for problem in self._list_problems(body, request):
+            raise InvalidRequestError(problem, status=400, provider_message=problem)
+
+    def sign(self, answer: Answer, request: m.Request) -> Answer:
+        """Return an answer whose thinking and calls have the tokens of this model."""
+        place = self._server.state_place
+        if place is None:
+            return answer
+        prefix = self._digest(request, len(request.messages))
+        signed: list[Said] = []
+        has_signed_call = False
+        for block in answer.said:
+            if place == "call" and isinstance(block, Call) and not has_signed_call:
+                # Gemini signs the first of the calls that are made together.
+                has_signed_call = True
+                block = replace(block, signature=self._token(block.name, prefix))
+            elif place != "call" and isinstance(block, m.Thinking) and block.continuity is None:
+                token = self._token(block.text, prefix)
+                is_signature = place == "signature"
+                state = m.Continuity(
+                    token if is_signature else None, None if is_signature else {place: token}
+                )
+                block = replace(block, continuity=state)
+            signed.append(block)
+        return replace(answer, content=tuple(signed), text="", thinking="", tool_calls=())
+
+    # --- the rules
+
+    def _list_problems(self, body: Mapping[str, Any], request: m.Request) -> Iterator[str]:
+        yield from self._check_settings(body, request)
+        yield from self._check_amount(body)
+        yield from self._check_choice(request)
+        yield from self._check_thinking(body, request)
+        yield from self._server.list_problems(
+            body,
+            self.quirks,
+            reasons=self._codec.reasons(request, self.quirks),
+            knows_all=self._vendor in strict_vendors(),
+        )
+        last = request.messages[-1]
+        if isinstance(last, m.Assistant) and not getattr(self.quirks, "prefill", True):
+            yield (
+                "This model does not support assistant message prefill. The conversation must end "
+                "with a user message."
+            )
+
+    def _check_settings(self, body: Mapping[str, Any], request: m.Request) -> Iterator[str]:
+        refused = dict(self.quirks.refused_settings)
+        if self._codec.reasons(request, self.quirks):
+            refused |= self.quirks.refused_while_reasoning
+        paths = places_of(self._codec)
+        for name in refused:
+            path = paths.get(name, name)
+            if dig(body, *path.split(".")) is not None:
+                yield f"Unsupported parameter: '{path}' is not supported with this model."
+
+    def _check_amount(self, body: Mapping[str, Any]) -> Iterator[str]:
+        style = self.quirks.reasoning
+        if style is None:
+            return
+        allowed = _allowed_values(style)
+        for path, values in allowed.items():
+            value = dig(body, *self._path_in_body(path).split("."))
+            if value is not None and values and value not in values:
+                known = ", ".join(map(repr, values))
+                yield f"Invalid value: {value!r} for '{path}'. Supported values are: {known}."
+        if style.budget is not None:
+            tokens = dig(body, *self._path_in_body(style.budget).split("."))
+            least, most = style.least, style.most
+            is_off = tokens in (allowed.get(style.budget) or ())
+            if isinstance(tokens, int) and not is_off and not least <= tokens <= (most or tokens):
+                yield f"{style.budget} must be at least {least} and at most {most}, not {tokens}."
+        own = {path.partition(".")[0] for path in (*allowed, style.budget or "")}
+        for name in sorted(_roots_of_reasoning(self.wire) - own):
+            if name in body:
+                yield f"Unrecognized request argument supplied: {name}"
+
+    def _path_in_body(self, path: str) -> str:
+        """Return the path in the body of a field of reasoning."""
+        parent = self._server.reasoning_parent
+        return f"{parent}.{path}" if parent else path
+
+    def _check_choice(self, request: m.Request) -> Iterator[str]:
+        choice = request.tool_choice
+        if choice is not None and not request.tools and not request.server_tools:
+            yield "A tool_choice was set on the request but no tools were specified."
+        if choice in (None, "auto", "none") or self.quirks.forced_tools == "yes":
+            return
+        if self.quirks.forced_tools == "no":
+            yield 'tool_choice: type "tool" and "any" are not supported for this model.'
+        elif self._codec.reasons(request, self.quirks):
+            yield "Thinking may not be enabled when tool_choice forces tool use."
+
+    def _check_thinking(self, body: Mapping[str, Any], request: m.Request) -> Iterator[str]:
+        place = self._server.state_place
+        if place == "call":
+            yield from self._check_calls(request)
+        elif place is not None:
+            drops = self._drops_unbound(body)
+            for at, message in enumerate(request.messages):
+                if isinstance(message, m.Assistant):
+                    prefix = self._digest(request, at)
+                    for block in message.content:
+                        if isinstance(block, m.Thinking):
+                            token = _find_token(block.continuity, place)
+                            yield from self._check_token(token, block.text, prefix, drops)
+        if getattr(self.quirks, "needs_thinking", False):
+            yield from self._check_open_turn(request)
+
+    def _drops_unbound(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request asks the vendor to drop thinking whose prefix has changed."""
+        root = self._codec.reasoning_root
+        place = dig(body, root) if root else body
+        wanted = dig(place, "thinking", "block_binding", "prefix_mismatch_behavior")
+        return bool(wanted == "drop_block")
+
+    def _check_calls(self, request: m.Request) -> Iterator[str]:
+        """Check that the first call of each turn has its signature, or the documented placeholder."""
+        placeholder = getattr(self.quirks, "placeholder_signature", None)
+        if placeholder is None:
+            return
+        for at, message in enumerate(request.messages):
+            if not isinstance(message, m.Assistant) or not message.tool_calls:
+                continue
+            call = message.tool_calls[0]
+            token = call.continuity.signature if call.continuity is not None else None
+            own = self._token(call.name, self._digest(request, at))
+            if token is None:
+                yield f"Function call `{call.name}` is missing a thought_signature."
+            elif token not in (own, placeholder):
+                yield "Thought signature is not valid."
+
+    def _check_token(
+        self, token: str | None, text: str, prefix: str, drops: bool
+    ) -> Iterator[str]:
+        if token is None:
+            yield "Invalid `signature` in `thinking` block: it is missing."
+        elif token.partition(".")[0] != self._token(text, prefix).partition(".")[0]:
+            yield "Invalid `signature` in `thinking` block."
+        elif token != self._token(text, prefix) and not drops:
+            yield (
+                "Invalid `signature` in `thinking` block. The block is bound to a different "
+                "conversation."
+            )
+
+    def _check_open_turn(self, request: m.Request) -> Iterator[str]:
+        """Check that the turn that is not finished begins with the model's thinking."""
+        if not self._codec.reasons(request, self.quirks):
+            return
+        turn: list[m.AssistantBlock] = []
+        for message in reversed(request.messages):
+            if isinstance(message, m.User | m.System):
+                break
+            if isinstance(message, m.Assistant):
+                turn[:0] = message.content
+        if turn and not isinstance(turn[0], m.Thinking | m.RedactedThinking):
+            yield (
+                "Expected `thinking` or `redacted_thinking`, but found another block. When "
+                "`thinking` is enabled, a final `assistant` message must start with a thinking "
+                "block."
+            )
+
+    # --- tokens
+
+    def _token(self, text: str, prefix: str) -> str:
+        """Return the token of a text: bound to wire, model and text, and to a conversation."""
+        own = "\0".join((self.wire, model_line(self.model), text))
+        bound = prefix if getattr(self.quirks, "binds_thinking", False) else ""
+        return f"{_short(own)}.{_short(bound)}"
+
+    def _digest(self, request: m.Request, end: int) -> str:
+        """Return a digest of the tools and of the messages before a position."""
+        parts = msgspec.to_builtins([list(request.tools), list(request.messages[:end])])
+        return _short(msgspec.json.encode(_without_marks(parts)).decode())
+
+
+def _short(text: str) -> str:
+    data = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:18]
+    return base64.b64encode(data).decode()
+
+
+def _without_marks(value: Any) -> Any:
+    """Return a value without marks for the prompt cache, which move from request to request."""
+    if isinstance(value, list):
+        return [_without_marks(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without_marks(each) for name, each in value.items() if name != "cache"}
+    return value
+
+
+def _find_token(state: m.Continuity | None, place: str) -> str | None:
+    if state is None:
+        return None
+    if place == "signature":
+        return state.signature
+    token = state.opaque.get(place) if isinstance(state.opaque, dict) else None
+    return token if isinstance(token, str) else None
+
+
+def _allowed_values(style: ReasoningStyle) -> dict[str, list[Any]]:
+    """Return the values that each field of a style may have."""
+    allowed: dict[str, list[Any]] = {}
+    if style.effort is not None:
+        allowed[style.effort] = [style.words.get(each, each) for each in style.efforts]
+    for fields in (style.with_effort, style.with_budget, style.off or {}):
+        for path, value in fields.items():
+            allowed.setdefault(path, []).append(value)
+    return allowed
+
+
+def _roots_of_reasoning(wire: str) -> set[str]:
+    """Return the fields of a body in which any model family of a wire has its reasoning."""
+    roots: set[str] = set()
+    for family in read_families().values():
+        for row in family.rows:
+            if wire not in row.wires or not row.quirks.get("reasoning"):
+                continue
+            style = msgspec.convert(row.quirks["reasoning"], ReasoningStyle)
+            placed = style.placed(CODECS[wire].reasoning_root, CODECS[wire].reasoning_places)  # type: ignore[attr-defined]
+            paths = [*_allowed_values(placed), placed.budget or ""]
+            roots |= {path.partition(".")[0] for path in paths if path}
+    return roots
