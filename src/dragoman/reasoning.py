@@ -93,6 +93,19 @@ class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
             off=None if self.off is None else move_all(self.off),
         )
 
+    def list_values(self) -> dict[str, list[Any]]:
+        """Return the values that each field may have; a budget may have any, so it has none."""
+        values: dict[str, list[Any]] = {}
+        if self.budget is not None:
+            values[self.budget] = []
+        if self.effort is not None:
+            values[self.effort] = [self.words.get(each, each) for each in self.efforts]
+        for fields in (self.with_effort, self.with_budget, self.off or {}):
+            for path, value in fields.items():
+                if path != self.budget:
+                    values.setdefault(path, []).append(value)
+        return values
+
 
 NOT_REASONING = ReasoningStyle(reasons=False, off={})
 

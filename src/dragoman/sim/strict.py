@@ -24,9 +24,8 @@ from msgspec.structs import replace
 from .. import messages as m
 from ..capabilities import Capabilities
 from ..errors import InvalidRequestError
-from ..reasoning import ReasoningStyle
 from ..wire import CODECS, SERVER_CODECS
-from ..wire.beliefs import read_families, strict_vendors
+from ..wire.beliefs import paths_of_reasoning, strict_vendors
 from ..wire.continuity import model_line
 from ..wire.endpoint import places_of
 from ..wire.json import dig
@@ -34,6 +33,7 @@ from ..wire.quirks import WireQuirks
 from .script import Answer, Call, Said
 
 _NOWHERE = "https://sim.invalid"
+_LENGTH = 24  # of a digest as base64; a token is two of them
 
 
 class StrictModel:
@@ -113,27 +113,23 @@ class StrictModel:
         style = self.quirks.reasoning
         if style is None:
             return
-        allowed = _allowed_values(style)
-        for path, values in allowed.items():
-            value = dig(body, *self._path_in_body(path).split("."))
-            if value is not None and values and value not in values:
-                known = ", ".join(map(repr, values))
-                yield f"Invalid value: {value!r} for '{path}'. Supported values are: {known}."
-        if style.budget is not None:
-            tokens = dig(body, *self._path_in_body(style.budget).split("."))
-            least, most = style.least, style.most
-            is_off = tokens in (allowed.get(style.budget) or ())
-            if isinstance(tokens, int) and not is_off and not least <= tokens <= (most or tokens):
-                yield f"{style.budget} must be at least {least} and at most {most}, not {tokens}."
-        own = {path.partition(".")[0] for path in (*allowed, style.budget or "")}
-        for name in sorted(_roots_of_reasoning(self.wire) - own):
-            if name in body:
-                yield f"Unrecognized request argument supplied: {name}"
-
-    def _path_in_body(self, path: str) -> str:
-        """Return the path in the body of a field of reasoning."""
-        parent = self._server.reasoning_parent
-        return f"{parent}.{path}" if parent else path
+        known = style.list_values()
+        places = tuple(self._codec.reasoning_places.items())
+        parent = self._codec.reasoning_parent
+        fields = dig(body, parent) if parent else body
+        for path in sorted(paths_of_reasoning(self.wire, self._codec.reasoning_root, places)):
+            value = dig(fields, *path.split("."))
+            if value is None:
+                continue
+            if path not in known:
+                yield f"Unrecognized request argument supplied: {path}"
+            elif path != style.budget and value not in known[path]:
+                values = ", ".join(map(repr, known[path]))
+                yield f"Invalid value: {value!r} for '{path}'. Supported values are: {values}."
+            elif path == style.budget and isinstance(value, int):
+                is_off = value in (style.off or {}).values()
+                if not is_off and not style.least <= value <= (style.most or value):
+                    yield f"{path} must be from {style.least} to {style.most}, not {value}."
 
     def _check_choice(self, request: m.Request) -> Iterator[str]:
         choice = request.tool_choice
@@ -190,7 +186,7 @@ class StrictModel:
     ) -> Iterator[str]:
         if token is None:
             yield "Invalid `signature` in `thinking` block: it is missing."
-        elif token.partition(".")[0] != self._token(text, prefix).partition(".")[0]:
+        elif token[:_LENGTH] != self._token(text, prefix)[:_LENGTH]:
             yield "Invalid `signature` in `thinking` block."
         elif token != self._token(text, prefix) and not drops:
             yield (
@@ -221,7 +217,7 @@ class StrictModel:
         """Return the token of a text: bound to wire, model and text, and to a conversation."""
         own = "\0".join((self.wire, model_line(self.model), text))
         bound = prefix if getattr(self.quirks, "binds_thinking", False) else ""
-        return f"{_short(own)}.{_short(bound)}"
+        return _short(own) + _short(bound)
 
     def _digest(self, request: m.Request, end: int) -> str:
         """Return a digest of the tools and of the messages before a position."""
@@ -250,28 +246,3 @@ def _find_token(state: m.Continuity | None, place: str) -> str | None:
         return state.signature
     token = state.opaque.get(place) if isinstance(state.opaque, dict) else None
     return token if isinstance(token, str) else None
-
-
-def _allowed_values(style: ReasoningStyle) -> dict[str, list[Any]]:
-    """Return the values that each field of a style may have."""
-    allowed: dict[str, list[Any]] = {}
-    if style.effort is not None:
-        allowed[style.effort] = [style.words.get(each, each) for each in style.efforts]
-    for fields in (style.with_effort, style.with_budget, style.off or {}):
-        for path, value in fields.items():
-            allowed.setdefault(path, []).append(value)
-    return allowed
-
-
-def _roots_of_reasoning(wire: str) -> set[str]:
-    """Return the fields of a body in which any model family of a wire has its reasoning."""
-    roots: set[str] = set()
-    for family in read_families().values():
-        for row in family.rows:
-            if wire not in row.wires or not row.quirks.get("reasoning"):
-                continue
-            style = msgspec.convert(row.quirks["reasoning"], ReasoningStyle)
-            placed = style.placed(CODECS[wire].reasoning_root, CODECS[wire].reasoning_places)  # type: ignore[attr-defined]
-            paths = [*_allowed_values(placed), placed.budget or ""]
-            roots |= {path.partition(".")[0] for path in paths if path}
-    return roots

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from ..reasoning import ReasoningStyle
+
 _FOLDER = Path(__file__).resolve().parents[1] / "catalog" / "families"
 
 
@@ -113,6 +115,23 @@ def find_beliefs(wire: str, vendor: str | None, model: str) -> Mapping[str, Any]
             if not is_strict or row.vendors or quirk in WITHOUT_FIELDS:
                 quirks.setdefault(quirk, value)
     return quirks
+
+
+@cache
+def paths_of_reasoning(
+    wire: str, root: str = "", places: tuple[tuple[str, str], ...] = ()
+) -> frozenset[str]:
+    """Return the fields in which any model family of a wire has its amount of reasoning.
+
+    ``root`` and ``places`` are those of ``ReasoningStyle.placed``.
+    """
+    paths: set[str] = set()
+    for family in read_families().values():
+        for row in family.rows:
+            if wire in row.wires and row.quirks.get("reasoning"):
+                style = msgspec.convert(row.quirks["reasoning"], ReasoningStyle)
+                paths |= style.placed(root, dict(places)).list_values().keys()
+    return frozenset(paths)
 
 
 def _applies(row: Belief, wire: str, vendor: str | None, model: str) -> bool:

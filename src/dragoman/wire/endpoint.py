@@ -21,12 +21,13 @@ from ..errors import ProviderError
 from ..events import Assembler, read_json
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from ..reasoning import NOT_REASONING, ReasoningStyle
-from .beliefs import find_beliefs, vendor_of
+from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
 from .json import dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
+from .native_reasoning import settle_reasoning
 from .quirks import WireQuirks
 from .refused import change_style, find_settings
 from .rules import NO_HOSTED, HostedTools
@@ -150,6 +151,8 @@ class Endpoint(ABC, Generic[Q]):
     # the object that they are in, and the paths that differ.
     reasoning_root: ClassVar[str] = ""
     reasoning_places: ClassVar[Mapping[str, str]] = {}
+    # The object of the body that has the fields of reasoning, if they are not at its root.
+    reasoning_parent: ClassVar[str] = ""
     # How an amount of reasoning is sent to a model of an unknown family.
     usual_reasoning: ClassVar[ReasoningStyle | None] = None
     # The fields that a limit to one tool call also needs if the request chooses no tool.
@@ -299,6 +302,12 @@ class Endpoint(ABC, Generic[Q]):
         """
         notes = Notes()
         quirks = self.quirks_for(request)
+        if request.native and quirks.reasoning is not None:
+            places = tuple(self.reasoning_places.items())
+            fields = paths_of_reasoning(self.wire, self.reasoning_root, places)
+            request = settle_reasoning(
+                request, self.wire, quirks.reasoning, fields, self.reasoning_parent
+            )
         request = self.prepare(request, quirks, notes)
         path = None
         if request.response_schema is not None:

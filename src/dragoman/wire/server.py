@@ -184,8 +184,6 @@ class ServerCodec(ABC):
     """Where a model of the wire has the state of its reasoning: in the ``signature`` of a thought,
     in another field of a thought, or in its first ``call``. Some wires have no such state.
     """
-    reasoning_parent: ClassVar[str] = ""
-    """The object of the body that has the fields of reasoning, if they are not at its root."""
     key_header: ClassVar[str] = ""
     """The header in which clients send their key, if not as a bearer token."""
     read_request: ClassVar[Callable[..., Asked]]

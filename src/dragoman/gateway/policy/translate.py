@@ -170,10 +170,10 @@ class _Translation:
         """Write each setting to its field on the model's wire; report settings without a field."""
         for concept, setting in self.asked.concepts.items():
             if concept == "reasoning":
+                # The codec of the client's wire sends either the client's fields or this amount.
                 if self.wire in self.target.wires:
                     self._over(self.wire, setting.own)
-                if self.others:
-                    self._set(reasoning=setting.value)
+                self._set(reasoning=setting.value)
                 continue
             if concept == "json_mode":
                 self._ask_for_json()

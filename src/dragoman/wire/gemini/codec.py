@@ -78,6 +78,7 @@ class GeminiCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "gemini"
+    reasoning_parent = "generationConfig"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"generationConfig.{field}" for name, field in NAMES.items()
     }

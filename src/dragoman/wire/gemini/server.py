@@ -311,7 +311,6 @@ class GeminiServer(ServerCodec):
 
     wire: ClassVar[str] = "gemini"
     state_place = "call"
-    reasoning_parent = "generationConfig"
     table: ClassVar[FieldTable] = TABLE
     paths = (
         "/v1beta/models/{call:path}",

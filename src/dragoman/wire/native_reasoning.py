@@ -1,0 +1,56 @@
+"""The amount of reasoning that a client of the model's own wire wrote, if the model lacks it.
+
+A gateway sends the fields of such a client unchanged, but the model may not accept them: SDKs of
+the anthropic wire send ``thinking: {"type": "enabled"}`` to models that only take an effort, and
+clients of Gemini send levels that the model does not have. The amount is translated then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..messages import Request
+from ..reasoning import ReasoningStyle
+from .json import dig
+
+
+def settle_reasoning(
+    request: Request, wire: str, style: ReasoningStyle, fields: Collection[str], parent: str
+) -> Request:
+    """Return a request whose amount of reasoning is either the client's fields or a setting.
+
+    ``fields`` are the fields of reasoning of all families of the wire, and ``parent`` the object of
+    the body that has them. If the model accepts the client's fields, the setting is removed, and
+    otherwise the fields are.
+    """
+    native = request.native.get(wire, {})
+    paths = {
+        name: [*parent.split("."), *name.split(".")] if parent else name.split(".")
+        for name in fields
+    }
+    written = {name: value for name in fields if (value := dig(native, *paths[name])) is not None}
+    if not written:
+        return request
+    values = style.list_values()
+    is_accepted = all(
+        name in values and (name == style.budget or value in values[name])
+        for name, value in written.items()
+    )
+    if is_accepted:
+        return replace(request, config=replace(request.config, reasoning=None))
+    for name in written:
+        native = _without(native, paths[name])
+    return replace(request, native={**request.native, wire: native})
+
+
+def _without(fields: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """Return fields without the one at a path, and without objects that are empty then."""
+    name, *inner = path
+    kept = {each: value for each, value in fields.items() if each != name}
+    left = _without(fields[name], inner) if inner else None
+    if left:
+        kept[name] = left
+    return kept
