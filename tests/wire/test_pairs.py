@@ -29,13 +29,16 @@ EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 # Requests that the client codec changes, so that they cannot round-trip: tools sent as text, a
 # schema sent as a tool, a token limit that the codec adds, a reasoning effort sent as a budget or
 # as a switch, automatic caching, a switch for parallel calls, a model that only the URL names, the
-# private state of a router, which the gateway neither sends nor accepts, and on every wire names of
-# tools that are replaced.
+# private state of a router, which the gateway neither sends nor accepts, fields that a server
+# demands of every request or turn, and on every wire names of tools that are replaced.
 REWRITTEN = {
-    "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
+    "gemini": (
+        "tools-of-the-server quirk-server-invocations quirk-effort-budgets quirk-reasoning-style"
+    ),
     "openai": (
         "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch "
-        "reasoning-off-by quirk-one-call"
+        "reasoning-off-by quirk-one-call quirk-body quirk-unary-reasoning quirk-call-placeholder "
+        "quirk-thinking-in-the-content quirk-reasoning-required"
     ),
     "anthropic": (
         "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style "

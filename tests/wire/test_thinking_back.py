@@ -337,7 +337,7 @@ def check_alibaba(body: Body) -> str | None:
 def test_model_that_reasons_in_streams_only_does_not_reason_in_a_body(
     model: str, refusals: int
 ) -> None:
-    loop = Loop("alibaba", model, check_alibaba, **({"reasons_unasked": True} if refusals else {}))
+    loop = Loop("alibaba", model, check_alibaba)
     config = d.RuntimeConfig(reasoning="high")
     body = loop.send(d.Request(tuple(START), stream=True, config=config))
     assert (body["enable_thinking"], loop.codes) == (True, ["reasoning_approximated"])

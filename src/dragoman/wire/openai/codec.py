@@ -143,11 +143,13 @@ class OpenAICodec(Endpoint[Quirks]):
             _REFUSES_FORCE,
             {"forced_tools": "not_reasoning", "reasons_unasked": True},
             detail="the endpoint forces no tool while the model reasons",
-            applies=lambda request, quirks, reason: request.tool_choice not in (None, "none"),
+            applies=lambda request, quirks, reason: (
+                request.tool_choice not in (None, "auto", "none")
+            ),
         ),
         Refusal(
             _REFUSES_UNARY,
-            {"unary_reasoning": False},
+            {"unary_reasoning": False, "reasons_unasked": True},
             detail="the model reasons in streams only: reasoning is off in other replies",
             applies=lambda request, quirks, reason: not request.stream,
         ),

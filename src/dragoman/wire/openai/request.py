@@ -376,11 +376,18 @@ class _Writer(FieldWriter):
         if "pictures" in parts:
             written["images"] = write_pictures(parts["pictures"])
         if "tool_calls" in parts:
-            calls = written["tool_calls"] = parts["tool_calls"]
-            placeholder = self.quirks.call_placeholder
-            if placeholder and not any("extra_content" in call for call in calls):
-                calls[0]["extra_content"] = placeholder
+            written["tool_calls"] = parts["tool_calls"]
         return written
+
+    def turn(self, parts: list[Any], at: int, path: str) -> bool:
+        is_written = super().turn(parts, at, path)
+        if is_written and self.quirks.call_placeholder:
+            calls = self.written[-1].get("tool_calls", ())
+            if calls and not any("extra_content" in call for call in calls):
+                calls[0]["extra_content"] = self.quirks.call_placeholder
+                why = "the model demands state of these calls that they never had"
+                self.notes.rewrite(path, "signature_placeholder", why)
+        return is_written
 
     def _write_thoughts(self, written: dict[str, Any], thoughts: str) -> None:
         """Write the thinking of a turn in the place that ``Quirks.send_reasoning`` names."""
