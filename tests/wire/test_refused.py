@@ -60,7 +60,7 @@ async def test_refused_setting_is_reported_with_the_reply() -> None:
     message = "Unsupported parameter: 'temperature' is not supported with this model."
     error = {"message": message, "param": "temperature", "code": "unsupported_parameter"}
     answer = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}
-    replies = [(400, {}, [json.dumps({"error": error}).encode()])]
+    replies: list[Any] = [(400, {}, [json.dumps({"error": error}).encode()])]
     replies += [(200, {}, [json.dumps(answer).encode()])] * 2
     transport = FixtureTransport(*replies)
     model = d.connect("m", base_url="http://a.test", transport=transport)

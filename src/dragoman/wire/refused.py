@@ -19,10 +19,13 @@ from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
 # The codes of an error whose ``param`` is a field that the model does not accept.
 _CODES = frozenset(
     {
-        "invalid_parameter", "unknown_parameter", "unrecognized_parameter", "unsupported_parameter",
+        "invalid_parameter",
+        "unknown_parameter",
+        "unrecognized_parameter",
+        "unsupported_parameter",
         "unsupported_value",
     }
-)  # fmt: skip
+)
 _NAME = r"['\"`]?(?P<name>[A-Za-z][\w.]*)\b['\"`]?"
 _SENTENCES = [
     re.compile(sentence, re.IGNORECASE)
