@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import dig, list_of, read_as, reply_text
+from ..json import dig, entries_of, list_of, read_as, reply_text, string_of
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error
@@ -50,6 +50,7 @@ class _Event(Struct):
     message: Any = None
     usage: Any = None
     error: Any = None
+    input_transformations: Any = None
 
 
 class _Body(Struct):
@@ -60,6 +61,7 @@ class _Body(Struct):
     stop_sequence: Any = None
     usage: Any = None
     error: Any = None
+    input_transformations: Any = None
 
 
 _events = msgspec.json.Decoder(_Event)
@@ -160,6 +162,7 @@ class AnthropicDecoder(Decoder):
         if not isinstance(body.content, list) and body.stop_reason is None:
             raise InvalidResponseError("the reply has no content")
         self.start(body.model)
+        self._note_dropped(body.input_transformations)
         self._note_usage(body.usage)
         self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
         self.read_blocks(list_of(body.content))
@@ -189,6 +192,14 @@ class AnthropicDecoder(Decoder):
 
     # --- reading the start, usage and failure of a message
 
+    def _note_dropped(self, changes: Any) -> None:
+        """Report thinking that the server did not show to the model (SDK 2.10)."""
+        gone = [each for each in entries_of(changes) if each.get("type") == "thinking_dropped"]
+        if gone:
+            reasons = ", ".join(dict.fromkeys([string_of(each.get("reason")) for each in gone]))
+            why = f"the server did not show thinking to the model, {len(gone)} times: {reasons}"
+            self.lose("thinking_unbound", "messages", why)
+
     def _read_rare(self, kind: str, event: _Event) -> bool:
         """Decode an event that occurs once per message or block; return false for other events."""
         if kind == "content_block_start":
@@ -199,6 +210,7 @@ class AnthropicDecoder(Decoder):
                 self._close(block)
         elif kind == "message_start":
             self.start(dig(event.message, "model"))
+            self._note_dropped(dig(event.message, "input_transformations"))
             usage = dig(event.message, "usage")
             # Clients require integers, so proxies send zeros at the start as placeholders, and the
             # counts (or null) at the end. If the end has no input count, as with the test server
@@ -209,6 +221,7 @@ class AnthropicDecoder(Decoder):
                 self._note_usage(usage)
         elif kind == "message_delta":
             self.start()
+            self._note_dropped(event.input_transformations)
             if (delta := event.delta) is not None and delta.stop_reason is not None:
                 self._stop_reason, self._stop_sequence = delta.stop_reason, delta.stop_sequence
             if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
