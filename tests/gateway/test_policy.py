@@ -10,11 +10,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+import dragoman as d
 import dragoman.gateway.policy as policy
 import dragoman.wire as wire
 from dragoman.errors import ContextOverflowError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
+from dragoman.gateway.models import describe_upstream
 from dragoman.gateway.policy import NEVER, rename_settings
 from dragoman.gateway.policy.hosted import Hosted, fit_hosted, read_hosted
 from dragoman.gateway.policy.translate import describe_wire
@@ -342,3 +344,14 @@ async def test_safety_stop_within_a_stream_keeps_its_code_for_every_client(clien
             assert "server_error" not in text
             assert status in ((200, 400) if streams else (400,))
     assert asked == ["responses", "responses"]
+
+
+@pytest.mark.parametrize(
+    ("model", "needs"), [("claude-of-tomorrow", False), ("house-model", True), ("gpt-5", False)]
+)
+def test_gateway_adds_a_limit_only_if_neither_model_nor_quirks_have_one(
+    model: str, needs: bool
+) -> None:
+    wire = "openai" if model.startswith("gpt") else "anthropic"
+    provider = d.connect(model, wire=wire, base_url="http://127.0.0.1:9", api_key="x")
+    assert describe_upstream(provider).needs_max_tokens is needs

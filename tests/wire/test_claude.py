@@ -322,3 +322,56 @@ def test_caller_decides_what_happens_to_thinking_whose_prefix_has_changed(
     encoded = codec.encode(d.Request(said, config=config, native=native))
     assert b"drop_block" not in encoded.http.body
     assert BINDING not in str(encoded.http)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_client_that_sets_thinking_itself_decides_about_a_changed_prefix(wire: str) -> None:
+    codec = connect(wire, "claude-opus-5-5")
+    signed = d.Thinking("Hm.", d.Continuity("s", issuer=d.Issuer(wire, None, codec.model)))
+    fields: dict[str, Any] = {"thinking": {"type": "adaptive"}}
+    fields = fields if wire == "anthropic" else {"additionalModelRequestFields": fields}
+    said = [HI, d.Assistant([signed, d.Text("Done.")]), HI]
+    config = d.RuntimeConfig(max_tokens=4000)
+    encoded = codec.encode(d.Request(said, config=config, native={wire: fields}))
+    assert not bound(wire, encoded)
+
+
+def test_turn_that_a_server_tool_has_paused_is_sent_back_as_it_is() -> None:
+    codec = connect("anthropic", "claude-opus-5-5")
+    state = d.Continuity(issuer=d.Issuer("anthropic", None, codec.model))
+    call = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    paused = d.Assistant([d.Opaque(call, state), d.Opaque(found, state)])
+    config = d.RuntimeConfig(max_tokens=9)
+    encoded = codec.encode(d.Request([HI, paused], config=config, continues=True))
+    assert json.loads(encoded.http.body)["messages"][-1]["content"][-1] == found
+    assert encoded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "amount", "path"),
+    [
+        ("claude-sonnet-4-5", None, "tool"),
+        ("claude-sonnet-4-5", 2000, "prompt"),
+        ("claude-opus-5-5", None, "prompt"),
+    ],
+)
+def test_schema_that_the_field_cannot_express_uses_the_next_path(
+    model: str, amount: Any, path: str
+) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    config = d.RuntimeConfig(max_tokens=4000, reasoning=amount)
+    codec = connect("bedrock", model)
+    encoded = codec.encode(d.Request([HI], response_schema=schema, config=config))
+    assert encoded.structured_path == path
+
+
+def test_path_of_a_schema_is_that_of_a_turn_that_is_finished_without_reasoning() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    config = d.RuntimeConfig(max_tokens=4000, reasoning=2000)
+    said = [HI, d.Assistant([d.ToolCall("c", "look", {})]), d.ToolResult("c", "Seen.")]
+    request = d.Request(said, response_schema=schema, config=config)
+    for wire in WIRES:
+        codec = connect(wire, "claude-sonnet-4-5")
+        assert codec.encode(request).structured_path == "tool"
+        assert codec.answer_tool(request) is not None

@@ -42,7 +42,7 @@ class Upstream(Struct, frozen=True):
     is_group: bool = False
     """Whether a call may be answered by one of several models."""
     needs_max_tokens: bool = False
-    """Whether a wire of the provider requires a limit of the reply."""
+    """Whether a wire of the provider requires a limit of the reply that its quirks do not set."""
 
 
 def describe_upstream(provider: Provider) -> Upstream:
@@ -52,8 +52,15 @@ def describe_upstream(provider: Provider) -> Upstream:
         frozenset([end.codec.wire for end in ends]),
         any(end.on_loss == "reject" for end in ends),
         any(isinstance(part, Fallback) for part in walk(provider)),
-        any(describe_wire(end.codec.wire).needs_max_tokens for end in ends),
+        any(_needs_limit(end) for end in ends),
     )
+
+
+def _needs_limit(end: HttpProvider) -> bool:
+    """Return whether a wire requires a limit of the reply and the codec knows none to send."""
+    quirks = getattr(end.codec, "quirks", None)
+    limit = getattr(quirks, "max_tokens", None)
+    return describe_wire(end.codec.wire).needs_max_tokens and limit is None
 
 
 _READY_FOR = 10.0  # how many seconds the result of a readiness check is cached

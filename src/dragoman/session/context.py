@@ -6,7 +6,8 @@
 
 A policy runs if the estimated tokens of a turn exceed the policy's share of the context window, or
 if the model rejects a conversation as too long. Omitted messages stay in the log, and the omission
-is recorded.
+is recorded. Some models bind their thinking to the messages before it: they then do not see the
+thinking after the omission, which the reply and its record report (``thinking_unbound``).
 """
 
 from __future__ import annotations
