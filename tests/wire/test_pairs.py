@@ -42,7 +42,8 @@ REWRITTEN = {
     ),
     "anthropic": (
         "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style "
-        "cache-auto quirk-one-call quirk-raw-predict quirk-binds quirk-max-tokens"
+        "cache-auto quirk-one-call quirk-raw-predict quirk-binds quirk-max-tokens "
+        "thinking-display"
     ),
     "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
     "ollama": "quirk-reasoning-style quirk-context-and-keep-alive reasoning-off",
