@@ -172,8 +172,9 @@ async def test_spans_and_metrics_have_the_required_attributes(sdk: Sdk, operatio
 
 # Vendors that the conventions do not name.
 UNNAMED = {
-    "cerebras", "fireworks", "jina", "llamacpp", "lmstudio", "ollama", "openrouter", "sglang",
-    "tei", "together", "vllm", "voyage",
+    "alibaba", "cerebras", "fireworks", "jina", "llamacpp", "lmstudio", "minimax", "moonshot",
+    "ollama",
+    "openrouter", "sglang", "tei", "together", "vllm", "voyage", "xiaomi", "zai",
 }  # fmt: skip
 
 

@@ -250,7 +250,6 @@ class Wire:
 ERRORS: dict[type[d.ProviderError], type[d.ProviderError]] = {
     d.NetworkError: d.UnavailableError,
     d.StreamInterruptedError: d.UnavailableError,
-    d.TimedOutError: d.UnavailableError,
     d.InvalidResponseError: d.UnavailableError,
     d.MalformedToolCallError: d.UnavailableError,
     d.StructuredOutputError: d.UnavailableError,

@@ -264,10 +264,11 @@ def test_computer_tool_has_the_form_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [None, {"type": "additional_tools", "role": "developer", "tools": []}]
+    "item", [None, {"type": "additional_tools", "role": "developer", "tools": [{"type": "x"}]}]
 )
 def test_tool_choice_stays_if_the_conversation_has_the_tools(item: Any) -> None:
-    codec = CODECS["responses"].connect("m", "http://a.test", None, d.Capabilities())
+    quirks = {"additional_tools": True}
+    codec = CODECS["responses"].connect("m", "http://a.test", quirks, d.Capabilities())
     items = [{"type": "message", "role": "user", "content": "Hi"}, *([item] if item else [])]
     native = {"responses": {"input": items, "tool_choice": "auto"}}
     encoded = codec.encode(d.Request([d.User("Hi")], native=native))

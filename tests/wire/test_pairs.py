@@ -46,7 +46,9 @@ REWRITTEN = {
         "thinking-display"
     ),
     "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
-    "ollama": "quirk-reasoning-style quirk-context-and-keep-alive reasoning-off",
+    "ollama": (
+        "quirk-reasoning-style quirk-context-and-keep-alive reasoning-off quirk-forced-tool-turns"
+    ),
     "bedrock": (
         "cache-for-an-hour quirk-cache quirk-reasoning-style quirk-binds reasoning-budget "
         "thinking-display"

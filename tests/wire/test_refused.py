@@ -44,7 +44,8 @@ def test_setting_that_an_error_names_is_not_sent_again(
         warnings = lesson.encode(request).warnings
         assert [each.code for each in warnings] == ["reasoning_approximated"]
     else:
-        assert lesson.quirks.refused_settings == {learned: None}
+        # A wire may know more settings that such a model refuses, and what it uses anyway.
+        assert learned in lesson.quirks.refused_settings
         warnings = lesson.encode(request).warnings
         assert [each.code for each in warnings] == ["setting_refused"]
         assert learned in warnings[0].path

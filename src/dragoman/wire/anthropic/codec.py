@@ -157,11 +157,10 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def _name_betas(self, request: Request) -> list[str]:
         quirks = self.quirks_for(request)
-        known = {**SERVER_TOOLS, **quirks.server_tools}
-        types = [
-            each.options.get("type", known.get(each.name, {}).get("type"))
-            for each in request.server_tools
-        ]
+        types: list[Any] = []
+        for each in request.server_tools:
+            form = {**SERVER_TOOLS.get(each.name, {}), **quirks.server_tools.get(each.name, {})}
+            types.append(each.options.get("type", form.get("type")))
         own = [TOOL_BETAS[kind] for kind in types if kind in TOOL_BETAS]
         if MessagesWriter(request, self.home(request), quirks, None, Notes()).binds():
             own.append(BINDING)
@@ -174,8 +173,8 @@ class AnthropicCodec(Endpoint[Quirks]):
         """Return a codec that avoids the betas or the optional field that the error names."""
         refused = _find_refused_betas(error.provider_message or "")
         known = self.quirks.refused_betas
-        if refused is None or error.status != 400:
-            return super().learn(error, request)
+        if refused is None or error.status != 400 or BINDING in refused:
+            return super().learn(error, request)  # the switch of this beta is a field, too
         named = [name for name in self._name_betas(request) if name not in known]
         if refused:  # an error without names is about some of them, so none is sent again
             named = [name for name in named if name in refused]
@@ -239,7 +238,7 @@ class AnthropicCodec(Endpoint[Quirks]):
 
 # Google Cloud names the betas that it does not know, Bedrock does not.
 _UNKNOWN_BETAS = re.compile(
-    r"unexpected value\(s\) (.{1,2000}) for the \W{0,3}anthropic-beta|(invalid beta flag)", re.I
+    r"unexpected value\(s\) ([\w.,`'\" -]{1,400})|(invalid beta flag)", re.IGNORECASE
 )
 _MOST_BETAS = 64  # largest number of refused betas that a codec remembers
 
@@ -247,9 +246,9 @@ _MOST_BETAS = 64  # largest number of refused betas that a codec remembers
 def _find_refused_betas(message: str) -> list[str] | None:
     """Return the betas that an error names; ``None`` if it is not about betas."""
     found = _UNKNOWN_BETAS.search(message)
-    if found is None:
+    if found is None or (found[1] and HEADER not in message):
         return None
-    return re.findall(r"[\w.-]{3,200}", found[1] or "")
+    return re.findall(r"[\w.-]{3,200}", (found[1] or "").partition(" for the ")[0])
 
 
 _LEAST_TRIGGER = 50_000  # tokens; the server refuses to compact a shorter conversation

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from msgspec import field
+from typing import Literal
 
 from ..ids import IdRule, NameRule
 from ..quirks import ResultQuirks
@@ -51,12 +49,6 @@ class Quirks(TurnQuirks, frozen=True):
 
     max_tokens: int | None = None
     """The token limit to send if neither the call nor the catalogue has one; the wire requires it.
-    """
-
-    server_tools: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Tools that the provider defines, by their portable names, in the versions that the model
-    accepts, such as ``computer_use`` (``{"type": "computer_20251124", "name": "computer"}``). Other
-    tools have the versions that all models accept.
     """
 
     cache: Literal["off", "system+tools", "auto"] = "off"

@@ -21,7 +21,7 @@ REFUSALS = (
     ),
     # "`temperature` may only be set to 1 when thinking is enabled" (mnfst/modelparams.dev#305)
     Refusal(
-        re.compile(r"(temperature|top_[pk])\W+(may|must) .*thinking", re.IGNORECASE),
+        re.compile(r"(temperature|top_[pk])\W{1,3}(may|must) .{0,60}thinking", re.IGNORECASE),
         {"refused_while_reasoning": _SAMPLING},
     ),
     # "Thinking may not be enabled when tool_choice forces tool use" (can1357/oh-my-pi#333)
@@ -45,7 +45,9 @@ REFUSALS = (
     # "thinking.adaptive.block_binding: Extra inputs are not permitted" (BerriAI/litellm#41203);
     # "Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header"
     Refusal(
-        re.compile(r"block_binding\S*: Extra inputs|thinking-binding-controls|invalid beta flag"),
+        re.compile(
+            r"block_binding\S{0,40}: Extra inputs|thinking-binding-controls|invalid beta flag"
+        ),
         {"binds_thinking": False},
     ),
 )

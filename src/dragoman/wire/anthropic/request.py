@@ -106,8 +106,7 @@ class MessagesWriter(ThinkingWriter):
             return
         self._write_tools(body)
         if self.request.server_tools:
-            known = {**SERVER_TOOLS, **self.quirks.server_tools}
-            server_tools = self.server_tools(known, lambda name: {"type": name})
+            server_tools = self.server_tools(SERVER_TOOLS, lambda name: {"type": name})
             fitted = [self._fit_toolset(tool, at) for at, tool in enumerate(server_tools)]
             body["tools"] = [*body.get("tools", ()), *fitted]
 
@@ -116,7 +115,8 @@ class MessagesWriter(ThinkingWriter):
         kind = tool["type"]  # a type that the caller chose is encoded already
         if not isinstance(kind, str) or "_toolset_" not in kind:
             return tool
-        for name in sorted(tool.keys() - set(_OF_TOOLSETS)):
+        # A toolset has no name of its own: its tools have names.
+        for name in sorted(tool.keys() - {*_OF_TOOLSETS, "name"}):
             why = f"{kind} does not have this option"
             self.notes.drop(f"server_tools[{at}].options.{name}", "tool_option_dropped", why)
         return {name: value for name, value in tool.items() if name in _OF_TOOLSETS}

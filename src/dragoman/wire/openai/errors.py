@@ -47,7 +47,7 @@ ROWS: tuple[ErrorRow, ...] = (
         ("400 413 422", r"exceed.{0,24}token limit|inputs.{0,40}must (be <=|have less than)"),
         # Moonshot, Z.ai (code 1261) and DashScope (QwenLM/Qwen-Agent#615), seen 2026-11-18 (cases:
         # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
-        ("400", r"exceeded model token limit|prompt exceeds max length"),
+        ("400", r"prompt exceeds max length"),
         ("400", r"range of input length should be"),
     ),
     # errors about missing credit

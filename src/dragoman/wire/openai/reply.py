@@ -63,10 +63,6 @@ class _OpenCalls:
         return opened
 
 
-def _attach_extra(out: Assembler, call: _OpenCall) -> None:
-    out.attach(ToolCall, opaque={"extra_content": call.extra}, key=call.key)
-
-
 class OpenAIDecoder(Decoder):
     """Decode chunks and bodies of the openai wire."""
 
@@ -318,7 +314,7 @@ class OpenAIDecoder(Decoder):
         if call.extra_content:
             held.extra = call.extra_content
             if held.started:
-                _attach_extra(self.out, held)
+                self.out.attach(ToolCall, opaque={"extra_content": held.extra}, key=held.key)
         if name and not held.started:
             held.name = name
             self._start_call(held)
@@ -359,12 +355,11 @@ class OpenAIDecoder(Decoder):
         now = self.out.offset
         if call.fragments:
             self.out.offset = call.fragments[0][0]
-        self.out.tool_start(call.key, call.id or None, call.name)
+        extra = {"extra_content": call.extra} if call.extra else None
+        self.out.tool_start(call.key, call.id or None, call.name, opaque=extra)
         for self.out.offset, fragment in call.fragments:
             self.out.tool_input(call.key, fragment)
         self.out.offset = now
-        if call.extra:
-            _attach_extra(self.out, call)
 
     # --- the end of the reply
 
