@@ -99,6 +99,30 @@ def say_anthropic(reply: bytes, stream: bool) -> Sent:
     return LINE.requests[1]
 
 
+def say_openai(reply: bytes, stream: bool) -> Sent:
+    message = read_openai(reply, stream)
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+        for call in message.tool_calls or ()
+    ]
+    turns: Any = [HELLO, message, *(results or [HELLO])]
+    try:
+        open_openai().chat.completions.create(model="m", messages=turns)
+    except openai.APIError:
+        pass
+    return LINE.requests[1]
+
+
+def read_openai(reply: bytes, stream: bool) -> Any:
+    """Return the message of a reply, with all its fields, as the vendor's SDK joins them."""
+    LINE.open(reply, stream)
+    given: Any = {"model": "m", "messages": [HELLO]}
+    if not stream:
+        return open_openai().chat.completions.create(**given).choices[0].message
+    with open_openai().chat.completions.stream(**given) as events:
+        return events.get_final_completion().choices[0].message
+
+
 def say_responses(reply: bytes, stream: bool) -> Sent:
     LINE.open(reply, stream)
     sdk = open_openai()
@@ -234,5 +258,6 @@ SAY: dict[str, Callable[[bytes, bool], Sent]] = {
     "responses": say_responses,
     "gemini": say_gemini,
     "bedrock": say_bedrock,
+    "openai": say_openai,
 }
 """How each client sends a reply back, by its wire."""

@@ -51,7 +51,7 @@ class Sealed(Struct, frozen=True, array_like=True):
 
     ``kind`` is the type of the block. ``bound`` is the id of a call, or a digest of the text that a
     signature signs; without it, the state is not bound. For the state of a text without letters,
-    it is "alone".
+    it is "alone"; ``seal_block`` sets the length of other texts, and ``text`` and ``place``.
     """
 
     wire: str
@@ -61,6 +61,8 @@ class Sealed(Struct, frozen=True, array_like=True):
     opaque: Any = None
     kind: _Kind = "thinking"
     bound: str = ""
+    text: str = ""
+    place: tuple[int, int] = (0, 0)
 
     @property
     def state(self) -> Continuity:
@@ -94,11 +96,17 @@ def is_foreign(state: Continuity | None, wire: str) -> bool:
     return state is not None and state.issuer is not None and state.issuer.wire != wire
 
 
-def seal(kind: _Kind, state: Continuity, bound: str = "") -> str:
+def seal(
+    kind: _Kind,
+    state: Continuity,
+    bound: str = "",
+    text: str = "",
+    place: tuple[int, int] = (0, 0),
+) -> str:
     """Return a sealed text with the state of a block; see ``Sealed``."""
     issuer = state.issuer or Issuer("")
-    place = (issuer.wire, issuer.vendor, issuer.model)
-    sealed = Sealed(*place, state.signature, state.opaque, kind, bound)
+    origin = (issuer.wire, issuer.vendor, issuer.model)
+    sealed = Sealed(*origin, state.signature, state.opaque, kind, bound, text, place)
     return base64.b64encode(_MARK + msgspec.json.encode(sealed)).decode()
 
 
@@ -134,6 +142,30 @@ def seal_opaque(block: Opaque) -> str:
     """Return a sealed text that contains an opaque block."""
     state = block.continuity or Continuity()
     return seal("opaque", replace(state, opaque=block.data))
+
+
+def seal_block(block: AssistantBlock, place: tuple[int, int]) -> str | None:
+    """Return a sealed text with the state of a block for a wire whose messages have no blocks.
+
+    It contains the text of a thought and the length of a text, since such a wire joins those of a
+    message. ``place`` is the number of characters of text up to the end of the block, and of calls
+    before it. Return ``None`` if the block has no state.
+    """
+    state = block.continuity or Continuity()
+    if isinstance(block, RedactedThinking):
+        return seal("redacted", replace(state, signature=block.data), place=place)
+    if isinstance(block, Opaque):
+        return seal("opaque", replace(state, opaque=block.data), place=place)
+    if not has_state(state):
+        return None
+    if isinstance(block, Thinking):
+        return seal("thinking", state, text=block.text, place=place)
+    if isinstance(block, ToolCall):
+        return seal("call", state, block.id, place=place)
+    if isinstance(block, Text):
+        length = str(len(block.text)) if block.text else _ALONE
+        return seal("text", state, length, place=(place[0], 0))
+    return None
 
 
 def sign_thought(text: str, state: Continuity | None, wire: str) -> str | None:
@@ -192,6 +224,11 @@ def read_thought(
         is_stateful = bool(signature or opaque)
         own = Continuity(signature or None, opaque, Issuer(wire)) if is_stateful else None
         return Thinking(text, own)
+    return open_sealed(sealed, text)
+
+
+def open_sealed(sealed: Sealed, text: str = "") -> AssistantBlock | Carried:
+    """Return the block whose state is sealed. ``text`` is the text that a signature signs."""
     if sealed.kind == "redacted":
         hidden = replace(sealed, signature=None).state
         return RedactedThinking(sealed.signature or "", hidden)
@@ -200,7 +237,7 @@ def read_thought(
     if sealed.kind != "thinking":
         return Carried(sealed)
     is_bound = not sealed.bound or sealed.bound == digest(text)
-    return Thinking(text, replace(sealed.state, replayable=is_bound))
+    return Thinking(sealed.text or text, replace(sealed.state, replayable=is_bound))
 
 
 def read_hidden(data: str, wire: str) -> AssistantBlock | Carried:

@@ -7,12 +7,28 @@ from typing import Any, ClassVar
 
 from ... import events as ev
 from ...errors import ProviderError
-from ...messages import AssistantBlock, Text, Thinking
+from ...messages import (
+    AssistantBlock,
+    Continuity,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ..rules import FieldTable
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    ServerCodec,
+    data_frame,
+    encode_json,
+    state_of,
+)
 from ..server_errors import code_of, message_on, terms_of
 from .attachments import write_attachments
 from .server_request import TABLE, read_request
+from .state import write_details, write_extra
 from .usage import USAGE
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -27,6 +43,12 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__(asked, created)
         self._head: dict[str, Any] = {}
         self._index = -1  # the index of the open call
+        # the thoughts before the first text or call, whose state is sent before these
+        self._leading: list[AssistantBlock] = []
+        self._thought = -1  # the content_block_index of the open thought among them
+        self._state: Continuity | None = None  # its opaque state
+        self._has_led = False
+        self._sent: list[dict[str, Any]] = []  # the reasoning details that were sent
 
     def begin(self, event: ev.MessageStart) -> bytes:
         self._head = {
@@ -39,15 +61,19 @@ class _StreamEncoder(ReplyEncoder):
         return self._chunk({"role": "assistant", "content": ""})
 
     def text(self, event: ev.TextDelta) -> bytes:
-        return self.write_text(event)
+        return self._lead() + self.write_text(event)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
+        if not self._has_led:
+            self._think(event)
         return self._chunk({"reasoning_content": event.text}) if event.text else b""
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
+        led = self._lead()
         self._index += 1
         function = {"name": event.tool_name, "arguments": ""}
-        return self._call({"id": event.tool_use_id, "type": "function", "function": function})
+        call = {"id": event.tool_use_id, "type": "function", "function": function}
+        return led + self._call({**call, **write_extra(event.tool_use_id, event.continuity)})
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._call({"function": {"arguments": event.partial_json}})
@@ -58,11 +84,43 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         other = write_attachments(complete.final_content)
+        details = write_details(complete.final_content)
+        if late_details := [each for each in details if each not in self._sent]:
+            other["reasoning_details"] = late_details
         late = self._chunk(other) if other else b""
         return late + self._chunk({}, self.finish_word(complete)) + self._usage() + _DONE
 
     def write_error(self, error: ProviderError) -> bytes:
         return self._usage() + data_frame({"error": error_record(error)})
+
+    def _think(self, event: ev.ThinkingDelta) -> None:
+        """Record a fragment of a thought before the first text or call."""
+        if event.content_block_index != self._thought:
+            self._close_thought()
+        if event.redacted is not None:
+            self._leading.append(RedactedThinking(event.redacted, event.continuity))
+            return
+        self._thought = event.content_block_index
+        self._state = state_of(event) or self._state
+
+    def _close_thought(self) -> None:
+        if self._thought >= 0:
+            self._leading.append(Thinking(self.read_thought(self._thought), self._state))
+        self._thought = -1
+        self._state = None
+
+    def _lead(self) -> bytes:
+        """Write the state of the thoughts before the first text or call.
+
+        A client may attach the details that have arrived to a call as soon as the call is
+        complete, as the Vercel AI SDK does.
+        """
+        if self._has_led:
+            return b""
+        self._has_led = True
+        self._close_thought()
+        self._sent = write_details(self._leading)
+        return self._chunk({"reasoning_details": self._sent}) if self._sent else b""
 
     def _usage(self) -> bytes:
         usage = self.usage_record(USAGE) if self.asked.stream_usage else {}
@@ -108,8 +166,15 @@ class _BodyEncoder(BodyEncoder):
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if thoughts := "".join([block.text for block in blocks if isinstance(block, Thinking)]):
             message["reasoning_content"] = thoughts
+        if details := write_details(blocks):
+            message["reasoning_details"] = details
         if calls:
-            message["tool_calls"] = calls
+            states = {
+                block.id: block.continuity for block in blocks if isinstance(block, ToolCall)
+            }
+            message["tool_calls"] = [
+                {**call, **write_extra(call["id"], states.get(call["id"]))} for call in calls
+            ]
         return message | write_attachments(blocks)
 
 

@@ -32,6 +32,7 @@ from ..rules import (
 from ..server import Asked, gather
 from ..settings import read_settings
 from .request import SETTINGS
+from .state import ReturnedState
 
 _SEARCH = refused("search with a tool of your own, or ask a model of the same wire")
 _SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
@@ -115,7 +116,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     losses = fields.losses
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]
-    messages = tuple(map(inline_media, [read_message(record) for record in records]))
+    messages = tuple(map(_read, records))
     if not fields.rest():  # as in many requests
         return gather(m.Request(messages, model=model, stream=stream), losses, stream_usage=False)
     usage = _read_stream_options(fields, stream)
@@ -127,6 +128,12 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 
 
 # --- reading messages of clients ---------------------------------------------------------------
+
+
+def _read(record: _Record) -> m.Message:
+    state = ReturnedState.take(record)
+    message = read_message(record)
+    return inline_media(message) if state is None else state.restore(message)
 
 
 def _rewrite(record: _Record) -> _Record:
