@@ -87,8 +87,22 @@ class _StreamEncoder(ReplyEncoder):
         details = write_details(complete.final_content)
         if late_details := [each for each in details if each not in self._sent]:
             other["reasoning_details"] = late_details
-        late = self._chunk(other) if other else b""
+        late = self._write_late_calls(complete)
+        late += self._chunk(other) if other else b""
         return late + self._chunk({}, self.finish_word(complete)) + self._usage() + _DONE
+
+    def _write_late_calls(self, complete: ev.MessageComplete) -> bytes:
+        """Write the state of calls that arrived after them."""
+        late = [block for block in self.late_states(complete) if isinstance(block, ToolCall)]
+        calls = [block for block in complete.final_content if isinstance(block, ToolCall)]
+        # OpenAI's SDK requires a function in each fragment of a call.
+        rest = {"function": {"arguments": ""}}
+        records = [
+            {"index": at, **rest, **write_extra(call.id, call.continuity)}
+            for at, call in enumerate(calls)
+            if call in late
+        ]
+        return self._chunk({"tool_calls": records}) if records else b""
 
     def write_error(self, error: ProviderError) -> bytes:
         return self._usage() + data_frame({"error": error_record(error)})
