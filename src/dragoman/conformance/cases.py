@@ -11,7 +11,7 @@ A case consists of these parts, all of them optional:
 - ``events.jsonl``: the events that the reply must become, one per line, with normalised ids; then,
   if the call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
 - ``folded.json``: the final reply, written by hand: ``{text, thinking, calls, finish, raw, usage,
-  parsed, error}``, each omitted if there is none
+  parsed, stop_details, error}``, each omitted if there is none
 - ``error.json``: the error of a reply with an error status, or, without a reply, of a request that
   must be rejected before anything is sent
 - ``ready.json``: a list of readiness checks with each server's responses
@@ -313,12 +313,21 @@ def lines_of(decoded: DecodedReply, *, offsets: bool = True) -> list[Any]:
     """Return the lines that ``events.jsonl`` must contain for a decoded reply."""
     names: dict[str, str] = {}
     lines = [
-        plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets)
+        plain_ids(_omit_empty(msgspec.json.decode(encode_event(event))), names, offsets=offsets)
         for event in decoded.events
     ]
     if decoded.error is not None:
         lines.append({"error": type(decoded.error).__name__, "category": decoded.error.category})
     return lines
+
+
+def _omit_empty(event: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the fields of an event that most cases do not have, unless they have a value."""
+    return {
+        name: value
+        for name, value in event.items()
+        if value or name not in ("native", "stop_details")
+    }
 
 
 def fold_of(decoded: DecodedReply) -> dict[str, Any]:
@@ -335,6 +344,7 @@ def fold_of(decoded: DecodedReply) -> dict[str, Any]:
             "raw": reply.finish_raw,
             "usage": msgspec.to_builtins(reply.usage),
             "parsed": reply.parsed,
+            "stop_details": msgspec.to_builtins(reply.stop_details),
         }
     return {name: value for name, value in facts.items() if value not in (None, "", [], {})}
 

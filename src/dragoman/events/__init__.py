@@ -20,6 +20,7 @@ from .blocks import LAST
 from .bounds import MAX_COST, MAX_COUNT, bound_usage, find_absurd
 from .check import StreamContractError, check_events
 from .follow import Follower, RecordedAssembler, make_intent
+from .intents import AssembledFrom, IntentSource, ToolIntent
 from .model_events import (
     ModelEvent,
     ModelFinished,
@@ -32,11 +33,9 @@ from .model_events import (
     to_model_events,
 )
 from .values import (
-    AssembledFrom,
     Billed,
     Event,
     FinishReason,
-    IntentSource,
     MessageComplete,
     MessageStart,
     Parsed,
@@ -44,9 +43,9 @@ from .values import (
     Raw,
     Response,
     Sale,
+    StopDetails,
     TextDelta,
     ThinkingDelta,
-    ToolIntent,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
@@ -64,7 +63,7 @@ __all__ = [
     "LAST", "MAX_COST", "MAX_COUNT", "AssembledFrom", "Assembler", "AssemblerError", "Billed", "Event", "Expected",
     "FinishReason", "Follower", "IntentSource", "MessageComplete", "MessageStart", "ModelEvent",
     "ModelFinished", "ModelReasoningDelta", "ModelStarted", "ModelTextDelta", "Parsed", "Problem",
-    "ProviderErrorEvent", "Raw", "RecordedAssembler", "Response", "Sale", "StreamContractError",
+    "ProviderErrorEvent", "Raw", "RecordedAssembler", "Response", "Sale", "StopDetails", "StreamContractError",
     "TextDelta", "ThinkingDelta", "ToolIntent", "ToolIntentDelta", "ToolIntentProposed",
     "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "UnknownEvent", "Usage", "bound_usage", "check_events",
     "decode_event", "encode_event", "find_absurd", "fold", "make_intent", "make_response", "read_json",

@@ -31,6 +31,7 @@ from .values import (
     Problem,
     Raw,
     Response,
+    StopDetails,
     TextDelta,
     Usage,
     make_response,
@@ -71,7 +72,8 @@ class Assembler:
     one of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events that were created
     since its last call. After the end, ``error`` is the exception to raise, or ``None``. A wire
     sets ``offset`` to the byte position of the data that it decodes. Before it ends the message,
-    it sets ``kept`` to the bytes that the provider sent.
+    it sets ``kept`` to the bytes that the provider sent, and ``native`` and ``stop_details``. The
+    first event has the value that ``native`` has at the call of ``start``.
 
     A message has these states. A call that the table does not list raises ``AssemblerError``:
 
@@ -117,6 +119,9 @@ class Assembler:
         self.warnings = tuple(warnings)
         self.reported = _NO_USAGE  # the latest token counts
         self.kept: Raw | None = None
+        # the fields of the wire that no other attribute of a reply has, by the wire's name
+        self.native: dict[str, dict[str, Any]] = {}
+        self.stop_details: StopDetails | None = None
         self.error: ProviderError | None = None
         self.opening: MessageStart | None = None
         self.complete: MessageComplete | None = None
@@ -183,7 +188,9 @@ class Assembler:
     def _begin(self, message_id: str) -> None:
         blocks = self._blocks
         blocks.message_id = message_id
-        self.opening = MessageStart(message_id, blocks.request_id, self.model, self.provider)
+        self.opening = MessageStart(
+            message_id, blocks.request_id, self.model, self.provider, native=self.native
+        )
         self.started = True
         blocks.out.append(self.opening)
 
@@ -457,6 +464,8 @@ class Assembler:
             self._structured_path,
             self.warnings,
             self.kept,
+            self.stop_details,
+            self.native,
         )
         blocks.out.append(self.complete)
         if self.error is not None:

@@ -35,16 +35,14 @@ from ..messages import (
     Thinking,
     ToolCall,
 )
+from .intents import AssembledFrom, IntentSource, ToolIntent
 from .values import (
-    AssembledFrom,
     Event,
-    IntentSource,
     MessageComplete,
     MessageStart,
     Problem,
     TextDelta,
     ThinkingDelta,
-    ToolIntent,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,

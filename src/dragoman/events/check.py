@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..messages import AssistantBlock, Text, Thinking, ToolCall
 from . import values as ev
+from .intents import ToolIntent
 
 _Rule: TypeAlias = Callable[[bool, str], None]
 
@@ -158,7 +159,7 @@ class _Checker:
         self.blocks.append(_Summary(ToolCall, tool.tool_use_id, tool.tool_name, final))
         self.tool = None
 
-    def _propose(self, tool: ev.ToolUseStart, intent: ev.ToolIntent, rule: _Rule) -> None:
+    def _propose(self, tool: ev.ToolUseStart, intent: ToolIntent, rule: _Rule) -> None:
         rule(intent.status == "proposed", "an intent that is not merely proposed")
         rule(intent.tool_name == tool.tool_name, "an intent that names another tool")
         rule(intent.source.request_id == self.request_id, "an intent of another request")

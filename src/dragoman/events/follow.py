@@ -11,6 +11,7 @@ from ..errors import ProviderError, StructuredOutputError
 from . import values as ev
 from .assembler import Assembler
 from .blocks import Block
+from .intents import AssembledFrom, IntentSource, ToolIntent
 
 
 class Follower(Assembler):
@@ -39,6 +40,7 @@ class Follower(Assembler):
             self.opening, self.started = event, True
             self._blocks.message_id, self._blocks.request_id = event.message_id, event.request_id
             self.model, self.provider = event.model, event.provider
+            self.native = event.native
         elif isinstance(event, ev.MessageComplete):
             self.complete, self.reported = event, event.usage
             self.kept, self.warnings = event.kept, event.warnings
@@ -88,7 +90,7 @@ class RecordedAssembler(Assembler):
         self.block_end()
 
     def call(
-        self, recorded: m.ToolCall, text: str, intent: ev.ToolIntent | None, *, is_whole: bool
+        self, recorded: m.ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool
     ) -> None:
         """Add a recorded tool call with its literal arguments and its intent.
 
@@ -139,14 +141,14 @@ class RecordedAssembler(Assembler):
 
 def make_intent(
     start: ev.ToolUseStart, text: str, end: ev.ToolUseEnd, provider: str, model: str
-) -> ev.ToolIntent:
+) -> ToolIntent:
     """Return a tool call's intent, made from its events, which have no byte offsets."""
-    return ev.ToolIntent(
+    return ToolIntent(
         f"tu_{m.new_ulid()}",
         end.tool_use_id,
         start.tool_name,
         end.final_input,
         text,
-        ev.IntentSource(provider, model, end.request_id, end.content_block_index),
-        ev.AssembledFrom(1 if text else 0, 0, 0),
+        IntentSource(provider, model, end.request_id, end.content_block_index),
+        AssembledFrom(1 if text else 0, 0, 0),
     )

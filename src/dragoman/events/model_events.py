@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..errors import ProviderError
 from . import values as ev
+from .intents import ToolIntent
 
 
 class ModelStarted(Struct, frozen=True, tag="model.started"):
@@ -56,7 +57,7 @@ class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     of the session that the request belongs to.
     """
 
-    intent: ev.ToolIntent
+    intent: ToolIntent
     turn_id: str | None = None
     type: ClassVar[str] = "tool_intent.proposed"
 

@@ -35,6 +35,7 @@ from ..messages import (
     LossWarning,
     ToolCall,
 )
+from .intents import ToolIntent
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
     from typing_extensions import TypeVar
@@ -58,7 +59,7 @@ Problem: TypeAlias = Literal[
 _PAUSES = frozenset({"pause_turn"})
 
 
-# --- usage, intents and responses --------------------------------------------------------------
+# --- usage and responses --------------------------------------------------------------
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -97,38 +98,15 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         return self.output_tokens
 
 
-class IntentSource(Struct, frozen=True):
-    """Where an intent came from: the provider, the model, the request and the block."""
+class StopDetails(Struct, frozen=True, omit_defaults=True):
+    """Why a provider stopped or withheld a reply, as the provider reported it.
 
-    provider: str
-    model: str
-    request_id: str
-    stream_index: int
-
-
-class AssembledFrom(Struct, frozen=True):
-    """How an intent was assembled: the number of its fragments and their byte offsets.
-
-    ``first_offset`` is the byte position at which the call began, which on some wires is before
-    its first fragment. ``last_offset`` is the byte position of its last fragment.
+    ``category`` is a word for programs, such as ``cyber`` or ``SAFETY``; ``explanation`` is a text
+    for people. Each is ``None`` if the provider did not send it.
     """
 
-    event_count: int
-    first_offset: int
-    last_offset: int
-
-
-class ToolIntent(Struct, frozen=True):
-    """A tool call that the model proposes, complete and parsed. It has not been executed."""
-
-    id: str
-    provider_call_id: str
-    tool_name: str
-    input: dict[str, Any]
-    raw_input_text: str
-    source: IntentSource
-    assembled_from: AssembledFrom
-    status: Literal["proposed"] = "proposed"
+    category: str | None = None
+    explanation: str | None = None
 
 
 class Raw:
@@ -237,6 +215,9 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
     plain data for a JSON Schema. ``failed`` are the records (``CallFailed``) of the attempts before
     this reply, which ``Retry`` or ``Fallback`` made; their tokens may be billed too.
+    ``stop_details`` is the provider's reason for a refusal or a filtered reply. ``native`` maps the
+    name of the provider's wire to the fields of the reply that no other attribute has, in the form
+    of that wire.
     """
 
     message: Assistant
@@ -254,6 +235,8 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     kept: Raw | None = None
     sale: Sale | None = None
     failed: tuple[Any, ...] = ()
+    stop_details: StopDetails | None = None
+    native: dict[str, dict[str, Any]] = {}
 
     @property
     def total_usage(self) -> Usage:
@@ -337,13 +320,17 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
 
 class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
-    """The provider began to answer."""
+    """The provider began to answer.
+
+    ``native`` are the fields of the provider's wire that arrived with the start of a stream.
+    """
 
     message_id: str
     request_id: str
     model: str
     provider: str = ""
     role: Literal["assistant"] = "assistant"
+    native: dict[str, dict[str, Any]] = {}
     type: ClassVar[str] = "message.start"
 
 
@@ -419,7 +406,10 @@ class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
 
 
 class MessageComplete(Struct, frozen=True, tag="message.complete"):
-    """The end of the reply. ``final_content`` is the complete and authoritative content."""
+    """The end of the reply. ``final_content`` is the complete and authoritative content.
+
+    ``stop_details`` and ``native`` are described at ``Response``.
+    """
 
     message_id: str
     request_id: str
@@ -433,6 +423,8 @@ class MessageComplete(Struct, frozen=True, tag="message.complete"):
     structured_path: str | None = None
     warnings: tuple[LossWarning, ...] = ()
     kept: Raw | None = None
+    stop_details: StopDetails | None = None
+    native: dict[str, dict[str, Any]] = {}
     type: ClassVar[str] = "message.complete"
 
 
@@ -594,4 +586,6 @@ def make_response(
         complete.kept,
         sale,
         failed,
+        complete.stop_details,
+        complete.native,
     )

@@ -48,6 +48,7 @@ class StopCutter:
             finish_raw=None,
             stop_sequence=self.found,
             final_content=tuple(blocks),
+            stop_details=None,
         )
 
     def _cut(self, event: TextDelta) -> list[Event]:

@@ -7,9 +7,9 @@ the server side writes the first, unless the model's own wire is the same and us
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ..events import FinishReason
+from ..events import FinishReason, StopDetails
 
 _Rows: TypeAlias = dict[FinishReason, dict[str, str]]
 _ROWS: _Rows = {
@@ -81,6 +81,13 @@ def _list_words(*tables: _Rows) -> dict[str, dict[str, FinishReason]]:
             for wire, words in columns.items():
                 found[wire] |= dict.fromkeys(words.split(), reason)
     return found
+
+
+def make_stop_details(category: Any, explanation: Any) -> StopDetails | None:
+    """Return the details of a stop; ``None`` if neither value is a text."""
+    word = category if isinstance(category, str) and category else None
+    text = explanation if isinstance(explanation, str) and explanation else None
+    return None if word is text is None else StopDetails(word, text)
 
 
 WRITTEN: Mapping[str, Mapping[str, FinishReason]] = _list_words(_ROWS)

@@ -59,6 +59,21 @@ class UsageMap:
             counts["total_tokens"] = _add([counts.get(name) for name in _ENDS])
         return Usage(**counts)
 
+    def rest(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of a usage record that has no count of ``Usage``, without null fields."""
+        rest = {name: value for name, value in record.items() if value is not None}
+        for above, keys, _ in self._groups:
+            holder = rest.get(above) if above else rest
+            if isinstance(holder, dict):
+                left = {name: value for name, value in holder.items() if name not in keys}
+                if not above:
+                    rest = left
+                elif left:
+                    rest[above] = left
+                else:
+                    del rest[above]
+        return rest
+
     def write(self, usage: Usage) -> dict[str, Any]:
         """Return the usage record with the known counts; zero would be wrong for an unknown one."""
         record: dict[str, Any] = {}

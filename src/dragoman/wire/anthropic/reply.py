@@ -11,14 +11,14 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from ...errors import InvalidResponseError
+from ...errors import InvalidResponseError, cut
 from ...events import Assembler, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ
-from ..json import dig, entries_of, list_of, read_as, reply_text, string_of
+from ..finish import READ, make_stop_details
+from ..json import dict_of, dig, list_of, read_as, reply_text
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error
@@ -50,7 +50,6 @@ class _Event(Struct):
     message: Any = None
     usage: Any = None
     error: Any = None
-    input_transformations: Any = None
 
 
 class _Body(Struct):
@@ -61,7 +60,6 @@ class _Body(Struct):
     stop_sequence: Any = None
     usage: Any = None
     error: Any = None
-    input_transformations: Any = None
 
 
 _events = msgspec.json.Decoder(_Event)
@@ -106,6 +104,12 @@ USAGE = UsageMap(
 )
 
 
+# The fields of a message, and of the events that carry it, that the decoder reads.
+MESSAGE_FIELDS = frozenset(
+    {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage", "error"}
+)
+
+
 class AnthropicDecoder(Decoder):
     """Decode events and bodies of the anthropic wire.
 
@@ -147,11 +151,12 @@ class AnthropicDecoder(Decoder):
             # llama.cpp sends errors without a type (case: anthropic/error-without-type).
             elif kind == "error" or event.error:
                 self._fail(event.error, data)
-            elif not self._read_rare(kind, event) and is_failure(data):
+            elif not self._read_rare(kind, event, data) and is_failure(data):
                 self._fail(None, data)
 
     def body(self, data: bytes) -> None:
-        body = msgspec.convert(read_json(data.strip()), _Body)
+        record = read_json(data.strip())
+        body = msgspec.convert(record, _Body)
         if (
             body.type == "error"
             or body.error
@@ -161,8 +166,8 @@ class AnthropicDecoder(Decoder):
             return
         if not isinstance(body.content, list) and body.stop_reason is None:
             raise InvalidResponseError("the reply has no content")
+        self._note_own(record)
         self.start(body.model)
-        self._note_dropped(body.input_transformations)
         self._note_usage(body.usage)
         self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
         self.read_blocks(list_of(body.content))
@@ -192,15 +197,7 @@ class AnthropicDecoder(Decoder):
 
     # --- reading the start, usage and failure of a message
 
-    def _note_dropped(self, changes: Any) -> None:
-        """Report thinking that the server did not show to the model (SDK 2.10)."""
-        gone = [each for each in entries_of(changes) if each.get("type") == "thinking_dropped"]
-        if gone:
-            reasons = ", ".join(dict.fromkeys([string_of(each.get("reason")) for each in gone]))
-            why = f"the server did not show thinking to the model, {len(gone)} times: {reasons}"
-            self.lose("thinking_unbound", "messages", why)
-
-    def _read_rare(self, kind: str, event: _Event) -> bool:
+    def _read_rare(self, kind: str, event: _Event, data: bytes) -> bool:
         """Decode an event that occurs once per message or block; return false for other events."""
         if kind == "content_block_start":
             self.start()
@@ -209,8 +206,8 @@ class AnthropicDecoder(Decoder):
             if (block := self._blocks.get(event.index)) is not None:
                 self._close(block)
         elif kind == "message_start":
+            self._note_own(dict_of(event.message))
             self.start(dig(event.message, "model"))
-            self._note_dropped(dig(event.message, "input_transformations"))
             usage = dig(event.message, "usage")
             # Clients require integers, so proxies send zeros at the start as placeholders, and the
             # counts (or null) at the end. If the end has no input count, as with the test server
@@ -221,7 +218,8 @@ class AnthropicDecoder(Decoder):
                 self._note_usage(usage)
         elif kind == "message_delta":
             self.start()
-            self._note_dropped(event.input_transformations)
+            record = read_json(data)
+            self._note_own({**record, **dict_of(record.get("delta")), "delta": None})
             if (delta := event.delta) is not None and delta.stop_reason is not None:
                 self._stop_reason, self._stop_sequence = delta.stop_reason, delta.stop_sequence
             if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
@@ -236,6 +234,48 @@ class AnthropicDecoder(Decoder):
 
     def _fail(self, error: Any, data: bytes) -> None:
         self.out.fail(inband_error(read_failure({"error": error} if error else data)))
+
+    def _note_own(self, record: dict[str, Any]) -> None:
+        """Record the fields of a message that only this wire has, with those of its usage.
+
+        Anthropic repeats a field at the end of a stream if its value has changed.
+        """
+        native = self.out.native.get("anthropic", {})
+        own = {
+            name: value
+            for name, value in record.items()
+            if value is not None and name not in MESSAGE_FIELDS
+        }
+        usage = USAGE.rest(dict_of(record.get("usage")))
+        if usage:
+            own["usage"] = {**native.get("usage", {}), **usage}
+        if not own:
+            return
+        self.out.native = {"anthropic": {**native, **own}}
+        details = own.get("stop_details")
+        if isinstance(details, dict):
+            self.out.stop_details = make_stop_details(
+                details.get("category"), details.get("explanation")
+            )
+        self._report_dropped(list_of(own.get("input_transformations")))
+
+    def _report_dropped(self, entries: list[Any]) -> None:
+        """Add a warning if the server removed thinking from the request.
+
+        The server does this if the conversation before a thinking block has changed; it names the
+        blocks only with the beta ``thinking-binding-controls-2026-08-01``
+        (BerriAI/litellm#41382; docs.aws.amazon.com/bedrock, claude-messages-thinking-block-binding;
+        seen 2026-11-18; case: anthropic/thinking-dropped-by-server).
+        """
+        dropped = [each for each in entries if dig(each, "type") == "thinking_dropped"]
+        if dropped:
+            reasons = dict.fromkeys([str(each.get("reason")) for each in dropped])
+            self.lose(
+                "thinking_unbound",
+                cut(str(dropped[0].get("path"))),
+                f"the server removed {len(dropped)} thinking blocks from the request: "
+                + cut(", ".join(reasons)),
+            )
 
     def _note_usage(self, record: Any) -> None:
         """Record usage. Token counts are running totals, so the last reported value is used."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
+from ..losses import merge
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_text, sign_thought, write_opaque
@@ -101,9 +102,15 @@ class _StreamEncoder(_Encoder):
         return self._ending(self.complete, None) + written
 
     def _ending(self, complete: ev.MessageComplete, reason: str | None) -> bytes:
-        delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
-        usage = _COUNTS | USAGE.write(complete.usage)
-        return named_frame({"type": "message_delta", "delta": delta, "usage": usage})
+        own = _write_own(complete, reason)
+        usage = own.pop("usage", {})
+        begun = {} if self.start is None else _starting_fields(self.start)
+        fields = _find_changed(own, begun)
+        delta = {name: fields.pop(name) for name in _DELTA_FIELDS if name in fields}
+        delta |= {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
+        changed = _find_changed(usage, begun.get("usage", {}))
+        counts = merge(changed, _COUNTS | USAGE.write(complete.usage))
+        return named_frame({**fields, "type": "message_delta", "delta": delta, "usage": counts})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
         call = self.calls[-1]
@@ -185,12 +192,15 @@ class _BodyEncoder(_Encoder, BodyEncoder):
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         assert self.start is not None
         blocks = complete.final_content
+        reason = self.finish_word(complete)
+        own = _write_own(complete, reason)
         body = {
+            **own,
             **_write_message(self.start, self.model),
             "content": _write_blocks(blocks),
-            "stop_reason": self.finish_word(complete),
+            "stop_reason": reason,
             "stop_sequence": complete.stop_sequence,
-            "usage": _COUNTS | USAGE.write(complete.usage),
+            "usage": merge(own.get("usage", {}), _COUNTS | USAGE.write(complete.usage)),
         }
         return encode_json(body)
 
@@ -200,7 +210,9 @@ def _write_message(start: ev.MessageStart, model: str) -> dict[str, Any]:
 
     The token counts are not known yet, but clients require integers, so zeros are sent.
     """
+    own = _starting_fields(start)
     return {
+        **own,
         "id": start.message_id,
         "type": "message",
         "role": "assistant",
@@ -208,8 +220,51 @@ def _write_message(start: ev.MessageStart, model: str) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": dict.fromkeys(_COUNTS, 0),
+        "usage": {**own.get("usage", {}), **dict.fromkeys(_COUNTS, 0)},
     }
+
+
+# The fields of a message that a stream sends at its end: those in the delta of message_delta, and
+# those next to it (anthropic-sdk-python, RawMessageDeltaEvent and BetaRawMessageDeltaEvent; seen
+# 2026-11-18).
+_DELTA_FIELDS = ("stop_details", "container")
+_END_FIELDS = frozenset({*_DELTA_FIELDS, "context_management"})
+
+
+def _starting_fields(start: ev.MessageStart) -> dict[str, Any]:
+    """Return the fields that only this wire has and that the start of a stream has.
+
+    The details of the output tokens are not known at the start.
+    """
+    native = start.native.get("anthropic", {})
+    own = {name: value for name, value in native.items() if name not in _END_FIELDS}
+    if "usage" in own:
+        own["usage"] = {
+            name: value for name, value in own["usage"].items() if name != "output_tokens_details"
+        }
+    return own
+
+
+def _find_changed(fields: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields to send at the end of a stream: those that its start did not have."""
+    return {name: value for name, value in fields.items() if before.get(name) != value}
+
+
+def _write_own(complete: ev.MessageComplete, reason: str | None) -> dict[str, Any]:
+    """Return the fields that only this wire has; the details of a stop come from any wire."""
+    own = dict(complete.native.get("anthropic", {}))
+    details = complete.stop_details
+    if complete.finish_raw is None:  # the gateway ended the reply, at a stop sequence
+        own.pop("stop_details", None)
+    if reason == "refusal" and details is not None and "stop_details" not in own:
+        # SDKs accept only Anthropic's categories, and null for others (anthropic-sdk-python,
+        # RefusalStopDetails; seen 2026-11-18).
+        own["stop_details"] = {
+            "type": "refusal",
+            "category": None,
+            "explanation": details.explanation or details.category,
+        }
+    return own
 
 
 # a thought that carries only opaque state

@@ -17,8 +17,8 @@ from ...events import LAST, Assembler, FinishReason, Usage
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ
-from ..json import dict_of, list_of, read_as, read_count, reply_text, string_of
+from ..finish import READ, make_stop_details
+from ..json import dict_of, entries_of, list_of, read_as, read_count, reply_text, string_of
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
@@ -32,12 +32,16 @@ class _Candidate(Struct, rename="camel"):
     index: Any = None
     content: _Content | None = None
     finish_reason: Any = None
+    finish_message: Any = None
+    safety_ratings: Any = None
     grounding_metadata: Any = None
     citation_metadata: Any = None
 
 
 class _Feedback(Struct, rename="camel"):
     block_reason: Any = None
+    block_reason_message: Any = None
+    safety_ratings: Any = None
 
 
 class _Chunk(Struct, rename="camel"):
@@ -281,7 +285,11 @@ class GeminiDecoder(Decoder):
             else:
                 self.lose_choice(f"candidates[{place}]")
         if not chunk.candidates and chunk.prompt_feedback is not None:
-            self._blocked = _word(chunk.prompt_feedback.block_reason, _BLOCKS) or self._blocked
+            feedback = chunk.prompt_feedback
+            self._blocked = _word(feedback.block_reason, _BLOCKS) or self._blocked
+            if self._blocked is not None:
+                category = _find_blocked(feedback.safety_ratings) or self._blocked
+                self.out.stop_details = make_stop_details(category, feedback.block_reason_message)
         if isinstance(chunk.usage_metadata, dict):
             self._note_usage(chunk.usage_metadata)
 
@@ -301,6 +309,9 @@ class GeminiDecoder(Decoder):
         # gemini/filtered-after-stop).
         if word is not None and (self._finish_raw is None or word != "STOP"):
             self._finish_raw = word
+            if self.finish_words.get(word) == "content_filter":
+                category = _find_blocked(candidate.safety_ratings) or word
+                self.out.stop_details = make_stop_details(category, candidate.finish_message)
 
     def _read_part(self, part: dict[str, Any]) -> None:
         if self.held is not None:
@@ -425,6 +436,16 @@ class GeminiDecoder(Decoder):
             }
         self._usage = record
         self.out.usage(_read_usage(self._usage))
+
+
+def _find_blocked(ratings: Any) -> str | None:
+    """Return the category of the first safety rating for which the server blocked the content.
+
+    (google-genai 3.0.0, types.SafetyRating and Candidate.finish_message; cloud.google.com,
+    GenerateContentResponse.PromptFeedback; seen 2026-11-18; case: gemini/filtered-with-ratings)
+    """
+    blocked = [each for each in entries_of(ratings) if each.get("blocked") is True]
+    return string_of(blocked[0].get("category")) if blocked else None
 
 
 USAGE = UsageMap(

@@ -54,6 +54,7 @@ class ChunkChoice(Struct, gc=False):
     native_finish_reason: Any = None
     usage: Any = None
     error: Any = None
+    content_filter_results: Any = None
 
 
 class Chunk(Struct, gc=False):

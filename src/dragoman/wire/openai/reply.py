@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, FinishReason, Usage, read_json, read_object
+from ...events import Assembler, FinishReason, StopDetails, Usage, read_json, read_object
 from ...messages import Opaque, Request, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ
-from ..json import dig, json_text, sorted_json
+from ..finish import READ, make_stop_details
+from ..json import dict_of, dig, json_text, sorted_json
 from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .details import ReasoningDetails
@@ -373,6 +373,8 @@ class OpenAIDecoder(Decoder):
         # kept (case: openai/finish-repeated-and-different).
         if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
+        if self._finish_raw == "content_filter":
+            self.out.stop_details = _describe_filter(choice.content_filter_results)
         if isinstance(choice.native_finish_reason, str):
             self._native = choice.native_finish_reason.lower()
 
@@ -416,6 +418,19 @@ class OpenAIDecoder(Decoder):
         if self._native in _CUT and not self.out.calls_are_complete():
             return "length"
         return "tool_calls"
+
+
+def _describe_filter(results: Any) -> StopDetails | None:
+    """Return the categories for which Azure's content filter stopped a reply.
+
+    Azure names each category that it checked, with ``filtered`` (learn.microsoft.com,
+    content-filter-annotations; @azure/openai 2.0.0, ContentFilterResultsForChoiceOutput; seen
+    2026-11-18; case: openai/filtered-with-results).
+    """
+    filtered = [
+        name for name, result in dict_of(results).items() if dig(result, "filtered") is True
+    ]
+    return make_stop_details(", ".join(filtered), None)
 
 
 def _emit_coerced(text: str, out: Assembler) -> None:

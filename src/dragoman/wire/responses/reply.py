@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError, StreamInterruptedError, cut
-from ...events import Assembler, FinishReason, Usage, read_json
+from ...events import Assembler, FinishReason, StopDetails, Usage, read_json
 from ...messages import Request
 from ...sse import Frame
 from ..codec import Decoder
@@ -265,7 +265,10 @@ class ResponsesDecoder(Decoder):
     def _finish(self, word: str) -> None:
         self._finish_raw = word
         self._output.end_calls()
-        self.out.finish(self._reason(word), word)
+        reason = self._reason(word)
+        if reason == "content_filter" and not self._output.refused:
+            self.out.stop_details = StopDetails(word)  # a refusal has a text, but no category
+        self.out.finish(reason, word)
 
     def _reason(self, word: str) -> FinishReason:
         if self._output.refused:
