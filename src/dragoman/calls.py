@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from .errors import ErrorClass, scrub
+from .errors import REQUEST_IDS, ErrorClass, scrub
 from .events import FinishReason, Usage
 from .messages import AssistantBlock, Request, RuntimeConfig, Tool, ToolChoice
 from .prices import Cost, Unpriced
@@ -241,9 +241,7 @@ def count_usage(usage: Usage) -> dict[str, Any]:
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the record fields taken from reply headers: the request id and the rate limits."""
-    found = next(
-        (headers[name] for name in ("request-id", "x-request-id") if name in headers), None
-    )
+    found = next((headers[name] for name in REQUEST_IDS if name in headers), None)
     limits = {
         name: value
         for name, value in headers.items()

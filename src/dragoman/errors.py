@@ -67,6 +67,8 @@ _HEADERS = frozenset({
     "retry-after-ms", "x-request-id", "x-should-retry",
 })  # fmt: skip
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
+REQUEST_IDS = ("request-id", "x-request-id")
+"""The headers in which providers send the id of a request, in the order of preference."""
 KEPT_HEADERS = "|".join([*sorted(_HEADERS), *[f"{family}[^:\\r]*" for family in _HEADER_FAMILIES]])
 """A pattern for the lower-case names of the headers that ``keep_headers`` keeps."""
 
@@ -278,6 +280,17 @@ class ProviderError(Exception):
         if isinstance(outer, dict):
             return next((outer[name] for name in _INNER if outer.get(name)), None)
         return None
+
+    @property
+    def provider_request_id(self) -> str | None:
+        """The id that the provider gave the request, from the headers or from the error body.
+
+        It is ``None`` if the provider sent none. Name it when you ask the provider for help.
+        """
+        found = next((self.headers[name] for name in REQUEST_IDS if name in self.headers), None)
+        body = self.body if found is None else None
+        stated = body.get("request_id") if isinstance(body, dict) else None
+        return cut(stated, MAX_CODE) if isinstance(stated, str) else found
 
     def attribute(self, provider: str, model: str, request_id: str | None) -> Self:
         """Set the provider, the model and the request id, unless they are set already."""

@@ -107,3 +107,17 @@ async def test_clients_of_other_wires_do_not_get_the_fields(wire: str) -> None:
     text = json.dumps(body)
     assert "container_01" not in text
     assert "inference_geo" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropic_client_gets_the_details_of_an_error(stream: bool) -> None:
+    error = CodecCase("anthropic", "error-with-details").part("reply.json") or b""
+    details = json.loads(error)["error"]["details"]
+    async with bench(answer=lambda *_: error) as served, opened(served) as client:
+        with pytest.raises(anthropic.BadRequestError) as raised:
+            await client.messages.create(**ASKED, stream=stream)
+    body: Any = raised.value.body
+    assert body["error"]["details"] == details
+    headers = raised.value.response.headers
+    assert headers["x-dragoman-provider-request-id"] == json.loads(error)["request_id"]
+    assert body["request_id"] == raised.value.request_id

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from .. import errors as e
 from ..events import read_json
-from .json import dict_of, json_text
+from .json import dict_of, dig, json_text
 
 
 class Failure(Struct, frozen=True):
@@ -167,7 +167,8 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     wait: Any = metadata.get("retry_after_seconds")
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],
-        _word(record.get("code")),
+        # Anthropic sends its code as error.details.error_code (case: anthropic/error-with-details).
+        _word(record.get("code")) or _word(dig(record, "details", "error_code")),
         _word(record.get("type")) or _word(record.get("status")),
         min(float(wait), MAX_WAIT) if _is_number(wait) else None,
         param,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .. import errors as e
 
@@ -185,6 +185,8 @@ def status_of(error: e.ProviderError) -> int:
 def headers_of(error: e.ProviderError) -> dict[str, str]:
     """Return the headers that state whether to retry the request, and after how long.
 
+    A further header has the id that the provider gave the request, for questions to its support.
+
     The SDKs of the vendors give ``retry-after-ms`` and ``x-should-retry`` precedence over the
     status.
     """
@@ -192,6 +194,8 @@ def headers_of(error: e.ProviderError) -> dict[str, str]:
         "content-type": "application/json",
         "x-should-retry": "true" if error.transient else "false",
     }
+    if (given := error.provider_request_id) is not None and given.isascii():
+        headers["x-dragoman-provider-request-id"] = "".join(filter(str.isprintable, given))
     wait = error.retry_after
     if wait is not None and math.isfinite(wait) and wait >= 0:
         headers["retry-after"] = str(math.ceil(wait))
@@ -208,6 +212,15 @@ def message_of(error: e.ProviderError) -> str:
     """Return the provider's error message without keys and internal addresses, for the client."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", e.scrub(text, limit=e.MAX_MESSAGE))
+
+
+def mask_addresses(value: Any) -> Any:
+    """Return a JSON value without internal addresses in its texts, for the client."""
+    if isinstance(value, dict):
+        return {name: mask_addresses(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [mask_addresses(each) for each in value]
+    return _ADDRESS.sub("[address]", value) if isinstance(value, str) else value
 
 
 def message_on(error: e.ProviderError, wire: str) -> str:

@@ -138,7 +138,7 @@ class AnthropicDecoder(Decoder):
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
         elif frame.event == b"error" and data and not data.startswith(b"{"):
-            self._fail(None, data)
+            self._fail(data)
         elif data:
             event = read_as(_events, data)
             kind = (
@@ -149,10 +149,12 @@ class AnthropicDecoder(Decoder):
             if kind == "content_block_delta":
                 self._read_delta(event, data)
             # llama.cpp sends errors without a type (case: anthropic/error-without-type).
-            elif kind == "error" or event.error:
-                self._fail(event.error, data)
-            elif not self._read_rare(kind, event, data) and is_failure(data):
-                self._fail(None, data)
+            elif (
+                kind == "error"
+                or event.error
+                or (not self._read_rare(kind, event, data) and is_failure(data))
+            ):
+                self._fail(data)
 
     def body(self, data: bytes) -> None:
         record = read_json(data.strip())
@@ -162,7 +164,7 @@ class AnthropicDecoder(Decoder):
             or body.error
             or (body.content is body.stop_reason is None and is_failure(data))
         ):
-            self._fail(body.error, data)
+            self._fail(data)
             return
         if not isinstance(body.content, list) and body.stop_reason is None:
             raise InvalidResponseError("the reply has no content")
@@ -232,8 +234,8 @@ class AnthropicDecoder(Decoder):
             return False
         return True
 
-    def _fail(self, error: Any, data: bytes) -> None:
-        self.out.fail(inband_error(read_failure({"error": error} if error else data)))
+    def _fail(self, data: bytes) -> None:
+        self.out.fail(inband_error(read_failure(data)))
 
     def _note_own(self, record: dict[str, Any]) -> None:
         """Record the fields of a message that only this wire has, with those of its usage.

@@ -21,7 +21,7 @@ from ..server import (
     named_frame,
     state_of,
 )
-from ..server_errors import code_of, message_on, status_of, terms_of
+from ..server_errors import code_of, mask_addresses, message_on, status_of, terms_of
 from . import betas
 from .reply import USAGE
 from .server_request import TABLE, read_request
@@ -335,8 +335,13 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     # Anthropic's SDK raises an error of its own class for some codes. For example, it can keep a
     # conversation on the server (a thread); thread_unsupported_request shows that the server has
     # no threads, so that it can send all messages with each request instead.
+    # Models of this wire send further details with the code.
+    sent = error.inner_error
+    details = mask_addresses(sent) if isinstance(sent, dict) and "error_code" in sent else {}
     if (code := code_of(error)) is not None:
-        inner["details"] = {"error_code": code}
+        details["error_code"] = code
+    if details:
+        inner["details"] = details
     return {"type": "error", "error": inner, "request_id": error.request_id}
 
 
