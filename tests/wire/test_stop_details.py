@@ -69,3 +69,16 @@ def test_details_are_those_of_the_reply_that_the_client_gets(
 def test_details_survive_encoding_and_folding() -> None:
     assert decode_event(encode_event(FILTERED)) == FILTERED
     assert fold([START, FILTERED]).stop_details == StopDetails("HATE", "No.")
+
+
+def test_start_of_a_stream_has_the_fields_that_are_known_at_the_start() -> None:
+    usage = {"speed": "fast", "output_tokens_details": {"summary_tokens": 4}}
+    own = {"anthropic": {"usage": usage, "container": {"id": "c"}, "input_transformations": []}}
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(Request([User("Hi")], stream=True)))
+    data = encoder.feed(MessageStart("m", "r", "model", native=own)).splitlines()[1]
+    message = json.loads(data.removeprefix(b"data: "))["message"]
+    assert message["usage"]["speed"] == "fast"
+    assert message["usage"]["input_tokens"] == 0
+    assert message["input_transformations"] == []
+    assert "output_tokens_details" not in message["usage"]
+    assert "container" not in message
