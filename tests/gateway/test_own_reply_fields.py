@@ -103,7 +103,7 @@ async def test_clients_of_other_wires_do_not_get_the_fields(wire: str) -> None:
     async with bench(answer=answer) as served:
         status, headers, body = await served.ask(wire, "anthropic", {})
     assert status == 200, body
-    assert "thinking_dropped_by_server" in headers["x-dragoman-warnings"]
+    assert "thinking_unbound" in headers["x-dragoman-warnings"]
     text = json.dumps(body)
     assert "container_01" not in text
     assert "inference_geo" not in text
