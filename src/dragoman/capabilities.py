@@ -13,7 +13,7 @@ server knows better; ``describe_end`` makes a warning of them.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = ["NOTICE_DAYS", "UNKNOWN", "Capabilities", "Fact", "Refusal", "Source", "describe_end"]
+__all__ = [
+    "NOTICE_DAYS", "UNKNOWN", "Capabilities", "Fact", "Refusal", "Source", "describe_end",
+    "join_candidates",
+]  # fmt: skip
 
 Source: TypeAlias = Literal["declared", "catalogue", "probed", "observed", "unknown"]
 
@@ -160,6 +163,27 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
             ):
                 changes[name] = other_fact
         return replace(self, **changes) if changes else self
+
+
+def join_candidates(known: Sequence[Capabilities]) -> Capabilities:
+    """Return the capabilities of a group, given those of its candidates.
+
+    A group has a feature if one candidate has it, since ``Fallback`` skips candidates without it.
+    A limit is the smallest one, since any candidate may answer; it is unknown if one is unknown.
+    A group has no end date, since another candidate answers after the end of one.
+    """
+    facts: dict[str, Fact] = {}
+    for name in Capabilities.__struct_fields__:
+        values: list[Fact] = [getattr(each, name) for each in known]
+        best = next((fact for fact in values if fact.value is True), None)
+        if best is not None:
+            facts[name] = best
+        elif all(isinstance(fact.value, int) for fact in values):
+            # Values that are all False are handled here too: bool is a subclass of int.
+            facts[name] = min(values, key=lambda fact: fact.value)  # type: ignore[arg-type, return-value]
+        elif all(isinstance(fact.value, tuple) for fact in values):
+            facts[name] = max(values, key=lambda fact: len(fact.value))  # type: ignore[arg-type]
+    return Capabilities(**facts)
 
 
 def _read_today() -> datetime.date:

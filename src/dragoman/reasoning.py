@@ -8,7 +8,7 @@ switch, or nothing. Which of these a family accepts, and in which fields, is the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,7 +17,10 @@ from msgspec.structs import replace
 from .errors import InvalidRequestError, UnsupportedFeatureError, quote
 from .messages import EFFORTS
 
-__all__ = ["NOT_REASONING", "ReasoningStyle", "is_off", "merge_fields", "translate_reasoning"]
+__all__ = [
+    "NOT_REASONING", "ReasoningStyle", "is_off", "join_efforts", "merge_fields",
+    "translate_reasoning",
+]  # fmt: skip
 
 _PORTABLE = ("minimal", "low", "medium", "high")
 # The number of tokens that each effort stands for, if an effort must be compared with a number.
@@ -108,6 +111,14 @@ class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NOT_REASONING = ReasoningStyle(reasons=False, off={})
+
+
+def join_efforts(candidates: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Return the efforts that all candidates of a group accept; ``None`` if one's are unknown."""
+    known = [efforts for efforts in candidates if efforts is not None]
+    if not known or len(known) < len(candidates):
+        return None
+    return tuple([effort for effort in known[0] if all(effort in each for each in known)])
 
 
 def is_off(amount: str | int | None) -> bool:

@@ -14,6 +14,7 @@ from dragoman.validate.fields import Fields
 from dragoman.wire import SERVER_CODECS, Asked, ReplyEncoder
 from dragoman.wire.caching import drop_marks
 from dragoman.wire.gemini.server_request import unwrap_count
+from dragoman.wire.listing import ListedModel
 from dragoman.wire.losses import Losses
 from dragoman.wire.ollama.model_pages import show_model
 from dragoman.wire.responses.echo import write_echo
@@ -56,7 +57,7 @@ TEXT = {"type": "text", "text": "T"}
 
 
 def test_cohere_lists_models_by_name() -> None:
-    listed = SERVER_CODECS["cohere"].list_models(["m"])
+    listed = SERVER_CODECS["cohere"].list_models([ListedModel("m")])
     assert listed == {"models": [{"name": "m", "endpoints": ["chat"]}]}
 
 
@@ -121,9 +122,9 @@ def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
         b'{"totalTokens":3}',
     ]
     assert openai.read_question(b"{}", "") is None
-    assert openai.list_models(["a", "b"])["last_id"] == "b"
+    assert openai.list_models([ListedModel("a"), ListedModel("b")])["last_id"] == "b"
     assert openai.list_models([])["first_id"] is None
-    assert gemini.list_models(["a"])["models"][0]["name"] == "models/a"
+    assert gemini.list_models([ListedModel("a")])["models"][0]["name"] == "models/a"
 
 
 @pytest.mark.parametrize("query", ["alt=sse", "$alt=sse"])

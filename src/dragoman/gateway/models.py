@@ -13,14 +13,17 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..calls import Operation
+from ..capabilities import join_candidates
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..events import Usage
 from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..prices import Cost
 from ..provider import HttpProvider, Model, Provider
+from ..reasoning import join_efforts
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
+from ..wire.listing import ListedModel, find_efforts
 from .policy.translate import describe_wire
 
 log = logging.getLogger("dragoman")
@@ -140,6 +143,20 @@ class Models:
             # the operator has not configured a key for the provider; the client's key is valid
             raise InvalidModelError("the model is not configured here") from error
         return model
+
+    def list_model(self, name: str) -> ListedModel:
+        """Return what is known of a served model, for the lists that clients read."""
+        opened = [model for (each, _), model in self._opened.items() if each == name]
+        if not opened:
+            assert self._registry is not None
+            entry = self._registry.find(name)
+            return ListedModel(name, entry.capabilities, self._registry.find_efforts(entry))
+        ends = find_ends(opened[0])
+        known = [end.capabilities for end in ends]
+        joined = known[0] if len(known) == 1 else join_candidates(known)
+        return ListedModel(
+            name, joined, join_efforts([find_efforts(getattr(end, "codec", None)) for end in ends])
+        )
 
     async def problems(self) -> dict[str, str] | None:
         """Check whether the open models are ready; return the problems by model name.

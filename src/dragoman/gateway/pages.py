@@ -14,6 +14,7 @@ from starlette.routing import Route
 from ..errors import InvalidModelError, ProviderError
 from ..ulid import new_ulid
 from ..wire import SERVER_CODECS, ServerCodec
+from ..wire.listing import ListedModel
 from .access import Caller, Service, read_headers
 from .openapi import document
 from .unknown_paths import find_codec
@@ -110,26 +111,30 @@ class Pages:
 
     async def _list_models(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the models that the client's key may use, in the format of the client's wire."""
-        return find_codec(asked.url.path, asked.headers).list_models(self._names(caller))
+        return find_codec(asked.url.path, asked.headers).list_models(self._list(caller))
 
     async def _show_model(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the description of one model, in the format of the client's wire."""
         name = asked.path_params["name"]
         if name not in self._names(caller):
             raise InvalidModelError("no model of this name is served here")
-        return find_codec(asked.url.path, asked.headers).show_model(name)
+        front = find_codec(asked.url.path, asked.headers)
+        return front.show_model(self._service.models.list_model(name))
 
     async def _show(
-        self, write: Callable[[list[str], str], Any], asked: HttpAsked, caller: Caller
+        self, write: Callable[[list[ListedModel], str], Any], asked: HttpAsked, caller: Caller
     ) -> Any:
         """Return a page that only one wire has."""
-        return write(self._names(caller), version("dragoman"))
+        return write(self._list(caller), version("dragoman"))
 
     async def _show_openapi(self, asked: HttpAsked) -> Response:
         """Return the OpenAPI document, cached because clients without a key may request it."""
         if self._openapi is None:
             self._openapi = JSONResponse(document())
         return self._openapi
+
+    def _list(self, caller: Caller) -> list[ListedModel]:
+        return [self._service.models.list_model(name) for name in self._names(caller)]
 
     def _names(self, caller: Caller) -> list[str]:
         return [name for name in self._service.models.names() if caller.may_use(name)]

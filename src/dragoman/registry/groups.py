@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ..capabilities import Capabilities, Fact
 from ..config import Section
 from ..middleware import StrategyName
 from ..middleware.strategy import HALF_LIFE, MIN_SAMPLE
@@ -118,24 +117,3 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
                     f"the alias {alias!r} belongs to {taken[alias]} already", "aliases"
                 )
             taken[alias] = f"the group {group.name}"
-
-
-def join_facts(known: list[Capabilities]) -> Capabilities:
-    """Return a group's capabilities.
-
-    A group has a capability if one candidate has it, since ``Fallback`` skips candidates without
-    it.
-    """
-    facts: dict[str, Fact] = {}
-    for name in Capabilities.__struct_fields__:
-        values = [getattr(each, name) for each in known]
-        best = next((fact for fact in values if fact.value is True), None)
-        if best is not None:
-            facts[name] = best
-        elif all(isinstance(fact.value, int) for fact in values):
-            # Take the largest number. Values that are all False are handled here too, since bool
-            # is a subclass of int.
-            facts[name] = max(values, key=lambda fact: fact.value)
-        elif all(isinstance(fact.value, tuple) for fact in values):
-            facts[name] = max(values, key=lambda fact: len(fact.value))
-    return Capabilities(**facts)

@@ -10,13 +10,16 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from ..capabilities import Capabilities
+from ..capabilities import Capabilities, join_candidates
 from ..errors import InvalidModelError
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
+from ..reasoning import join_efforts
+from ..wire import CODECS
+from ..wire.listing import find_efforts
 from .adapters import Adapter
 from .entries import File, ModelEntry
-from .groups import Group, join_facts
+from .groups import Group
 from .observed import ObservedFacts, observed_path
 from .updates import read_update, update_prices
 from .vendors import load_vendor, vendor_names
@@ -112,7 +115,8 @@ class Names:
     def _join(self, group: Group) -> ModelEntry:
         """Return a group's entry.
 
-        It is a copy of the first candidate's entry, with the capabilities that any candidate has.
+        It is a copy of the first candidate's entry, with the features that any candidate has and
+        the limits that every candidate keeps.
         """
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
@@ -121,7 +125,7 @@ class Names:
             id=group.name,
             tier=None,
             aliases=group.aliases,
-            capabilities=join_facts([entry.capabilities for entry in entries]),
+            capabilities=join_candidates([entry.capabilities for entry in entries]),
             status="configured" if usable else "not_configured",
             group=group,
         )
@@ -133,6 +137,27 @@ class Names:
         return ModelEntry(
             name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme)
         )
+
+    def find_efforts(self, entry: ModelEntry) -> tuple[str, ...] | None:
+        """Return the amounts of reasoning that a model accepts by name, if they are known."""
+        if entry.group is not None:
+            candidates = [self._candidate(each.model) for each in entry.group.candidates]
+            return join_efforts([self.find_efforts(each) for each in candidates])
+        if self.is_scheme(entry.id):
+            return None
+        adapter = self.adapter(entry.adapter).for_model(entry.wire_name)
+        if adapter.wire not in CODECS or adapter.base_url is None:
+            return None
+        vendor = adapter.vendor.id if adapter.vendor else None
+        # No request is sent: the codec knows what the model's family and the quirks say.
+        codec = CODECS[adapter.wire].connect(
+            entry.wire_name,
+            adapter.base_url,
+            adapter.all_quirks,
+            entry.capabilities,
+            vendor=vendor,
+        )
+        return find_efforts(codec)
 
     def is_scheme(self, name: str, schemes: Collection[str] = SCHEMES) -> bool:
         """Return whether a name, such as ``local``, opens a model that needs no address.

@@ -108,6 +108,13 @@ class Registry:
         self._warn_about_typo(names, entry)
         return entry
 
+    def find_efforts(self, entry: ModelEntry) -> tuple[str, ...] | None:
+        """Return the amounts of reasoning that a model accepts by name, if they are known.
+
+        Those of a group are accepted by all of its candidates.
+        """
+        return self._names().find_efforts(entry)
+
     def adapter(self, name: str) -> Adapter:
         """Return an adapter by name, from ``models.yaml`` or otherwise from the catalogue."""
         return self._names().adapter(name)

@@ -197,3 +197,8 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, list) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(_same, first, second))
     return bool(first == second)
+
+
+def known(**fields: Any) -> dict[str, Any]:
+    """Return the fields whose value is known; zero would be wrong for an unknown number."""
+    return {name: value for name, value in fields.items() if value is not None and value != {}}

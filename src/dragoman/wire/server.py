@@ -33,6 +33,7 @@ from ..messages import AssistantBlock, Continuity, LossWarning, Request, ServerT
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
+from .listing import ListedModel, describe_model
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .seal import has_state
@@ -160,8 +161,8 @@ class ServerCodec(ABC):
     """The paths that clients post requests to; ``{call:path}`` stands for any text."""
     other_paths: ClassVar[tuple[str, ...]] = ()
     """The paths of requests that count tokens or ask about a model; the simulator has none."""
-    pages: ClassVar[Mapping[str, Callable[[Sequence[str], str], dict[str, Any]]]] = {}
-    """Further pages by path: functions of the served models' names and the server's version."""
+    pages: ClassVar[Mapping[str, Callable[[Sequence[ListedModel], str], dict[str, Any]]]] = {}
+    """Further pages by path: functions of the served models and the server's version."""
     base_path: ClassVar[str] = ""
     """The path of the base URL that clients of the wire are given."""
     path_marks: ClassVar[tuple[str, ...]] = ()
@@ -251,24 +252,16 @@ class ServerCodec(ABC):
         passed = [name for name in names if matches_any([name], patterns)]
         return Betas(tuple(passed), tuple([name for name in names if name not in passed]), more)
 
-    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+    def list_models(self, models: Sequence[ListedModel]) -> dict[str, Any]:
         """Return the list of served models, with the openai and the anthropic fields."""
-        first, last = (names[0], names[-1]) if names else (None, None)
-        data = [self.show_model(name) for name in names]
+        data = [self.show_model(model) for model in models]
+        first, last = (models[0].name, models[-1].name) if models else (None, None)
         facts = {"has_more": False, "first_id": first, "last_id": last}
         return {"object": "list", "data": data, **facts}
 
-    def show_model(self, name: str) -> dict[str, Any]:
+    def show_model(self, model: ListedModel) -> dict[str, Any]:
         """Return the description of one model."""
-        return {
-            "id": name,
-            "object": "model",
-            "type": "model",
-            "display_name": name,
-            "created": 0,
-            "created_at": "1970-01-01T00:00:00Z",
-            "owned_by": "dragoman",
-        }
+        return describe_model(model)
 
     def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
         """Return an encoder for the form of stream that the query of the URL requests."""
@@ -559,11 +552,6 @@ def data_frame(data: dict[str, Any]) -> bytes:
 def named_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event that is named by its ``type``."""
     return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-def known(**counts: Any) -> dict[str, Any]:
-    """Return the token counts that are known; zero would be wrong for an unknown count."""
-    return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
+from ..listing import ListedModel
 from ..losses import merge
 from ..media import describe_medium
 from ..rules import FieldTable
@@ -324,6 +325,8 @@ def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
 # --- writing errors for clients ----------------------------------------------------------------
 
 
+_LEVELS = ("low", "medium", "high", "xhigh", "max")
+
 # For these HTTP statuses, the kind does not depend on the error class.
 _KINDS = {403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 
@@ -345,6 +348,24 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     return {"type": "error", "error": inner, "request_id": error.request_id}
 
 
+def _write_capabilities(model: ListedModel) -> dict[str, Any]:
+    abilities = {
+        "image_input": "images",
+        "pdf_input": "documents",
+        "structured_outputs": "structured_output",
+        "thinking": "thinking",
+    }
+    written: dict[str, Any] = {}
+    for name, ability in abilities.items():
+        known = model.is_known_to(ability)
+        if known is not None:
+            written[name] = {"supported": known}
+    if model.efforts is not None:
+        levels = {level: {"supported": level in model.efforts} for level in _LEVELS}
+        written["effort"] = {"supported": bool(model.efforts), **levels}
+    return written
+
+
 class AnthropicServer(ServerCodec):
     """The server side of the Messages wire."""
 
@@ -362,6 +383,17 @@ class AnthropicServer(ServerCodec):
     key_header: ClassVar[str] = "x-api-key"
     beta_header: ClassVar[str] = betas.HEADER
     safe_betas: ClassVar[tuple[str, ...]] = betas.SAFE
+
+    def show_model(self, model: ListedModel) -> dict[str, Any]:
+        """Return a model with its capabilities, of which only the known ones are listed."""
+        # ``deprecated`` is Anthropic's word for a model whose end is announced; ``retired`` ones
+        # no longer answer, which only the vendor's server knows.
+        ending = {"lifecycle": "active"}
+        if model.end is not None:
+            ending = {"lifecycle": "deprecated", "retires_at": f"{model.end}T00:00:00Z"}
+        shown = {**super().show_model(model), **ending}
+        capabilities = _write_capabilities(model)
+        return {**shown, "capabilities": capabilities} if capabilities else shown
 
     def is_count(self, path: str) -> bool:
         return path.endswith("/count_tokens")

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ...errors import MalformedToolCallError, ProviderError
 from ...messages import Audio, Image, Text, Thinking
+from ..json import known
+from ..listing import ListedModel
 from ..media import describe_all, describe_medium
 from ..rules import FieldTable
 from ..seal import own_fields
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import code_field, message_on, status_of
 from .reply import USAGE
 from .server_request import TABLE, read_request
@@ -163,13 +165,16 @@ class CohereServer(ServerCodec):
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
 
-    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+    def list_models(self, models: Sequence[ListedModel]) -> dict[str, Any]:
         """Return the list of served models."""
-        return {"models": [self.show_model(name) for name in names]}
+        return {"models": [self.show_model(model) for model in models]}
 
-    def show_model(self, name: str) -> dict[str, Any]:
+    def show_model(self, model: ListedModel) -> dict[str, Any]:
         """Return the description of one model."""
-        return {"name": name, "endpoints": ["chat"]}
+        abilities = {"embed": "embeddings", "rerank": "reranking"}
+        found = [call for call, ability in abilities.items() if model.is_known_to(ability)]
+        fields = {"name": model.name, "endpoints": found or ["chat"]}
+        return known(**fields, context_length=model.window)
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         record = {"id": error.request_id or "", "message": message_on(error, "cohere")}

@@ -10,6 +10,8 @@ from ... import events as ev
 from ... import messages as m
 from ...errors import MalformedToolCallError, ProviderError
 from ..finish import WRITTEN
+from ..json import known
+from ..listing import ListedModel
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import (
@@ -327,13 +329,21 @@ class GeminiServer(ServerCodec):
     has_url_keys: ClassVar[bool] = True
     key_header: ClassVar[str] = "x-goog-api-key"
 
-    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        return {"models": [self.show_model(name) for name in names]}
+    def list_models(self, models: Sequence[ListedModel]) -> dict[str, Any]:
+        return {"models": [self.show_model(model) for model in models]}
 
-    def show_model(self, name: str) -> dict[str, Any]:
+    def show_model(self, model: ListedModel) -> dict[str, Any]:
         methods = ["generateContent", "streamGenerateContent", "countTokens"]
-        facts = {"displayName": name, "supportedGenerationMethods": methods}
-        return {"name": f"models/{name}", **facts}
+        if model.is_known_to("embeddings"):
+            methods = ["embedContent", "batchEmbedContents"]
+        return known(
+            name=f"models/{model.name}",
+            displayName=model.name,
+            supportedGenerationMethods=methods,
+            inputTokenLimit=model.window,
+            outputTokenLimit=model.longest_reply,
+            thinking=model.is_known_to("thinking"),
+        )
 
     def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
         """Return an encoder for a JSON array, unless the query asks for server-sent events."""

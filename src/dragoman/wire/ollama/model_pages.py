@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...capabilities import Capabilities
+from ..listing import ListedModel
 
 _EPOCH = "1970-01-01T00:00:00Z"
 
@@ -32,17 +33,25 @@ def _show_tag(name: str) -> dict[str, Any]:
     }
 
 
-def _list_tags(names: Sequence[str], version: str) -> dict[str, Any]:
-    return {"models": [_show_tag(name) for name in names]}
+def _list_tags(models: Sequence[ListedModel], version: str) -> dict[str, Any]:
+    return {"models": [_show_tag(model.name) for model in models]}
 
 
-def _list_running(names: Sequence[str], version: str) -> dict[str, Any]:
-    """Return the models as ``/api/ps`` does; every served model is listed as loaded."""
-    loaded = {"expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
-    return {"models": [{**_show_tag(name), **loaded} for name in names]}
+def _list_running(models: Sequence[ListedModel], version: str) -> dict[str, Any]:
+    """Return the models as ``/api/ps`` does; every served model is listed as loaded.
+
+    Ollama always sends a number as ``context_length``; 0 stands for an unknown one.
+    """
+    loaded = {"expires_at": _EPOCH, "size_vram": 0}
+    return {
+        "models": [
+            {**_show_tag(model.name), **loaded, "context_length": model.window or 0}
+            for model in models
+        ]
+    }
 
 
-def _show_version(names: Sequence[str], version: str) -> dict[str, Any]:
+def _show_version(models: Sequence[ListedModel], version: str) -> dict[str, Any]:
     """Return the version of the server; Ollama clients send this request first."""
     return {"version": version}
 
