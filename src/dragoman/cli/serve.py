@@ -43,7 +43,8 @@ class ServeOptions(Struct):
 
     models: Annotated[
         tuple[str, ...],
-        "Serve this model, under NAME if given, in place of all configured ones; may be repeated.",
+        "Serve this model, under NAME if given, in place of all configured ones; may be repeated. "
+        "NAME may be a pattern such as 'claude-haiku-*', for names that clients choose.",
         option("[NAME=]MODEL", "--model"),
     ] = ()
     config: Annotated[ExistingFile, "Use this file as models.yaml.", option("FILE")] = None

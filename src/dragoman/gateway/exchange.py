@@ -123,8 +123,9 @@ class ChatHandler:
         account.size = len(body)
         question = front.read_question(body, path)
         if question is not None:
-            known = resolve_model(models, caller, question.model).provider.capabilities
-            account.model = question.model
+            resolved = resolve_model(models, caller, question.model)
+            known = resolved.provider.capabilities
+            account.model = resolved.name
             await writer.reply_json(question.write(known, int(time.time())))
             return
         fields = await incoming.work(parse_body, body, service.bounds)

@@ -24,6 +24,7 @@ from ..reasoning import join_efforts
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
+from ..wire.rules import matches_any
 from .policy.translate import describe_wire
 
 log = logging.getLogger("dragoman")
@@ -94,15 +95,31 @@ class Models:
         self._probe: asyncio.Task[None] | None = None
 
     def names(self) -> list[str]:
-        """Return every name that is served."""
+        """Return every name that is served, without the patterns."""
         if self._registry is None:
-            return sorted({name for name, _ in self._opened})
+            return sorted({name for name, _ in self._opened if "*" not in name})
         found = [*self._registry.aliases(), *self._registry.names()]
         return [
             name
             for name in dict.fromkeys(found)
-            if self._registry.find(name).status == "configured"
+            if "*" not in name and self._registry.find(name).status == "configured"
         ]
+
+    def resolve(self, name: str) -> str:
+        """Return the served name that a client's name stands for.
+
+        It is the name itself or, if that is not served, the longest pattern that matches it. Logs
+        and metrics have the pattern, so that clients cannot create names in them.
+        """
+        given = {each for each, _ in self._opened}
+        aliases = self._registry.aliases() if self._registry is not None else {}
+        if name in given or name in aliases:
+            return name
+        patterns = [each for each in {*given, *aliases} if "*" in each]
+        if self._registry is not None and patterns and name in self._registry.names():
+            return name
+        found = [pattern for pattern in patterns if matches_any([name], [pattern])]
+        return max(found, key=lambda pattern: (len(pattern), pattern), default=name)
 
     def find(self, name: str) -> Provider:
         """Return the provider with this name; raise ``InvalidModelError`` if it is not served."""

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -116,10 +117,12 @@ class Pages:
     async def _show_model(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the description of one model, in the format of the client's wire."""
         name = asked.path_params["name"]
-        if name not in self._names(caller):
+        models = self._service.models
+        served = models.resolve(name)
+        if not caller.may_use(name) or (served == name and name not in models.names()):
             raise InvalidModelError("no model of this name is served here")
         front = find_codec(asked.url.path, asked.headers)
-        return front.show_model(self._service.models.list_model(name))
+        return front.show_model(replace(models.list_model(served), name=name))
 
     async def _show(
         self, write: Callable[[list[ListedModel], str], Any], asked: HttpAsked, caller: Caller

@@ -52,8 +52,9 @@ class RetrievalHandler:
         incoming.release_body()
         name = asked.request.model
         caller.check_model(name)
-        model = models.find_retrieval(name, codec.operation)
-        account.model = name
+        served = models.resolve(name)
+        model = models.find_retrieval(served, codec.operation)
+        account.model = served
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, model)
         request = replace(asked.request, model=model.model, request_id=account.id)

@@ -27,7 +27,8 @@ class ResolvedModel(Struct, frozen=True):
 def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
     """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
     caller.check_model(name)
-    return ResolvedModel(name, models.find(name), models.find_upstream(name))
+    served = models.resolve(name)
+    return ResolvedModel(served, models.find(served), models.find_upstream(served))
 
 
 def translate_for(
