@@ -20,6 +20,7 @@ _COMMANDS = {
     "batch": "Call a model for every row of a file; continue after an interruption.",
     "chat": "Chat with a model, by default the embedded one.",
     "check": "Check whether a server conforms to its API, and what its model can do.",
+    "clients": "Show how coding agents are connected to the gateway.",
     "compare": "Ask other models what the models of a log were asked; compare the answers.",
     "config": "Find and check your models.yaml.",
     "cost": "Compute the cost of tokens, of a reply, or of a log of calls.",

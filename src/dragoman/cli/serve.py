@@ -398,6 +398,7 @@ def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | Non
     names = ", ".join(settings["models"]) or "the registry's models"
     scheme = "https" if "ssl_certfile" in server else "http"
     click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
+    click.echo("dragoman clients shows how to connect coding agents", err=True)
     if ready_port is not None:
         click.echo(f"serving /health and /ready at http://{shown}:{ready_port}", err=True)
     config = supervisor.ServerConfig(

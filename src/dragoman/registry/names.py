@@ -149,7 +149,7 @@ class Names:
         if adapter.wire not in CODECS or adapter.base_url is None:
             return None
         vendor = adapter.vendor.id if adapter.vendor else None
-        # No request is sent: the codec knows what the model's family and the quirks say.
+        # No request is sent: the codec has the quirks of the model's family and of its server.
         codec = CODECS[adapter.wire].connect(
             entry.wire_name,
             adapter.base_url,

@@ -1,4 +1,4 @@
-"""What a server's list of models says about each model, in the fields that clients read.
+"""The facts about each model in a server's list of models, in the fields that clients read.
 
 An unknown value is left out, so a client keeps its own default. The names of the fields:
 

@@ -1,0 +1,74 @@
+"""Implement the command ``dragoman clients``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+import msgspec
+from msgspec import Struct
+
+from .parameters import add_options, option
+
+_TABLE = Path(__file__).resolve().parents[1] / "catalog" / "clients" / "agents.yaml"
+
+ADDRESS = "http://127.0.0.1:8100"
+"""The address that stands for the gateway's in the table."""
+
+
+class Step(Struct, frozen=True, forbid_unknown_fields=True):
+    """A command to run, or a file and its text."""
+
+    run: str = ""
+    file: str = ""
+    text: str = ""
+
+
+class Client(Struct, frozen=True, forbid_unknown_fields=True):
+    """A program, the steps that connect it to the gateway, and the release that was seen to work."""
+
+    name: str
+    seen: str
+    steps: tuple[Step, ...]
+
+
+def read_clients() -> dict[str, Client]:
+    """Return the programs of the table by name."""
+    read = msgspec.yaml.decode(_TABLE.read_bytes(), type=tuple[Client, ...])
+    return {client.name: client for client in read}
+
+
+def write_steps(client: Client) -> str:
+    """Return the steps of a program as text: each file with its path, and the commands."""
+    parts = [f"# {step.file}\n{step.text}" if step.file else step.run for step in client.steps]
+    return "\n".join(parts)
+
+
+@click.command("clients")
+@click.argument("name", required=False)
+@add_options
+def command(
+    name: str | None,
+    *,
+    url: Annotated[str, "Use this address of the gateway.", option("URL")] = ADDRESS,
+    model: Annotated[
+        str | None, "Use this model in place of 'clever' and 'gpt-5.5'.", option("NAME")
+    ] = None,
+) -> None:
+    """Show how the program NAME is connected to the gateway, or list the known programs.
+
+    Prints the settings and the commands of the page "Coding agents behind the gateway". Replace
+    the names of the models and their sizes by those that you serve.
+    """
+    known = read_clients()
+    if name is None:
+        for client in known.values():
+            click.echo(f"{client.name:12} seen to work: {client.seen}")
+        return
+    if name not in known:
+        raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}", param_hint="NAME")
+    text = write_steps(known[name]).replace(ADDRESS, url.rstrip("/"))
+    if model is not None:
+        text = text.replace("clever", model).replace("gpt-5.5", model)
+    click.echo(text, nl=False)

@@ -1,0 +1,63 @@
+"""``dragoman clients`` prints what the page about coding agents shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli.clients import ADDRESS, command, read_clients
+from tests.pages import ROOT, read_blocks
+
+PAGE = ROOT / "docs" / "recipes" / "coding-agents.md"
+
+
+def read_sections() -> dict[str, str]:
+    """Return the sections of the page by title, in lower case with hyphens."""
+    parts = re.split(r"^## (.*)\n", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    titles = [title.lower().replace(" ", "-").removesuffix("-cli") for title in parts[::2]]
+    return dict(zip(titles, parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("name", read_clients())
+def test_page_and_command_agree(name: str, tmp_path: Path) -> None:
+    client = read_clients()[name]
+    section = read_sections()[name.removesuffix("-cli")]
+    page = tmp_path / "section.md"
+    page.write_text(section)
+    assert [block.text for block in read_blocks(page)] == [
+        step.text or step.run for step in client.steps
+    ]
+    files = re.findall(r"^In `(.*)`:$", section, flags=re.MULTILINE)
+    assert files == [step.file for step in client.steps if step.file]
+    assert f"Seen to work: {client.seen}." in section
+    shown = CliRunner().invoke(command, [name])
+    assert shown.exit_code == 0
+    printed = shown.output
+    for step in client.steps:
+        assert (step.text or step.run) in printed
+        assert step.file in printed
+
+
+def test_page_has_no_client_that_the_table_lacks() -> None:
+    sections = {title for title, text in read_sections().items() if "```" in text}
+    assert sections == {name.removesuffix("-cli") for name in read_clients()}
+
+
+@pytest.mark.parametrize("name", read_clients())
+def test_address_and_model_are_replaced(name: str) -> None:
+    options = ["--url", "https://gateway.test/", "--model", "mine"]
+    shown = CliRunner().invoke(command, [name, *options])
+    assert shown.exit_code == 0
+    assert "https://gateway.test" in shown.output
+    assert "mine" in shown.output
+    assert ADDRESS not in shown.output
+    assert "clever" not in shown.output
+
+
+def test_programs_are_listed_and_an_unknown_one_is_refused() -> None:
+    listed = CliRunner().invoke(command, [])
+    assert [line.split()[0] for line in listed.output.splitlines()] == list(read_clients())
+    refused = CliRunner().invoke(command, ["vim"])
+    assert refused.exit_code == 2
+    assert "aider" in refused.output
