@@ -123,10 +123,9 @@ class ChatHandler:
         account.size = len(body)
         question = front.read_question(body, path)
         if question is not None:
-            resolved = resolve_model(models, caller, question.model)
-            known = resolved.provider.capabilities
-            account.model = resolved.name
-            await writer.reply_json(question.write(known, int(time.time())))
+            found = resolve_model(models, caller, question.model)
+            account.model = found.name
+            await writer.reply_json(question.write(found.provider.capabilities, int(time.time())))
             return
         fields = await incoming.work(parse_body, body, service.bounds)
         memory = None
