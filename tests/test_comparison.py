@@ -79,8 +79,7 @@ async def test_disagreement_is_found_exactly(dragoman_sim: Sim, wire: str, tmp_p
     assert (target.answered, target.errors, target.missing) == (10, {}, 0)
     assert {name: (rate.count, rate.total) for name, rate in target.rates.items()} == {
         "tool_calls": (2, 4), "tool_names": (3, 4), "structured": (0, 1), "text": (5, 5),
-        # ollama has no finish reason for a content filter
-        "refusals": (wire != "ollama", 10), "losses": (0, 10),
+        "refusals": (1, 10), "losses": (0, 10),
     }  # fmt: skip
     places = {each.case.split("/")[0]: (each.kind, each.places) for each in target.differences}
     assert places == {

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dragoman as d
+from dragoman.capabilities import Capabilities
 from dragoman.events import Assembler
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.listing import ListedModel
 from dragoman.wire.ollama.generate import OllamaGenerateServer
 from tests import strategies as some
 from tests.listed import reply
@@ -144,9 +146,11 @@ def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
 
 
 def test_the_pages_list_the_served_models() -> None:
-    shown = {path: write(["a", "b"], "1.2") for path, write in SERVER.pages.items()}
+    models = [ListedModel("a"), ListedModel("b", Capabilities.of({"max_context_tokens": 4096}))]
+    shown = {path: write(models, "1.2") for path, write in SERVER.pages.items()}
     assert [each["name"] for each in shown["/api/tags"]["models"]] == ["a", "b"]
     assert [each["size_vram"] for each in shown["/api/ps"]["models"]] == [0, 0]
+    assert [each["context_length"] for each in shown["/api/ps"]["models"]] == [0, 4096]
     assert shown["/api/version"] == {"version": "1.2"}
 
 

@@ -302,7 +302,7 @@ class Endpoint(ABC, Generic[Q]):
         """
         notes = Notes()
         quirks = self.quirks_for(request)
-        if request.native and quirks.reasoning is not None:
+        if request.native:
             places = tuple(self.reasoning_places.items())
             fields = paths_of_reasoning(self.wire, self.reasoning_root, places)
             request = settle_reasoning(

@@ -18,13 +18,17 @@ from .json import dig
 
 
 def settle_reasoning(
-    request: Request, wire: str, style: ReasoningStyle, fields: Collection[str], parent: str
+    request: Request,
+    wire: str,
+    style: ReasoningStyle | None,
+    fields: Collection[str],
+    parent: str,
 ) -> Request:
     """Return a request whose amount of reasoning is either the client's fields or a setting.
 
     ``fields`` are the fields of reasoning of all families of the wire, and ``parent`` the object of
-    the body that has them. If the model accepts the client's fields, the setting is removed, and
-    otherwise the fields are.
+    the body that has them. If the model accepts the client's fields, or is unknown, the setting is
+    removed, and otherwise the fields are.
     """
     native = request.native.get(wire, {})
     paths = {
@@ -34,16 +38,21 @@ def settle_reasoning(
     written = {name: value for name in fields if (value := dig(native, *paths[name])) is not None}
     if not written:
         return request
-    values = style.list_values()
-    is_accepted = all(
-        name in values and (name == style.budget or value in values[name])
-        for name, value in written.items()
-    )
-    if is_accepted:
+    if style is None or _accepts(style, written):
         return replace(request, config=replace(request.config, reasoning=None))
     for name in written:
         native = _without(native, paths[name])
     return replace(request, native={**request.native, wire: native})
+
+
+def _accepts(style: ReasoningStyle, written: Mapping[str, Any]) -> bool:
+    """Return whether a model accepts these fields. Clients of Gemini write words in capitals."""
+    values = style.list_values()
+    for name, value in written.items():
+        word = value.lower() if isinstance(value, str) else value
+        if name not in values or (name != style.budget and word not in values[name]):
+            return False
+    return True
 
 
 def _without(fields: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
