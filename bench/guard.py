@@ -22,13 +22,15 @@ from .ours import Ours
 from .worker import CHUNKS, Growing
 
 # The maximum ratio of our cost to the floor's: 1.6 times the measured ratio, more where a busy
-# machine adds noise.
+# machine adds noise. With a long history, the floor spends its time in the JSON encoder, which is
+# compiled, and this package in Python, so the ratio depends on the processor: the same code had
+# 1.1 on one machine and 3.5 on another. The limit finds work that grows faster than the history.
 LIMITS = {
     "complete, text": 1.3,
     "complete, 64 at once": 1.4,
     "stream, a chunk": 2.2,
-    "history of 1,000 messages": 2.4,
-    "history of 1,000, one turn more": 2.4,
+    "history of 1,000 messages": 6.0,
+    "history of 1,000, one turn more": 6.0,
 }
 TURNS = 7
 SECONDS = 0.02
