@@ -10,7 +10,7 @@ RECORDINGS ?= ../shared/corpus
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test check test-hard test-recordings test-exhaustive clients lint bench bench-quick bench-scale scoreboards lock sbom clean docs
+.PHONY: chat test check test-hard test-recordings test-exhaustive test-rules clients lint bench bench-quick bench-scale scoreboards lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -35,6 +35,9 @@ test-recordings: .venv/dev ## the tests of recorded exchanges, which are not in 
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample, and an hour of calls; 90 minutes on two cores
 	@sh scripts/install_system.sh caddy prometheus
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive -o faulthandler_timeout=0
+
+test-rules: .venv/dev ## break each rule of the specifications, and check that its test notices; half an hour on two cores
+	@$(BIN)/python -m scripts.run_rules $(ONLY)
 
 clients: .venv/dev ## install the programs of others that the exhaustive tests put in front of the gateway
 	$(BIN)/python scripts/install_clients.py

@@ -1,20 +1,46 @@
 """The rules of the specifications, each with its test, and the page that lists them.
 
-``specification.txt`` has a line for each rule: the rule, its tests, and the reason for a
-difference, separated by ``|``. A test is the name of a function, or ``PATH::NAME`` if several files
-have a function of that name. ``python -m tests.specified`` writes the rules into the page.
+A table ``tests/tables/rules_DOCUMENT.jsonl`` has a row for each document, section and rule. A rule
+has these fields:
+
+``rule``      the rule in a few words
+``says``      the sentence of the document
+``at``        the section of the document that has the sentence
+``test``      the tests that fail if the sentence is broken: the name of a function, or
+              ``PATH::NAME`` if several files have a function of that name; a case in brackets
+``here``      what is done here, if it differs on purpose
+``break``     a patch of one place that breaks the rule: file, text before, text after
+
+``python -m scripts.run_rules`` applies each patch and checks that the test notices it.
+``python -m tests.specified`` writes the rules into the page.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from .rows import read_table
+
 ROOT = Path(__file__).resolve().parent
 PAGE = ROOT.parent / "docs/concepts/specification.md"
+DOCUMENTS = ("spec", "core", "choice", "contract", "runtime")
 START, END = "<!-- rules -->\n", "<!-- /rules -->\n"
 _FUNCTION = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+_FORCE = re.compile(r"\b(MUST|SHOULD|MAY)\b")
+
+
+class Mutation(NamedTuple):
+    """A patch that breaks a rule: one text of a file is replaced.
+
+    The file is relative to the package, or to the repository.
+    """
+
+    file: str
+    before: str
+    after: str
 
 
 class Specified(NamedTuple):
@@ -24,25 +50,35 @@ class Specified(NamedTuple):
     section: str
     number: str
     text: str
+    sentence: str
+    place: str
     tests: tuple[str, ...]
     difference: str
+    mutation: Mutation | None
 
 
 def read_rules() -> Iterator[Specified]:
-    """Yield every rule of ``specification.txt``, numbered within its document."""
-    document = section = key = ""
-    count = 0
-    for line in (ROOT / "specification.txt").read_text().splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        elif line.startswith("# "):
-            document, count = line.removeprefix("# "), 0
-            key = re.split(r"[(,)]", document)[1]
-        elif line:
+    """Yield every rule of the tables, numbered within its document."""
+    for key in DOCUMENTS:
+        document = section = ""
+        count = 0
+        for row in read_table(f"rules_{key}"):
+            document = row.get("document", document)
+            section = row.get("section", section)
+            if "rule" not in row:
+                continue
             count += 1
-            text, tests, *rest = [part.strip() for part in line.split(" | ")]
-            named = tuple(tests.split(", ")) if tests else ()
-            yield Specified(document, section, f"{key}.{count}", text, named, " ".join(rest))
+            yield Specified(
+                document,
+                section,
+                f"{key}.{count}",
+                row["rule"],
+                row["says"],
+                row["at"],
+                tuple(row["test"]),
+                row.get("here", ""),
+                Mutation(*row["break"]) if "break" in row else None,
+            )
 
 
 def find_tests() -> dict[str, list[str]]:
@@ -56,28 +92,51 @@ def find_tests() -> dict[str, list[str]]:
     return found
 
 
-def write_rules() -> str:
-    """Return the number of rules, and each rule with its tests and the reason for a difference.
+def find_place(test: str, places: dict[str, list[str]]) -> str:
+    """Return the test as pytest names it, from the root of the repository."""
+    name, bracket, case = test.partition("[")
+    found = places.get(name, [])
+    if len(found) != 1:
+        raise LookupError(f"{name} is in {found or 'no file'}")
+    return f"tests/{found[0]}::{name.rpartition('::')[2]}{bracket}{case}"
 
-    Rules of a section that hold by the same tests share a line.
-    """
-    rules = list(read_rules())
+
+def find_force(sentence: str) -> str:
+    """Return the strongest keyword of a sentence: MUST, SHOULD, MAY, or nothing."""
+    words = set(_FORCE.findall(sentence))
+    return next((word for word in ("MUST", "SHOULD", "MAY") if word in words), "")
+
+
+def write_counts(rules: list[Specified]) -> list[str]:
+    """Return how many rules there are, and how many have what."""
     differing = sum([bool(rule.difference) for rule in rules])
-    lines = [f"{len(rules)} rules: {len(rules) - differing} hold, {differing} differ."]
+    forces = Counter([find_force(rule.sentence) for rule in rules])
+    broken = sum([rule.mutation is not None for rule in rules])
+    return [
+        f"{len(rules)} rules: {len(rules) - differing} hold, {differing} differ. "
+        f"{forces['MUST']} sentences say MUST, {forces['SHOULD']} SHOULD and {forces['MAY']} MAY.",
+        "",
+        f"{broken} of them have a mutation: a patch of one place that breaks the rule. "
+        "`make test-rules` applies each patch and checks that the named test fails.",
+    ]
+
+
+def write_rules() -> str:
+    """Return the counts, and each rule with its sentence, its tests and its difference."""
+    rules = list(read_rules())
+    lines = write_counts(rules)
     document = ""
     for (named, section), group in groupby(rules, key=lambda rule: (rule.document, rule.section)):
         if named != document:
             document = named
             lines += ["", f"## {document}"]
         lines += ["", f"### {section}", ""]
-        shared: dict[tuple[tuple[str, ...], str], list[str]] = {}
         for rule in group:
-            shared.setdefault((rule.tests, rule.difference), []).append(rule.text)
-        for (tests, difference), texts in shared.items():
-            why = f" **Here:** {difference}." if difference else ""
-            lines.append(
-                f"- {'; '.join(texts)} ({', '.join([f'`{test}`' for test in tests])}){why}"
-            )
+            why = f" **Here:** {rule.difference}." if rule.difference else ""
+            tests = ", ".join([f"`{test}`" for test in rule.tests])
+            mark = "" if rule.mutation else ", without a mutation"
+            said = f" “{rule.sentence}” ({rule.place})" if rule.sentence else ""
+            lines.append(f"- {rule.number}: {rule.text}.{said}{why} Test: {tests}{mark}")
     return "\n".join(lines) + "\n"
 
 

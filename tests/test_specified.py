@@ -1,8 +1,12 @@
-"""Every rule of the specifications has a test, and the page lists them all."""
+"""Every rule of the specifications has a test, the page lists them all, and mutations are tried."""
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
-from .specified import PAGE, find_tests, read_rules, with_rules
+from .specified import PAGE, ROOT, find_place, find_tests, read_rules, with_rules
+from .waiting import PATIENCE
 
 
 def test_every_rule_of_the_specifications_has_a_test() -> None:
@@ -10,8 +14,7 @@ def test_every_rule_of_the_specifications_has_a_test() -> None:
     for rule in read_rules():
         assert rule.tests, f"{rule.number} has no test: {rule.text}"
         for test in rule.tests:
-            found = places.get(test, [])
-            assert len(found) == 1, f"{rule.number}: {test} is in {found or 'no file'}"
+            assert find_place(test, places), f"{rule.number}: {test}"
 
 
 def test_rules_are_read_from_every_document() -> None:
@@ -23,3 +26,79 @@ def test_rules_are_read_from_every_document() -> None:
 def test_page_lists_every_rule_and_difference() -> None:
     assert sum([bool(rule.difference) for rule in read_rules()]) > 50
     assert PAGE.read_text() == with_rules(PAGE.read_text()), "run: python -m tests.specified"
+
+
+SOUND = """\
+def answer():
+    return 42
+
+
+def greet():
+    return "hello"
+"""
+TESTS = """\
+from dragoman.it import answer, greet
+
+
+def test_answer():
+    assert answer() == 42
+
+
+def test_greeting():
+    assert greet()
+"""
+TRY = """\
+import sys
+from pathlib import Path
+from scripts import run_rules
+from scripts.run_rules import SOUND, Job, check
+from tests.specified import Mutation
+
+run_rules.PACKAGES = ("pytest",)
+answer, greeting = ("tests/test_it.py::test_answer",), ("tests/test_it.py::test_greeting",)
+sound = [Job(SOUND, (*answer, *greeting), None)]
+noticed = Job("noticed", answer, Mutation("it.py", "42", "41"))
+jobs = {
+    "noticed": [noticed],
+    "moved": [Job("moved", answer, Mutation("elsewhere/that.py", "42", "41"))],
+    "unnoticed": [noticed, Job("unnoticed", greeting, Mutation("it.py", "hello", "bye"))],
+    "stale": [noticed, Job("stale", answer, Mutation("it.py", "43", "41"))],
+    "unreadable": [noticed, Job("unreadable", answer, Mutation("it.py", "def answer", "deaf"))],
+    "failing": [],
+}
+for case, broken in jobs.items():
+    more = [Job(SOUND, ("tests/test_it.py::none",), None)] if case == "failing" else []
+    code = check([*sound, *more], broken, Path(sys.argv[1]), verbose=False)
+    print(f"<{case} {code}>")
+"""
+
+
+def test_mutation_that_no_test_notices_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "src/dragoman").mkdir(parents=True)
+    (tmp_path / "src/dragoman/__init__.py").touch()
+    (tmp_path / "src/dragoman/it.py").write_text(SOUND)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text(TESTS)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = "--disable-plugin-autoload"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", TRY, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT.parent,
+        timeout=PATIENCE,
+    )
+    printed = done.stdout
+    for case, code, text in [
+        ("noticed", 0, "1 mutations, 1 noticed; 0 failures"),
+        ("moved", 0, "1 mutations, 1 noticed; 0 failures"),
+        ("unnoticed", 1, "unnoticed: was not noticed"),
+        ("stale", 1, "stale: 0 files have the text once: '43'"),
+        ("unreadable", 1, "unreadable: no test ran"),
+        ("failing", 1, "without a mutation: fails without a mutation"),
+    ]:
+        before, mark, printed = printed.partition(f"<{case} {code}>\n")
+        assert mark, (case, done)
+        assert text in before, case
+    assert (tmp_path / "src/dragoman/it.py").read_text() == SOUND
