@@ -73,9 +73,7 @@ async def test_conversation_whose_start_could_not_be_written_is_written_whole() 
 
 async def test_usage_is_kept_when_its_writing_is_cancelled_while_it_waits() -> None:
     book = UsageBook(None)
-    book.count(
-        UsageRow(1_800_000_000_000, "r", "k", "m", 200, "", 1, 1, Decimal(0), 0, 1, "")
-    )
+    book.count(UsageRow(1_800_000_000_000, "r", "k", "m", 200, "", 1, 1, Decimal(0), 0, 1, ""))
     # The first query uses the connection, so the second waits for it when it is cancelled.
     reading = asyncio.ensure_future(book.list_live())
     flushing = asyncio.ensure_future(book.flush([]))
