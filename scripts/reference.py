@@ -22,6 +22,8 @@ from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.headers import ALL_WIRES, HEADERS
 from dragoman.wire.rules import FieldRule
 
+from .vendor_pages import write_beliefs
+
 PACKAGE = Path(dragoman.__file__).parent
 
 # Modules that users look up, in the order of the documentation; a package is one page.
@@ -40,6 +42,7 @@ def write_pages() -> dict[str, str]:
         "cli.md": write_commands(),
         "errors.md": write_errors(),
         "gateway-fields.md": write_gateway_fields(),
+        "beliefs.md": write_beliefs(),
         **write_modules(),
     }
 

@@ -1,13 +1,17 @@
 """Generate the vendor tables of the documentation from the catalogue; ``python -m
 tests.test_docs`` updates them.
 
-The comment ``<!-- vendors -->`` marks the table of names and keys, and ``<!-- vendor: ID -->`` the
-table for one vendor.
+``write_beliefs`` is the page of all beliefs about models and hosts. In other pages, the comment
+``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor names -->`` the list of names,
+and ``<!-- vendor: ID -->`` the table for one vendor.
 """
 
+import json
 import re
+from collections.abc import Iterator
 
 from dragoman.registry import Vendor, load_vendor, vendor_names
+from dragoman.wire.beliefs import Belief, read_families
 
 from .run_tests import ROOT
 
@@ -35,31 +39,79 @@ _FEATURES = {
     "supports_prompt_caching": "prompt caching",
 }
 _TABLE = re.compile(r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", re.DOTALL)
-_FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTALL)
+_NAMES = re.compile(r"(<!-- vendor names -->\n).*?(<!-- /vendor names -->)", re.DOTALL)
+_COUNT = re.compile(r"(\| vendors built in \| )\d+")
+_FACTS = re.compile(r"(<!-- vendor: ([\w-]+) -->\n).*?(<!-- /vendor -->)", re.DOTALL)
+_BELIEFS_HEAD = """# Beliefs about vendors
+
+What vendors demand and refuse changes from model to model, and few of it is documented. This page lists the rows of
+`src/dragoman/catalog/families`, by which requests are written: the models (a regular expression), the vendor at which the row
+applies, the wires, the [quirks](glossary.md#quirk) that it sets, where this was seen, and on which day the source was read. Of the
+rows that match a model, the most specific one decides each quirk. What you set yourself, and what a server's errors teach,
+precedes every row. A row with *guess* has one source, or none that states it outright. `python -m scripts.old_beliefs` lists rows
+that are older than half a year. This page is generated.
+"""
+_BELIEFS_COLUMNS = (
+    "| models | vendor | wires | quirks | source | seen |\n|---|---|---|---|---|---|\n"
+)
 
 
 def write_tables(text: str) -> str:
     """Replace the vendor tables in the text of a page; return the new text."""
-    text = re.sub(
-        r"(<!-- vendors -->\n).*?(<!-- /vendors -->)",
-        lambda m: m[1] + write_table() + m[2],
-        text,
-        flags=re.S,
-    )
-    return re.sub(
-        r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)",
-        lambda m: m[1] + write_facts(m[2]) + m[3],
-        text,
-        flags=re.S,
-    )
+    text = _TABLE.sub(lambda found: found[1] + write_table() + found[2], text)
+    text = _NAMES.sub(lambda found: found[1] + write_names() + found[2], text)
+    text = _COUNT.sub(lambda found: f"{found[1]}{len(vendor_names())}", text)
+    return _FACTS.sub(lambda found: found[1] + write_facts(found[2]) + found[3], text)
 
 
 def write_table() -> str:
     """Return the table of vendor names and key variables."""
-    order = [*EXAMPLES, *vendor_names()]
-    vendors = sorted(map(load_vendor, vendor_names()), key=lambda vendor: order.index(vendor.id))
-    rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in vendors]
+    rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in list_vendors()]
     return "".join(["| vendor | name | key |\n|---|---|---|\n", *rows])
+
+
+def write_names() -> str:
+    """Return the names of all vendors as a sentence."""
+    names = [vendor.name for vendor in list_vendors()]
+    table = "[the table of names and key variables](docs/providers/index.md)"
+    return f"{', '.join(names[:-1])} and {names[-1]}: {table}.\n"
+
+
+def list_vendors() -> list[Vendor]:
+    """Return all vendors, those with an example model first."""
+    order = [*EXAMPLES, *vendor_names()]
+    return sorted(map(load_vendor, vendor_names()), key=lambda vendor: order.index(vendor.id))
+
+
+def write_beliefs() -> str:
+    """Return the page with every row of ``catalog/families``."""
+    parts = [_BELIEFS_HEAD]
+    for name, family in read_families().items():
+        parts.append(f"\n## {name}\n\n{_BELIEFS_COLUMNS}")
+        parts += [f"| {' | '.join(_cells(row))} |\n" for row in family.rows]
+    strict = {
+        vendor: why for family in read_families().values() for vendor, why in family.strict.items()
+    }
+    parts.append("\n## Hosts that reject unknown fields\n\n")
+    parts += [f"- {vendor}: {_escape(why)}\n" for vendor, why in strict.items()]
+    return "".join(parts)
+
+
+def _cells(row: Belief) -> Iterator[str]:
+    """Yield the cells of a row of beliefs."""
+    yield f"`{_escape(row.models)}`" if row.models else "all"
+    yield ", ".join(row.vendors) or "any"
+    yield ", ".join(row.wires)
+    yield "; ".join(
+        [f"{name}: `{_escape(json.dumps(value))}`" for name, value in row.quirks.items()]
+    )
+    yield _escape(row.source)
+    yield f"{row.as_of}, *guess*" if row.guess else row.as_of
+
+
+def _escape(text: str) -> str:
+    """Escape the character that separates the cells of a table."""
+    return text.replace("|", "\\|")
 
 
 def example(vendor: Vendor) -> str:
@@ -91,6 +143,8 @@ def write_facts(vendor_id: str) -> str:
         ]
         rows.append((f"{len(chat)} chat models", ", ".join(counts)))
     rows.append(("documentation", f"<{vendor.docs}>"))
+    days = [day for day in (vendor.as_of, vendor.listed.as_of) if day is not None]
+    rows.append(("checked", f"{max(days)}; [rules by model](../reference/beliefs.md)"))
     return "".join([f"- {label}: {value}\n" for label, value in rows])
 
 

@@ -210,9 +210,9 @@ async def test_hosted_tool_that_the_client_names_twice_is_sent_once() -> None:
 def test_hosted_tool_with_options_is_not_mapped_for_a_group_of_two_wires() -> None:
     asked, plain = Hosted("web_search", {"allowed_domains": ["a"]}), Hosted("web_search", {})
     wires = [describe_wire(each).hosted for each in ("anthropic", "responses")]
-    assert fit_hosted(asked, wires, beside_functions=False) is None
-    assert fit_hosted(plain, wires, beside_functions=False) == (ServerTool("web_search"), ())
-    assert fit_hosted(asked, [describe_wire("").hosted], beside_functions=False) is None
+    assert fit_hosted(asked, wires) is None
+    assert fit_hosted(plain, wires) == (ServerTool("web_search"), ())
+    assert fit_hosted(asked, [describe_wire("").hosted]) is None
     assert read_hosted(describe_wire("gemini").hosted, "googleSearch", 5) is None
 
 

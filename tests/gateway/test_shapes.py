@@ -267,3 +267,46 @@ def test_marks_for_the_prompt_cache_are_not_sent_to_another_wire() -> None:
     made = translate(asked, codec, Target("m", frozenset({"bedrock"})))
     assert (made.request.messages, made.request.config.cache) == ((User("Hi"),), None)
     assert [warning.code for warning in made.warnings] == ["cache_control_dropped"]
+
+
+# Gemini 3 runs its own tools next to functions at Google's address only: ag2ai/ag2#3145 (live
+# 2026-08), strands-agents/harness-sdk#3646 (Vertex AI); seen 2026-11-18.
+@pytest.mark.parametrize(
+    ("model", "vendor", "searches"),
+    [
+        ("gemini-3.8-flash", "google", True),
+        ("gemini-3.8-flash", None, False),
+        ("gemini-2.5-flash", "google", False),
+    ],
+)
+async def test_search_next_to_functions_reaches_models_that_accept_both(
+    model: str, vendor: str | None, searches: bool
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def handle(connection: Connection) -> None:
+        seen.append(connection.seen.json)
+        connection.reply(200, write_reply("gemini", "Hi."))
+
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search"},
+        {"name": "f", "description": "d", "input_schema": NO_FIELDS},
+    ]
+    body = {"model": "m", "max_tokens": 9, "messages": MOVED[:1], "tools": tools}
+    async with (
+        serve(handle) as upstream,
+        connect(model, base_url=upstream.url, wire="gemini", vendor=vendor) as provider,
+        serving(create_app({"m": provider})) as url,
+        aiohttp.ClientSession() as client,
+    ):
+        async with client.post(f"{url}/v1/messages", json=body) as reply:
+            answer = await reply.json()
+        if not searches:
+            assert (reply.status, seen) == (400, [])
+            assert "tools[0]" in answer["error"]["message"]
+            return
+    assert [sorted(each) for each in seen[0]["tools"]] == [
+        ["functionDeclarations"],
+        ["googleSearch"],
+    ]
+    assert seen[0]["toolConfig"]["includeServerSideToolInvocations"] is True

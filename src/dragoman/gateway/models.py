@@ -47,6 +47,8 @@ class Upstream(Struct, frozen=True):
     """Whether a call may be answered by one of several models."""
     needs_max_tokens: bool = False
     """Whether a wire of the provider requires a limit of the reply that its quirks do not set."""
+    separates_tools: bool = False
+    """Whether a model of the provider rejects functions next to tools that its server runs."""
 
 
 def describe_upstream(provider: Provider) -> Upstream:
@@ -57,6 +59,7 @@ def describe_upstream(provider: Provider) -> Upstream:
         any(end.on_loss == "reject" for end in ends),
         any(isinstance(part, Fallback) for part in walk(provider)),
         any(_needs_limit(end) for end in ends),
+        any(getattr(end.codec, "separates_tools", False) for end in ends),
     )
 
 

@@ -48,7 +48,7 @@ def translate_for(
     needs_limit = upstream.needs_max_tokens and (
         provider.capabilities.known("max_output_tokens") is None
     )
-    target = Target(resolved.name, upstream.wires, needs_limit)
+    target = Target(resolved.name, upstream.wires, needs_limit, upstream.separates_tools)
     made = translate(asked, front, target, is_native=is_native, drops=drops)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)

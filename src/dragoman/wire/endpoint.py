@@ -271,6 +271,11 @@ class Endpoint(ABC, Generic[Q]):
         """Whether the provider searches deferred tools, so that only the found ones are loaded."""
         return getattr(self.quirks, "tool_search", False)
 
+    @property
+    def separates_tools(self) -> bool:
+        """Whether the model rejects functions next to tools that the server runs."""
+        return False
+
     def compaction(self, tokens: int | None) -> dict[str, Any] | None:
         """Return the extras with which the provider compacts a conversation of ``tokens``.
 

@@ -147,7 +147,6 @@ class HostedTools(Struct, frozen=True):
     """The wire's names of options, mapped to the portable names where they differ."""
     depend_on_model: bool = False
     """Whether only some models have them, so that they are not offered to other wires' clients."""
-    exclude_functions: bool = False
     nest_domains: bool = False
     """Whether the allowed domains are nested in ``filters``."""
 

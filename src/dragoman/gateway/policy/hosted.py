@@ -55,19 +55,15 @@ def read_hosted(tools: HostedTools, kind: str, record: Any) -> Hosted | None:
 
 
 def fit_hosted(
-    hosted: Hosted, wires: Sequence[HostedTools], *, beside_functions: bool
+    hosted: Hosted, wires: Sequence[HostedTools]
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
     """Return the server tool for a model, and the names of dropped options.
 
     ``wires`` are the tools of each wire that the model may use. Return ``None`` if one of the
-    wires does not support the tool, or only without functions.
+    wires does not support the tool.
     """
     for tools in wires:
-        if (
-            tools.depend_on_model
-            or hosted.name not in tools.names.values()
-            or (beside_functions and tools.exclude_functions)
-        ):
+        if tools.depend_on_model or hosted.name not in tools.names.values():
             return None
     made: dict[str, Any] = {}
     lost = []

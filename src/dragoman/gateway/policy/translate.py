@@ -38,12 +38,14 @@ class Translated(Struct, frozen=True):
 class Target(Struct, frozen=True):
     """The model to which a request is sent, and the wires that it may use.
 
-    ``needs_max_tokens`` is true if a wire requires a token limit and the model's own is unknown.
+    ``needs_max_tokens`` is true if a wire requires a token limit and the model's own is unknown,
+    ``separates_tools`` if the model rejects functions next to server tools.
     """
 
     name: str
     wires: frozenset[str]
     needs_max_tokens: bool = False
+    separates_tools: bool = False
 
 
 def translate(
@@ -141,14 +143,14 @@ class _Translation:
 
     def _serve(self, left: Leftover) -> bool:
         """Offer a server tool to the model if the model's wire has it; return whether it does."""
-        if left.tool is None:
+        if left.tool is None or (self.request.tools and self.target.separates_tools):
             return False
         own = describe_wire(self.front.wire).hosted
         hosted = read_hosted(own, left.tool.kind, left.tool.options)
         if hosted is None:
             return False
         wires = [describe_wire(wire).hosted for wire in self.others] or [own]
-        fitted = fit_hosted(hosted, wires, beside_functions=bool(self.request.tools))
+        fitted = fit_hosted(hosted, wires)
         if fitted is None:
             return False
         tool, lost = fitted

@@ -93,7 +93,6 @@ class GeminiCodec(Endpoint[Quirks]):
             "urlContext": "url_context",
         },
         renamed={"excludeDomains": "blocked_domains"},
-        exclude_functions=True,  # before version 3
     )
     quirks_type = Quirks
     decoder_type = GeminiDecoder
@@ -114,6 +113,11 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
+
+    @property
+    def separates_tools(self) -> bool:
+        # Before Gemini 3, and on Vertex AI (strands-agents/harness-sdk#3646, seen 2026-11-18).
+        return self.quirks.server_invocations is not True
 
     def is_about_field(self, reason: str) -> bool:
         return _names_field(reason) is not None
