@@ -14,8 +14,8 @@ from typing import Any
 
 import dragoman as d
 from dragoman.gateway.app import create_app
-from dragoman.serving import serving
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
+from dragoman.transport.serving import serving
 
 from .bfcl import PACKAGE, WIRES, Case, load
 from .board import Board

@@ -22,8 +22,8 @@ import aiohttp
 
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
-from dragoman.serving import serving
 from dragoman.sim import Answer, Call, RequestMatch, ScriptedProvider, ScriptRule, SimServer
+from dragoman.transport.serving import serving
 
 from .board import Board
 from .install import install_node, install_python, node, node_version

@@ -33,9 +33,9 @@ SILENCES = 30  # how often a part prints its stacks before it is stopped
 # What is covered to the last branch, by its own tests alone; tracing the others would double their
 # time. These tests run in one process: worker processes would be traced twice.
 COVERED = [
-    *("events", "validate", "wire", "test_calls_api.py", "test_capabilities.py"),
-    *("test_citations.py", "test_errors.py", "test_messages.py", "test_reasoning.py"),
-    *("test_plugins.py", "test_signatures.py", "test_sse.py", "test_ulid.py"),
+    *("events", "messages", "validate", "wire"),
+    *("test_calls_api.py", "test_capabilities.py", "test_citations.py", "test_errors.py"),
+    "test_plugins.py",
 ]
 # The other tests run in parts of about equal length, each in one process: every worker of
 # pytest-xdist would import all tests, which takes half a minute of CPU. What no part names is in

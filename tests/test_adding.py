@@ -28,7 +28,7 @@ from dragoman.conformance import suite
 from dragoman.gateway.app import create_app
 from dragoman.gateway.openapi import document
 from dragoman.sim import serve
-from dragoman.serving import serving
+from dragoman.transport.serving import serving
 from tests.test_registry import test_every_vendor_file_is_valid
 
 cases = suite(wire="terse")

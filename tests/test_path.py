@@ -20,7 +20,7 @@ STREAM = [
 ]
 
 
-STREAM_ONLY = ("sse.py",)
+STREAM_ONLY = ("wire/sse.py",)
 
 
 def printed_path() -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import Registry, connect, plugins
+from dragoman import Registry, connect
 from dragoman.config import ConfigError
+from dragoman.provider import plugins
 from dragoman.tools import plugin_tools
 from dragoman.wire import _codecs
 

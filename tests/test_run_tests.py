@@ -134,8 +134,8 @@ def test_interrupt_stops_all_processes(tmp_path: Path) -> None:
 
 
 def test_alone_runs_each_file_in_a_process_of_its_own() -> None:
-    names = [part.name for part in make_parts("alone", ["tests/events", "tests/test_sse.py"])]
-    assert "tests/test_sse.py" in names
+    names = [part.name for part in make_parts("alone", ["tests/events", "tests/wire/test_sse.py"])]
+    assert "tests/wire/test_sse.py" in names
     assert names == sorted(set(names))
     assert len(names) == 1 + len(list((ROOT / "tests/events").glob("test_*.py")))
 

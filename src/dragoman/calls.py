@@ -151,7 +151,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     provider's own name for the model that answered, ``provider_request_id`` the provider's id for
     the request, ``rate_limits`` the reply headers about rate limits, and ``inbound`` the client
     side of a call through a gateway. ``tool_outcomes`` counts the sound and the faulty tool calls
-    of the reply, by the classes of ``dragoman.quality``.
+    of the reply, by the classes of ``dragoman.validate.quality``.
     """
 
     finish_reason: FinishReason | None = None

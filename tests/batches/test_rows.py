@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.batches.rows import BadRow, Defaults, Row, RowParser, find_bad_rows, read_rows
 from dragoman.batches.sources import open_source
+from dragoman.batches.template import Template
 from dragoman.messages import RuntimeConfig, System, Tool, User
-from dragoman.template import Template
 from tests.rows import read_table
 
 

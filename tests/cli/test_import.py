@@ -17,8 +17,8 @@ from dragoman.config import read_yaml
 from dragoman.gateway import create_app
 from dragoman.gateway.keys import KeyRing
 from dragoman.registry import Registry, vendor_names
-from dragoman.serving import serving
 from dragoman.sim import ScriptedProvider, SimServer
+from dragoman.transport.serving import serving
 
 CONFIG = """\
 model_list:

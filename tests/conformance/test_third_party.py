@@ -11,10 +11,10 @@ import pytest
 import dragoman as d
 from dragoman.conformance import CodecCase, CodecRule, ProviderCase, suite
 from dragoman.events import Assembler
-from dragoman.sse import Frame
 from dragoman.validate import Expectation
 from dragoman.wire import Codec, Decoder, Encoded, HttpReply, HttpRequest
 from dragoman.wire.errors import build_error, read_failure
+from dragoman.wire.sse import Frame
 
 # --- the suite with a codec of a third party ----------------------------------------------------
 

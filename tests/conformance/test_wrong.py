@@ -16,8 +16,8 @@ import dragoman as d
 from dragoman.conformance import Violation, suite
 from dragoman.conformance.provider import Spy
 from dragoman.events import Assembler
+from dragoman.messages.signatures import schema_of
 from dragoman.provider import HttpProvider
-from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, Encoded, HttpRequest
 

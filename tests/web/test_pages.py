@@ -26,7 +26,7 @@ from dragoman.gateway.keys import Key, KeyRing
 from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
-from dragoman.serving import serving
+from dragoman.transport.serving import serving
 
 from ..cli.terminal import Terminal
 from ..gateway.upstream import EXHAUSTIVE

@@ -28,7 +28,7 @@ from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.registry import Registry
-from dragoman.serving import serving
+from dragoman.transport.serving import serving
 from dragoman.wire import CODECS
 
 from ..gateway.conftest import own_postgres as own_postgres

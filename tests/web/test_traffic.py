@@ -24,8 +24,8 @@ from dragoman.gateway import request_account, usage_book
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.messages import Request
-from dragoman.serving import serving
 from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
+from dragoman.transport.serving import serving
 from dragoman.web import overview
 
 from ..listed import Clock

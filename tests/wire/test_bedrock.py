@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import dragoman as d
-from dragoman.eventstream import EventStreamDecoder
 from dragoman.wire import CODECS
 from dragoman.wire.bedrock import BedrockCodec, Quirks
 from dragoman.wire.codec import _decode_stream
+from dragoman.wire.eventstream import EventStreamDecoder
 
 from .cases import RECORDED, Record, decode, plain_request
 from .readings import READERS

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 import dragoman as d
-from dragoman.reasoning import ReasoningStyle, translate_reasoning
 from dragoman.registry.vendors import load_vendor, vendor_names
 from dragoman.wire import CODECS
 from dragoman.wire import beliefs as module
 from dragoman.wire.beliefs import Belief, Family, find_beliefs, read_families, vendor_of
+from dragoman.wire.reasoning import ReasoningStyle, translate_reasoning
 
 ROWS = [
     pytest.param(row, id=f"{name}-{at}")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dragoman import InvalidResponseError, Request, StreamInterruptedError, User, fold
 from dragoman.events import Assembler
-from dragoman.eventstream import EventStreamDecoder, EventStreamError, encode_message
-from dragoman.sse import Frame
 from dragoman.wire.bedrock import BedrockCodec
+from dragoman.wire.eventstream import EventStreamDecoder, EventStreamError, encode_message
+from dragoman.wire.sse import Frame
 
 botocore = pytest.importorskip("botocore.eventstream")
 

@@ -6,9 +6,9 @@ import pytest
 
 from dragoman.capabilities import Capabilities
 from dragoman.provider import connect
-from dragoman.reasoning import NOT_REASONING, ReasoningStyle, join_efforts
 from dragoman.wire import SERVER_CODECS
 from dragoman.wire.listing import ListedModel, find_efforts
+from dragoman.wire.reasoning import NOT_REASONING, ReasoningStyle, join_efforts
 
 KNOWN = ListedModel(
     "m",

@@ -16,10 +16,10 @@ import dragoman as d
 import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
 from dragoman.events import Assembler
-from dragoman.sse import Frame, SseDecoder
 from dragoman.wire import Decoder, Encoded, HttpReply
 from dragoman.wire.openai import OpenAICodec, Quirks
 from dragoman.wire.openai.reply import OpenAIDecoder
+from dragoman.wire.sse import Frame, SseDecoder
 from tests import strategies as some
 
 from ..rows import read_table

@@ -8,9 +8,9 @@ import pytest
 import dragoman as d
 from dragoman.messages import PromptCache
 from dragoman.provider import HttpProvider
-from dragoman.reasoning import ReasoningStyle
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
+from dragoman.wire.reasoning import ReasoningStyle
 from dragoman.wire.refused import change_style
 from tests.rows import read_table
 

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.capabilities import Capabilities
 from dragoman.messages import Request, RuntimeConfig, Tool, User
-from dragoman.signatures import schema_of
+from dragoman.messages.signatures import schema_of
 from dragoman.wire import CODECS
 from dragoman.wire.strict import strict_form
 from tests.rows import read_table

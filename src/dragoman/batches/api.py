@@ -16,7 +16,6 @@ from msgspec.structs import asdict
 from ..prices.results import EXACT
 from ..provider import Provider
 from ..retrieval import Embedder
-from ..template import Template
 from ..validate import build_request
 from .apis import open_api
 from .cluster import ClusterRunner
@@ -30,6 +29,7 @@ from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of
 from .runner import MAX_PROBLEMS, BatchError, RowCaller, Runner
 from .sources import FileSource, Source, open_source
 from .spending import BatchBudget, Spent, parse_budget
+from .template import Template
 
 
 class StrictError(ValueError):

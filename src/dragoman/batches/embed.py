@@ -13,10 +13,10 @@ from ..registry import Registry
 from ..retrieval import EmbedRequest
 from ..retrieval.check import build_embed_request
 from ..retrieval.wire.server import AskedRetrieval, EmbedServer
-from ..template import Template
 from . import rows
 from .options import Options
 from .sources import Record, Source
+from .template import Template
 
 ENCODINGS = ("float", "base64")
 _SETTINGS = ("input_type", "dimensions", "encoding_format", "extras")

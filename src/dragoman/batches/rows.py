@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from .. import messages as m
 from ..errors import ProviderError
-from ..template import Template
 from ..validate import build_request, check_request
 from ..wire import SERVER_CODECS, Asked
 from .sources import Record, Source
+from .template import Template
 
 Shape: TypeAlias = Literal["own", "openai", "responses", "embeddings", "anthropic", "gemini"]
 """The format of a row: ``own`` is Dragoman's; a provider's batch format is named by its wire.

@@ -13,10 +13,10 @@ import click
 import msgspec
 from msgspec import Struct
 
+from ..batches.template import Template
 from ..config import ConfigError, parse_yaml
 from ..registry import config_path
 from ..registry.folders import write_private
-from ..template import Template
 from ..validate.fields import suggest
 from .console import legible, show_json, show_table
 from .errors import reject, report_mistakes

@@ -17,7 +17,7 @@ from ..local import is_installed
 from ..log import find_place
 from ..provider import Provider
 from ..registry import Registry
-from ..serving import serving
+from ..transport.serving import serving
 from .completion import ModelName
 from .errors import reject, report_errors
 from .log_place import LogPlace, open_log_at, open_patiently

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from ..errors import MalformedToolCallError, StructuredOutputError
 from ..prices.results import EXACT
-from ..quality import Rate
 from ..replay import find_differences
+from ..validate.quality import Rate
 from .cases import Case, ModelAnswer
 
 RATES = {

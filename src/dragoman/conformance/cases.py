@@ -35,10 +35,10 @@ import msgspec
 from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, AssemblerError, Event, Response, check_events, encode_event, fold
-from ..eventstream import encode_message
 from ..messages import Issuer, Request, RuntimeConfig, User
 from ..validate import Expectation, check_request
 from ..wire import CODECS, Codec, Decoder, HttpReply
+from ..wire.eventstream import encode_message
 from .violation import Violation, demand, demand_same
 
 CASES = Path(__file__).parent / "cases"

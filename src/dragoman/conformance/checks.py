@@ -16,7 +16,7 @@ from msgspec import Struct
 from .. import errors
 from .. import messages as m
 from ..events import Response, TextDelta, ToolUseEnd, ToolUseInputDelta
-from ..quality import SOUND
+from ..validate.quality import SOUND
 from .families import FAMILIES, Family, describe_calls, judge_family
 from .server import Server
 

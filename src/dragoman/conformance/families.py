@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from .. import errors
 from .. import messages as m
-from ..quality import FAULTS, SOUND, judge_calls, rate_calls
+from ..validate.quality import FAULTS, SOUND, judge_calls, rate_calls
 from .server import Server
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ..capabilities import Capabilities
-from ..display import Display, Displayed, Table
+from ..messages.display import Display, Displayed, Table
 
 Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
 

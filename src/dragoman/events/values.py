@@ -24,7 +24,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..display import Display, Displayed, Passage, Table
 from ..messages import (
     Assistant,
     AssistantBlock,
@@ -35,6 +34,7 @@ from ..messages import (
     LossWarning,
     ToolCall,
 )
+from ..messages.display import Display, Displayed, Passage, Table
 from .intents import ToolIntent
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed

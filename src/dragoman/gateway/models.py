@@ -20,10 +20,10 @@ from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..prices import Cost
 from ..provider import HttpProvider, Model, Provider
-from ..reasoning import join_efforts
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
+from ..wire.reasoning import join_efforts
 from ..wire.rules import matches_any
 from .policy.translate import describe_wire
 

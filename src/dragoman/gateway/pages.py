@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..errors import InvalidModelError, ProviderError
-from ..ulid import new_ulid
+from ..messages.ulid import new_ulid
 from ..wire import SERVER_CODECS, ServerCodec
 from ..wire.listing import ListedModel
 from .access import Caller, Service, read_headers

@@ -15,9 +15,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..display import Display, Displayed, Passage
 from ..errors import advise_import
 from ..events import Parsed, Response, TextDelta, ThinkingDelta, ToolUseStart
+from ..messages.display import Display, Displayed, Passage
 from ..provider import EventStream
 
 __all__ = ["show"]

@@ -23,10 +23,10 @@ from ..gateway.policy import decode_portable
 from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
-from ..sse import SseDecoder
 from ..sync import run
 from ..wire import SERVER_CODECS
 from ..wire.seal import holds_sealed
+from ..wire.sse import SseDecoder
 from .exact_message import show
 from .losses import warn_of_losses
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..calls import CallCompleted, CallFailed
-from ..quality import Rate, rate_calls
+from ..validate.quality import Rate, rate_calls
 from .eventlog import EventLog
 from .record import LogRecord
 
@@ -19,7 +19,7 @@ def read_tool_calls(
 ) -> Iterator[tuple[LogRecord, dict[str, int]]]:
     """Yield every model call that proposed tools: its record, and the count of each outcome.
 
-    The outcomes are ``sound`` and the faults of ``dragoman.quality``.
+    The outcomes are ``sound`` and the faults of ``dragoman.validate.quality``.
     """
     for record in log.find("llm.call_completed", "llm.call_failed", session=session):
         call = record.payload

@@ -26,8 +26,8 @@ from ..events import Event, MessageComplete
 from ..messages import Message, Request
 from ..prices import PricedAs
 from ..provider import LayerCall, Messages, Model, Provider, Reply
-from ..quality import judge_calls
 from ..validate import find_refusal
+from ..validate.quality import judge_calls
 from ..wire import SwapPlan
 from .attempts import Attempt, is_ended
 from .availability import Admission, Availability

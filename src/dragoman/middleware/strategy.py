@@ -26,7 +26,7 @@ from ..events import Usage
 from ..messages import Request
 from ..prices import Unpriced
 from ..provider import Provider
-from ..quality import SOUND, Rate
+from ..validate.quality import SOUND, Rate
 from .layer import check_number
 
 StrategyName: TypeAlias = Literal[

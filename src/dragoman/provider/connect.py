@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Never, TypeVar
 
 from ..capabilities import Capabilities
-from ..plugins import load_wires
 from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
@@ -17,6 +16,7 @@ from .contract import Provider
 from .http import HttpProvider
 from .http_model import ApiKey, read_capabilities
 from .model import Model
+from .plugins import load_wires
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:LocalProvider"}
 """Model names that need no address, mapped to the function that opens the model or to its import

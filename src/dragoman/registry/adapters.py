@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..config import ConfigError, Section
 from ..errors import InvalidModelError
-from ..plugins import load_wires
+from ..provider.plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..retrieval.values import Operation
 from ..transport import Timeouts

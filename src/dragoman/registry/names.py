@@ -14,9 +14,9 @@ from ..capabilities import Capabilities, join_candidates
 from ..errors import InvalidModelError
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
-from ..reasoning import join_efforts
 from ..wire import CODECS
 from ..wire.listing import find_efforts
+from ..wire.reasoning import join_efforts
 from .adapters import Adapter
 from .entries import File, ModelEntry
 from .groups import Group

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..config import parse_yaml
-from ..plugins import find_plugins, read_plugin_file
+from ..provider.plugins import find_plugins, read_plugin_file
 from .updates import read_update
 
 FACTS = {

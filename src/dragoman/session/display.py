@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..calls import redact
-from ..display import Display, Table, shorten
 from ..messages import Assistant, Message, System
+from ..messages.display import Display, Table, shorten
 from ..provider import Provider
 from .state import State
 

@@ -19,9 +19,9 @@ from msgspec import to_builtins
 from .. import errors
 from .. import log as logs
 from ..calls import redact
-from ..display import Display, Displayed
 from ..events import Event, Parsed, Response, Usage
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
+from ..messages.display import Display, Displayed
 from ..middleware.attempts import Price
 from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
 from ..prices import Unpriced

@@ -19,8 +19,8 @@ from ..provider import Provider, connect
 from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
 from ..retrieval.wire.server import RetrievalServer
 from ..retrieval.wire.tei import TeiEmbed
-from ..serving import MISSING, serving
 from ..tokens import estimate_input_tokens, loaded_tools
+from ..transport.serving import MISSING, serving
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.endpoint import offers_search

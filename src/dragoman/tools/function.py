@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..errors import quote
 from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool
-from ..signatures import called_by, field_defaults
+from ..messages.signatures import called_by, field_defaults
 from ..validate.structured import convert_value
 from . import runtime
 

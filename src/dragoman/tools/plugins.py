@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..plugins import load_plugin
+from ..provider.plugins import load_plugin
 from .function import FunctionTool
 from .runtime import ExecutableTool, Toolbox
 

@@ -20,7 +20,7 @@ import msgspec
 
 from ..errors import advise_import, scrub
 from ..log import EventLog, LogError
-from ..serving import MISSING, serving
+from ..transport.serving import MISSING, serving
 from .export import PAGE, SCRIPTS, STYLE, export_html
 from .queries import NotOpenError, Reader, SessionFilter
 

@@ -15,7 +15,7 @@ import msgspec
 from ..errors import InvalidRequestError, StructuredOutputError, cut
 from ..events import Response
 from ..messages import Request
-from ..signatures import pydantic_adapter, schema_of
+from ..messages.signatures import pydantic_adapter, schema_of
 
 _WRAPPER = "value"
 

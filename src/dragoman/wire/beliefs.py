@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from ..reasoning import ReasoningStyle
+from .reasoning import ReasoningStyle
 
 _FOLDER = Path(__file__).resolve().parents[1] / "catalog" / "families"
 

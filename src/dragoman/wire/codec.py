@@ -20,10 +20,10 @@ from ..errors import (
     without_frames,
 )
 from ..events import Assembler, Event, FinishReason, Raw, read_json
-from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
-from ..sse import BARE, Frame, LineDecoder, SseDecoder
+from .eventstream import EventStreamDecoder, EventStreamError
 from .json import reply_text, string_of, to_bytes
+from .sse import BARE, Frame, LineDecoder, SseDecoder
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.

@@ -20,7 +20,6 @@ from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, read_json
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
-from ..reasoning import NOT_REASONING, ReasoningStyle
 from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
@@ -29,6 +28,7 @@ from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .native_reasoning import settle_reasoning
 from .quirks import WireQuirks
+from .reasoning import NOT_REASONING, ReasoningStyle
 from .refused import change_style, find_settings
 from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name

@@ -19,8 +19,8 @@ from typing import Any
 from msgspec import Struct
 
 from ..capabilities import Capabilities
-from ..reasoning import ReasoningStyle
 from .json import known
+from .reasoning import ReasoningStyle
 
 
 class ListedModel(Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..messages import Request
-from ..reasoning import ReasoningStyle
 from .json import dig
+from .reasoning import ReasoningStyle
 
 
 def settle_reasoning(

@@ -10,9 +10,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..display import Display, Displayed, Table
 from ..errors import ProviderError
 from ..messages import Message, Request
+from ..messages.display import Display, Displayed, Table
 from .codec import Codec, Note
 
 

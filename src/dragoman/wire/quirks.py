@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from ..reasoning import ReasoningStyle, is_off
 from .ids import NameRule
+from .reasoning import ReasoningStyle, is_off
 
 
 class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):

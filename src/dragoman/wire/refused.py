@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..errors import ProviderError
 from ..messages import EFFORTS
-from ..reasoning import NOT_REASONING, ReasoningStyle, is_off
+from .reasoning import NOT_REASONING, ReasoningStyle, is_off
 
 # The codes of an error whose ``param`` is a field that the model does not accept.
 _CODES = frozenset(

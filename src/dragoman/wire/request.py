@@ -8,10 +8,10 @@ from typing import Any
 
 from ..errors import InvalidRequestError, UnsupportedFeatureError
 from ..messages import Issuer, PromptCache, Request
-from ..reasoning import translate_reasoning
 from .caching import note_unplaced, read_cache
 from .codec import Notes
 from .json import ordered_json
+from .reasoning import translate_reasoning
 from .schema import schema_directive
 
 PORTABLE = (

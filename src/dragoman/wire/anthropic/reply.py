@@ -14,11 +14,11 @@ from msgspec import Struct
 from ...errors import InvalidResponseError, cut
 from ...events import Assembler, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking
-from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ, make_stop_details
 from ..json import dict_of, dig, list_of, read_as, reply_text
+from ..sse import Frame
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...reasoning import is_off
 from ..cache_marks import mark_of, place_marks
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..reasoning import is_off
 from ..request import join_texts
 from ..schema import schema_name
 from ..settings import write_settings

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import read_json
-from ...eventstream import EventStreamDecoder
-from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
+from ..eventstream import EventStreamDecoder
 from ..finish import READ
 from ..json import dict_of, dig, entries_of, read_as, reply_text, string_of
 from ..openai.errors import inband_error as foreign_error
+from ..sse import Frame
 from ..usage import UsageMap
 from .errors import inband_error
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from ... import events as ev
 from ...errors import ProviderError
-from ...eventstream import encode_message
 from ...messages import (
     AssistantBlock,
     Audio,
@@ -21,6 +20,7 @@ from ...messages import (
     ToolCall,
 )
 from ..codec import HttpReply
+from ..eventstream import encode_message
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_opaque, seal_text, sign_thought

@@ -15,12 +15,12 @@ from msgspec import Struct
 from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, read_json
 from ...messages import Request, Text, Thinking
-from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import dig, entries_of, json_text, list_of, read_as, string_of
 from ..openai.errors import inband_error as foreign_error
+from ..sse import Frame
 from ..usage import UsageMap
 from .errors import inband_error
 from .request import PLAN

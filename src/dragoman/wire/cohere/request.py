@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...reasoning import NOT_REASONING
 from ...validate.data_url import read_inline
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
 from ..json import json_text, merge_extras, ordered_json
 from ..media import read_text, refuse_audio
+from ..reasoning import NOT_REASONING
 from ..request import RequestWriter
 from ..settings import SAME, write_settings
 from ..strict import note_strict, write_function

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, FinishReason, Usage
-from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ, make_stop_details
 from ..json import dict_of, entries_of, list_of, read_as, read_count, reply_text, string_of
+from ..sse import Frame
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error

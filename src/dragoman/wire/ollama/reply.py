@@ -11,12 +11,12 @@ from msgspec.structs import asdict
 from ...errors import InvalidResponseError
 from ...events import Assembler
 from ...messages import Request
-from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import read_as, string_of
 from ..openai.errors import inband_error
+from ..sse import Frame, LineDecoder
 from ..usage import UsageMap
 
 

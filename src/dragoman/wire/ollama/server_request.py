@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import messages as m
 from ...errors import InvalidRequestError
-from ...media import read_source
+from ...messages.media import read_source
 from ...validate import parse_tools
 from ..fields import open_body, read_body
 from ..losses import ClientRecord

@@ -18,13 +18,13 @@ from ...errors import (
 )
 from ...events import Assembler, read_json
 from ...messages import Request
-from ...reasoning import ReasoningStyle
 from ..caching import key_of, read_cache
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..lessons import is_about_field
 from ..readiness import check_call, get_json, refuse_failure, serves_one_model
+from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
 from .errors import ROWS

@@ -7,11 +7,11 @@ from typing import Any
 from ...errors import InvalidResponseError
 from ...events import Assembler, FinishReason, StopDetails, Usage, read_json, read_object
 from ...messages import Opaque, Request, ToolCall
-from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ, make_stop_details
 from ..json import dict_of, dig, json_text, sorted_json
+from ..sse import Frame
 from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .details import ReasoningDetails

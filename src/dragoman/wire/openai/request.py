@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...reasoning import merge_fields
 from ...validate.data_url import read_inline
 from ..cache_marks import mark_end, mark_of, name_breakpoints, place_marks
 from ..caching import has_marks, key_of, read_cache, write_key
@@ -18,6 +17,7 @@ from ..continuity import is_ours
 from ..conversation import FieldWriter
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
+from ..reasoning import merge_fields
 from ..request import RequestWriter
 from ..schema import closed_object
 from ..settings import write_settings

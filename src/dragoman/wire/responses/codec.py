@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
-from ...reasoning import ReasoningStyle
 from ..codec import Decoder, HttpReply, HttpRequest
 from ..endpoint import (
     COMPACTION,
@@ -24,6 +23,7 @@ from ..endpoint import (
 )
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
+from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
 from ..strict import strict_form
 from .errors import ROWS, read_error_body

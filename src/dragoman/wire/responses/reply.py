@@ -15,11 +15,11 @@ from msgspec import Struct
 from ...errors import InvalidResponseError, StreamInterruptedError, cut
 from ...events import Assembler, FinishReason, StopDetails, Usage, read_json
 from ...messages import Request
-from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
 from ..finish import READ
 from ..json import dig, list_of, read_as, string_of
+from ..sse import Frame
 from ..usage import UsageMap
 from .errors import reply_error
 from .output import Item, OutputItems, index_of, kind_of, own_fields_of, rest_of, text_of

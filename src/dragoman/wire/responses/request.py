@@ -6,11 +6,11 @@ from typing import Any
 
 from ...errors import UnsupportedFeatureError, quote
 from ...messages import ForceTool, System, Tool
-from ...reasoning import merge_fields
 from ..cache_marks import mark_end, name_breakpoints
 from ..caching import key_of, read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..reasoning import merge_fields
 from ..request import RequestWriter, join_texts
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format

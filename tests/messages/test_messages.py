@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, create_model
 import dragoman as d
 from dragoman import capabilities, events, messages, wire
 from dragoman.messages import AssistantBlock, ToolChoice, UserBlock, join_system
-from dragoman.signatures import schema_of
+from dragoman.messages.signatures import schema_of
 from dragoman.wire import errors, ids
 from tests import strategies as some
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.serving import serving
+from dragoman.transport.serving import serving
 
 GET = b"GET /path HTTP/1.1\r\nhost: x\r\n\r\n"
 

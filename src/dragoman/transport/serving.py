@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from .errors import advise_import
+from ..errors import advise_import
 
 __all__ = ["MISSING", "serving"]
 

@@ -13,9 +13,9 @@ import dragoman as d
 from dragoman.calls import CallCompleted
 from dragoman.cli import main
 from dragoman.log import EventLog, MemoryLog, SqliteLog, rate_tool_calls, read_tool_calls
-from dragoman.quality import Rate
 from dragoman.sim import Answer, Call, ScriptRule, SimServer
 from dragoman.tools import tool
+from dragoman.validate.quality import Rate
 from dragoman.wire import SERVER_CODECS
 
 

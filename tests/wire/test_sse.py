@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import sse
-from dragoman.sse import Frame, LineDecoder, SseDecoder, SseError
+from dragoman.wire import sse
+from dragoman.wire.sse import Frame, LineDecoder, SseDecoder, SseError
 from tests import cpu
 from tests.rows import read_table
 

@@ -16,7 +16,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .wire import CODECS, add_codec, loading
+from ..wire import CODECS, add_codec, loading
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dragoman import ulid
-from dragoman.ulid import new_ulid
+from dragoman.messages import ulid
+from dragoman.messages.ulid import new_ulid
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 RANDOM = 2**80  # the number of ids of one millisecond

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 import dragoman as d
-from dragoman.reasoning import (
+from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.reasoning import (
     ReasoningStyle,
     merge_fields,
     translate_reasoning,
 )
-from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import ServerCodec
 from tests.rows import read_table
 

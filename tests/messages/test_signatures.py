@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dragoman import Tool
-from dragoman.signatures import field_defaults, read_docstring
+from dragoman.messages.signatures import field_defaults, read_docstring
 from dragoman.tools import FunctionTool
 from tests.rows import read_table
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 from msgspec import Struct, StructMeta, field
 from msgspec.structs import asdict, force_setattr
 
-from .citations import Citation, read_citations
+from ..citations import Citation, read_citations
 from .media import Inline, Url, read_media, read_source
 from .signatures import describe_function, schema_of
 from .summaries import summarise_block
 from .ulid import new_ulid
 
 __all__ = [
-    "DETAILS", "EFFORTS", "NO_CONFIG", "Assistant", "AssistantBlock", "Audio", "Citation",
-    "Continuity", "Detail", "Document", "Effort", "ForceTool", "Image", "Inline", "Issuer",
+    "DETAILS", "EFFORTS", "NO_CONFIG", "Assistant", "AssistantBlock", "Audio",
+    "Continuity", "Detail", "Document", "Effort", "ForceTool", "Image", "Issuer",
     "LossWarning", "Message", "Opaque", "PromptCache", "RedactedThinking", "Request",
     "RuntimeConfig", "ServerTool", "System", "Text", "Thinking", "Tool", "ToolCall", "ToolChoice",
-    "ToolResult", "Url", "User", "UserBlock", "join_system", "new_ulid",
+    "ToolResult", "User", "UserBlock", "join_system",
 ]  # fmt: skip
 
 

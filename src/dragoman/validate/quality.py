@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .errors import MalformedToolCallError
-from .events import MessageComplete, Response
-from .messages import Request, ToolCall
-from .validate import Expectation
+from ..errors import MalformedToolCallError
+from ..events import MessageComplete, Response
+from ..messages import Request, ToolCall
+from . import Expectation
 
 __all__ = ["FAULTS", "SOUND", "Fault", "Rate", "judge_calls", "rate_calls"]
 

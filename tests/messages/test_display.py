@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dragoman import connect, display
+from dragoman import connect
 from dragoman.conformance import CheckOutcome, Report
-from dragoman.display import Display, Passage, Table, shorten, write_html, write_markdown
+from dragoman.messages import display
+from dragoman.messages.display import Display, Passage, Table, shorten, write_html, write_markdown
 from dragoman.session import Session
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from .errors import InvalidRequestError, UnsupportedFeatureError, quote
-from .messages import EFFORTS
+from ..errors import InvalidRequestError, UnsupportedFeatureError, quote
+from ..messages import EFFORTS
 
 __all__ = [
     "NOT_REASONING", "ReasoningStyle", "is_off", "join_efforts", "merge_fields",
