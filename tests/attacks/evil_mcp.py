@@ -12,7 +12,7 @@ TOOL = {
     "inputSchema": {"type": "object", "properties": {}},
 }
 NAMES = [
-    "ok-name_1.x", "a b", "a\nb", "../x", "\u202ebash", "b\u0430sh", "", "x" * 65, "x" * 5000,
+    "ok-name_1.x", "a b", "a\nb", "../x", "\u202ebash", "b\u0430sh", "", "x" * 129, "x" * 5000,
     "a\x1b[31m", "a\n",
 ]  # fmt: skip
 

@@ -11,10 +11,15 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, TextContent
 from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
+    EmbeddedResource,
     InputRequiredResult,
+    ResourceLink,
 )
 
 server = MCPServer("tools of a test")
@@ -37,6 +42,39 @@ def show() -> list[TextContent | ImageContent]:
     """Return a picture."""
     picture = ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
     return [TextContent(type="text", text="a picture"), picture]
+
+
+@server.tool()
+def link() -> CallToolResult:
+    """Return links to two resources; only one has every field."""
+    fields = {"title": "The note", "description": "What to buy.", "mime_type": "text/plain"}
+    described = ResourceLink(name="note", uri="note://today", size=8, **fields)
+    return CallToolResult(content=[described, ResourceLink(name="b", uri="file:///b.txt")])
+
+
+@server.tool()
+def play() -> CallToolResult:
+    """Return audio, and resources with binary data."""
+    blobs = {"note://a": "audio/wav", "note://b": "application/pdf", "note://c": "application/zip"}
+    blobs |= {"note://d": "image/png", "note://e": None}
+    found = [
+        EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=kind, blob="UklGRg=="))
+        for uri, kind in blobs.items()
+    ]
+    return CallToolResult(content=[AudioContent(data="UklGRg==", mime_type="audio/wav"), *found])
+
+
+@server.tool()
+def measure(text: str | None = None) -> CallToolResult:
+    """Return data in structured content, next to this text if there is one."""
+    content = [] if text is None else [TextContent(type="text", text=text)]
+    return CallToolResult(content=content, structured_content={"degrees": 21.5})
+
+
+@server.tool(name="m" * 128)
+def name() -> str:
+    """Return a text; the name is as long as the protocol allows."""
+    return "long"
 
 
 @server.tool()

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from dragoman.log import SqliteLog
-from dragoman.messages import Image, Inline, Text
+from dragoman.messages import Audio, Document, Image, Inline, Text
 from dragoman.permission import Decision, Policy, Proposal, Rule, Scope, Verdict
 from dragoman.session import Session
 from dragoman.tools import McpServer, Toolbox, ToolFailure
@@ -70,8 +70,8 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
 
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
-    own = "add fail show keys vanish sleep talk leak choose visit"
-    assert set(tools) == {*own.split(), *CONTEXT}
+    own = "add fail show link play measure keys vanish sleep talk leak choose visit"
+    assert set(tools) == {*own.split(), "m" * 128, *CONTEXT}
     assert [tools[name].side_effect for name in CONTEXT] == ["read", "read", "read", "network"]
     assert tools["add"].side_effect == "none"
     assert tools["add"].description.deferred
@@ -89,6 +89,8 @@ async def check_calls(server: McpServer) -> None:
     assert "no such thing" in str(seen.content)
     seen = await box.execute("show", {})
     assert seen.content == (Text("a picture"), Image(Inline("iVBORw0KGgo="), "image/png"))
+    await check_contents(box)
+    assert (await box.execute("m" * 128, {})).content == "long"
     for name, arguments, content in READINGS:
         assert content in str((await box.execute(name, arguments)).content)
     with pytest.raises(ToolFailure, match="note://other"):
@@ -96,6 +98,32 @@ async def check_calls(server: McpServer) -> None:
     seen = await box.execute("talk", {})
     assert seen.truncated
     assert "left out here" in str(seen.content)
+
+
+async def check_contents(box: Toolbox) -> None:
+    """Every kind of content reaches the model; structured content does if nothing else has text."""
+    seen = await box.execute("link", {})
+    assert seen.content == (
+        "[resource link note://today (text/plain, 8 bytes)]\nThe note\nnote\nWhat to buy.\n"
+        "[resource link file:///b.txt]\nb"
+    )
+    sound = Inline("UklGRg==")
+    seen = await box.execute("play", {})
+    assert seen.content == (
+        Audio(sound, "audio/wav"),
+        Text("[resource note://a]"),
+        Audio(sound, "audio/wav"),
+        Text("[resource note://b]"),
+        Document(sound, "application/pdf"),
+        Text("[resource note://c: application/zip, about 6 bytes; not shown]"),
+        Text("[resource note://d]"),
+        Image(sound, "image/png"),
+        Text("[resource note://e: unknown type, about 6 bytes; not shown]"),
+    )
+    for text, content in [(None, '{"degrees":21.5}'), (" ", '{"degrees":21.5}'), ("hot", "hot")]:
+        seen = await box.execute("measure", {} if text is None else {"text": text})
+        assert seen.content == content
+        assert seen.details["structured_content"] == {"degrees": 21.5}
 
 
 async def check_questions(server: McpServer, tmp_path: Path) -> None:

@@ -76,6 +76,16 @@ def test_names_that_a_wire_refuses_are_projected(wire: str, names: list[str]) ->
     assert body == json.loads(client(wire).encode(offer(names)).http.body)
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_long_name_is_cut_alike_whatever_other_tools_there_are(wire: str) -> None:
+    """Tools of an MCP server may come and go during a conversation."""
+    first, second = ("tracker_" + "x" * 120 + end for end in "ab")
+    sent = [set(names_in(json.loads(client(wire).encode(offer(names)).http.body)))
+            for names in ([first, second], [second, first], [first], [second])]  # fmt: skip
+    assert sent[0] == sent[1] == sent[2] | sent[3]
+    assert len(sent[0]) == 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", WIRES)
 def test_calls_in_replies_have_the_names_of_the_tools(wire: str, stream: bool) -> None:

@@ -431,7 +431,7 @@ def _name_resource(uri: str, workspace: Path) -> str:
 
 def _read_server(server: Any) -> dict[str, Any]:
     # The name of the server begins the names of its tools: two servers may have a tool "search".
-    prefix = re.sub(r"[^A-Za-z0-9_-]", "_", server.name) + "_"
+    prefix = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)[:63] + "_"
     if isinstance(server, schema.McpServerStdio):
         env = {variable.name: variable.value for variable in server.env}
         return {"target": [server.command, *server.args], "prefix": prefix, "env": env}

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from ..errors import scrub
 from ..log import SideEffect
-from ..messages import Image, Inline, Text, Tool, UserBlock
+from ..messages import Tool
 from ..transport.connect import is_loopback
+from .mcp_content import observe
 from .mcp_context import CONTEXT_TOOLS, to_content
 from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
 from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
@@ -50,12 +51,13 @@ _SCHEME = re.compile(r"^(?:bearer|basic|token)\s+", re.IGNORECASE)  # not a secr
 _MAX_COMPLAINTS = 4000  # bytes of a server's standard error to keep
 # A name is sent to the model, used in rules and shown in the terminal. A Cyrillic letter or a
 # control character could imitate another tool, and vendors reject a complete request if one tool's
-# name is invalid.
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
-_SHOWN = 60  # characters of a rejected tool name to show
-_SHORTEST_SECRET = 8
+# name is invalid. The protocol allows 128 characters (specification of 2025-11-25, server/tools);
+# the wires shorten a name that is too long for a vendor.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NAME_RULE = "1 to 128 of A-Z, a-z, 0-9, '_', '.' and '-'"
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SHOWN = 60  # characters of a rejected tool name to show
 _MAX_REASONS = 20
 _MAX_REASON = 300  # characters of the reason why a tool's schema is refused
 
@@ -69,8 +71,8 @@ class McpServer:
             session = Session(provider, server.tools, policy, log)
 
     A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
-    names are not plain ASCII of at most 64 characters, or whose schemas are not valid JSON Schema,
-    are left out; ``refused`` has the reasons.
+    names are not plain ASCII of at most 128 characters, or whose schemas are not valid JSON
+    Schema, are left out; ``refused`` has the reasons. ``prefix`` begins the names of all tools.
 
     ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, are sent only to the origin of
     the URL, and their values are hidden in errors and in what tools return. ``oauth`` is an
@@ -104,6 +106,9 @@ class McpServer:
             raise ValueError("target: must be a URL, or a list of the program and its arguments")
         if not target:
             raise ValueError("target: must not be empty")
+        if not _PREFIX.fullmatch(prefix):
+            rule = "at most 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
+            raise ValueError(f"prefix: must be {rule}, not {prefix!a}")
         self._target = target
         self._headers = dict(headers or {})
         _check_headers(self._headers, target)
@@ -200,7 +205,7 @@ class McpServer:
         try:
             result = await self._send("call_tool", name, dict(arguments))
             facts = result.structured_content, bool(result.is_error)
-            seen = _observe(result.content, self._secrets, *facts)
+            seen = observe(result.content, self._secrets, *facts)
         finally:
             self._running.remove(questions)
             questions.close()
@@ -209,7 +214,7 @@ class McpServer:
 
     async def read(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """List or read resources or prompts; ``name`` is the name of one of the four tools."""
-        return _observe(to_content(name, await self._send(name, **arguments)), self._secrets)
+        return observe(to_content(name, await self._send(name, **arguments)), self._secrets)
 
     async def _send(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the MCP library; raise ``ToolFailure`` if it fails."""
@@ -349,7 +354,7 @@ class McpServer:
 
     def _make_tool(self, found: Any) -> McpTool:
         name, text = self._prefix + found.name, found.description or ""
-        if not found.name or not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(found.name):
             raise ValueError(f"a name must be {_NAME_RULE}")
         description = Tool(name, text, dict(found.input_schema), deferred=self._deferred)
         effect = self._side_effects.get(found.name, "execute")
@@ -412,41 +417,6 @@ def _check_oauth(headers: Mapping[str, str], target: str | Sequence[str]) -> Non
     if "authorization" in map(str.lower, headers):
         raise ValueError("oauth: the header Authorization is set already; leave one of them out")
     check_place(target, target)
-
-
-def _hide(value: Any, secrets: Sequence[str]) -> Any:
-    """Return a value without the secrets: some servers repeat the headers they were sent."""
-    if isinstance(value, str):
-        for secret in sorted(secrets, key=len, reverse=True):  # one may begin with another
-            # A very short secret would also match ordinary words.
-            value = value.replace(secret, "[hidden]") if len(secret) >= _SHORTEST_SECRET else value
-        return value
-    if isinstance(value, dict):
-        return {_hide(key, secrets): _hide(item, secrets) for key, item in value.items()}
-    return [_hide(item, secrets) for item in value] if isinstance(value, list) else value
-
-
-def _observe(
-    found: Sequence[Any], secrets: Sequence[str], structured: Any = None, is_error: bool = False
-) -> Observation:
-    """Return a server's result as an observation; hide secrets, note unsupported content."""
-    if len(found) > MAX_ITEMS:
-        raise ToolFailure("unreadable", f"the result has more than {MAX_ITEMS:,} blocks")
-    blocks: list[UserBlock] = []
-    for item in found:
-        if item.type == "text":
-            blocks.append(Text(_hide(item.text, secrets)))
-        elif item.type == "image":
-            blocks.append(Image(Inline(item.data), item.mime_type))
-        elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
-            text = f"[resource {item.resource.uri}]\n{item.resource.text}"
-            blocks.append(Text(_hide(text, secrets)))
-        else:
-            blocks.append(Text(f"[{item.type}: unsupported content]"))
-    details = {"structured_content": _hide(structured, secrets)} if structured is not None else {}
-    texts = [block.text for block in blocks if isinstance(block, Text)]
-    content = "\n".join(texts) if len(texts) == len(blocks) else tuple(blocks)
-    return Observation(content, is_error, details=details)
 
 
 def _quote_end(complaints: KeptOutput) -> str:

@@ -72,7 +72,9 @@ class NameRule(IdRule, frozen=True):
         name = "".join([letter if letter in kept else "_" for letter in call_id])
         if not name or name[0] in self.never_first:
             name = f"_{name}"
-        end = f"_{super().fold(call_id, salt)[:8]}" if salt else ""
+        # A digest ends a name that is cut, so that it does not depend on the other tools.
+        is_cut = len(name) > self.max_length
+        end = f"_{super().fold(call_id, salt)[:8]}" if salt or is_cut else ""
         return name[: self.max_length - len(end)] + end
 
 
