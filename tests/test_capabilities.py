@@ -20,6 +20,7 @@ from dragoman.capabilities import (
     Refusal,
     Source,
     describe_end,
+    join_candidates,
 )
 from tests.rows import read_table
 
@@ -216,3 +217,27 @@ def test_model_without_an_end_has_no_notice() -> None:
     assert describe_end("old", Capabilities()) is None
     known = Capabilities.of({"end_date": "2020-01-01"})
     assert describe_end("old", known) == "The vendor switched old off on 2020-01-01"
+
+
+def test_group_has_a_feature_of_one_candidate_and_the_smallest_limits() -> None:
+    wide = Capabilities.of({"supports_images": True, "max_context_tokens": 200_000})
+    narrow = Capabilities.of({"supports_images": False, "max_context_tokens": 8_000})
+    joined = join_candidates([wide, narrow])
+    assert joined.known("supports_images") is True
+    assert joined.known("max_context_tokens") == 8_000
+    assert joined.known("supports_tools") is None
+    plain = join_candidates([narrow, narrow])
+    assert plain.known("supports_images") is False
+    assert join_candidates([wide, Capabilities()]).known("max_context_tokens") is None
+
+
+def test_group_accepts_the_media_types_of_the_candidate_with_most() -> None:
+    types = [("image/png",), ("image/png", "image/webp")]
+    known = [Capabilities.of({"accepted_image_media_types": each}) for each in types]
+    assert join_candidates(known).known("accepted_image_media_types") == types[1]
+
+
+@pytest.mark.parametrize("name", ["", 3, "a\nb"])
+def test_successor_must_be_the_name_of_a_model(name: object) -> None:
+    with pytest.raises(ValueError, match="successor must be the name of a model"):
+        Capabilities.of({"successor": name})

@@ -186,8 +186,8 @@ def join_candidates(known: Sequence[Capabilities]) -> Capabilities:
     return Capabilities(**facts)
 
 
-def _read_today() -> datetime.date:
-    """Return the current day in UTC. Tests replace this function, which is the only clock here."""
+def _read_today() -> datetime.date:  # pragma: no cover - tests replace the only clock here
+    """Return the current day in UTC."""
     return datetime.datetime.now(datetime.UTC).date()
 
 

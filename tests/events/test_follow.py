@@ -183,3 +183,14 @@ def test_recorded_structured_answer_is_checked_again(
     out.end("stop", d.Usage(), (), error)
     assert type(out.error) is expected
     assert d.fold(out.take()).parsed == ({"n": 1} if "n" in text else None)
+
+
+def test_redacted_thought_of_a_cut_stream_is_kept() -> None:
+    follower = Follower()
+    follower.follow(d.MessageStart("msg", "req", "m1"))
+    follower.follow(d.ThinkingDelta("msg", "req", 0, "", redacted="hidden", continuity=STATE))
+    [complete] = follower.cut()
+    assert isinstance(complete, d.MessageComplete)
+    [block] = complete.final_content
+    assert isinstance(block, d.RedactedThinking)
+    assert block.data == "hidden"

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 import dragoman as d
+from dragoman.messages import AssistantBlock
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
+from dragoman.wire.anthropic.thinking import can_return
 from dragoman.wire.codec import Notes
 from tests.rows import read_table
 from tests.wire.cases import BASE_URL, MODEL, DecodedReply, decode, find_cases
@@ -162,3 +164,35 @@ def test_learning_from_a_rejection_keeps_all_other_settings() -> None:
     assert sent(bare, learned)["max_tokens"] == 9
     assert learned.issuer_vendor == "v"
     assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
+
+
+def test_second_structured_answer_is_reported() -> None:
+    schema = {"type": "object", "title": "Answer", "properties": {"a": {"type": "integer"}}}
+    request = d.Request([d.User("Hi")], response_schema=schema)
+    codec = AnthropicCodec("m", "http://x/v1", Quirks(structured="tool"), max_output_tokens=9)
+    name = msgspec.json.decode(codec.encode(request).http.body)["tools"][0]["name"]
+    uses = [
+        {"type": "tool_use", "id": f"t{at}", "name": name, "input": {"a": at}} for at in (1, 2)
+    ]
+    body = {"type": "message", "content": uses, "stop_reason": "tool_use"}
+    heard = decode(codec, request, [msgspec.json.encode(body)])
+    ending = heard.events[-1]
+    assert isinstance(ending, d.MessageComplete)
+    assert ending.parsed == {"a": 2}
+    assert [each.code for each in ending.warnings] == ["answers_dropped"]
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (d.RedactedThinking("x"), True),
+        (d.RedactedThinking("x", d.Continuity(issuer=d.Issuer("gemini"))), False),
+        (d.Thinking("x"), False),
+        (d.Thinking("x", d.Continuity("s", issuer=d.Issuer("anthropic"))), True),
+        (d.Text("x"), False),
+    ],
+)
+def test_thinking_returns_only_to_a_server_that_accepts_it(
+    block: AssistantBlock, expected: bool
+) -> None:
+    assert can_return(block, d.Issuer("anthropic")) is expected

@@ -274,3 +274,9 @@ def test_tool_choice_stays_if_the_conversation_has_the_tools(item: Any) -> None:
     encoded = codec.encode(d.Request([d.User("Hi")], native=native))
     assert (b"tool_choice" in encoded.http.body) is (item is not None)
     assert [note.code for note in encoded.notes] == ["tool_choice_omitted"] * (item is None)
+
+
+def test_families_are_named_after_their_files() -> None:
+    again = read_families.__wrapped__()
+    assert again == read_families()
+    assert {"claude", "gpt"} <= again.keys()

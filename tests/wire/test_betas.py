@@ -2,6 +2,7 @@
 
 import pytest
 
+from dragoman.errors import InvalidRequestError
 from dragoman.messages import Request, ServerTool, User
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.rules import HINT, NO_BETAS, UNKNOWN, Betas, FieldRule
@@ -61,3 +62,35 @@ def test_codec_sends_betas_of_the_request_and_its_tools_in_one_header() -> None:
     assert sent.headers[HEADER] == "a-1,code-execution-2025-08-25,web-fetch-2025-09-10"
     assert b'"top_k":3' in sent.body
     assert b"a-1" not in sent.body
+
+
+NAMED = "Unexpected value(s) `code-execution-2025-08-25` for the `anthropic-beta` header."
+
+
+@pytest.mark.parametrize(
+    ("message", "sent"),
+    [(NAMED, "a-1"), ("invalid beta flag", None), ("temperature: too high", "unchanged")],
+)
+def test_betas_that_a_server_refuses_are_left_out_and_reported(
+    message: str, sent: str | None
+) -> None:
+    codec = CODECS["anthropic"]("m", "http://x/v1", max_output_tokens=9)
+    native = {"anthropic": {"betas": ("a-1", "code-execution-2025-08-25")}}
+    request = Request([User("Hi")], native=native)
+    error = InvalidRequestError("no", status=400, provider_message=message)
+    taught = codec.learn(error, request)
+    if sent == "unchanged":
+        assert taught is None
+        return
+    assert taught is not None
+    encoded = taught.encode(request)
+    assert encoded.http.headers.get(HEADER) == sent
+    refused = "code-execution-2025-08-25" if sent else "a-1"
+    assert f"{HEADER}[{refused}]" in [each.path for each in encoded.warnings]
+    assert taught.learn(error, request) is None
+
+
+def test_refused_betas_that_were_not_sent_teach_nothing() -> None:
+    codec = CODECS["anthropic"]("m", "http://x/v1", max_output_tokens=9)
+    error = InvalidRequestError("no", status=400, provider_message=NAMED)
+    assert codec.learn(error, Request([User("Hi")])) is None

@@ -98,3 +98,9 @@ def test_settings_with_several_names_are_converted_for_each_wire() -> None:
     assert convert("parallel_tool_calls", False) == {
         "anthropic": ("tool_choice.disable_parallel_tool_use", True)
     }
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock", "cohere", "gemini", "ollama"])
+def test_choice_needs_no_tools_unless_the_wire_says_so(wire: str) -> None:
+    codec: Any = CODECS[wire]("m", "http://x/v1")
+    assert codec.may_choose({})

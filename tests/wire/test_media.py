@@ -15,6 +15,7 @@ from dragoman.tools import Observation
 from dragoman.tools.runtime import limit_output
 from dragoman.validate import check_request
 from dragoman.wire import CODECS
+from dragoman.wire.media import describe_media
 from tests import strategies as some
 
 from .test_names import RULES
@@ -207,3 +208,15 @@ def test_refused_image_of_a_result_is_replaced_by_a_text(words: str, is_learned:
         assert b"left out" in body
     plain = d.Request(use(d.Text("Look: ")), OFFERED, model="m")
     assert codec.learn(error, plain) is None
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (d.Image(d.Inline("QUJD"), "image/png"), "image (image/png, about 3 bytes)"),
+        (d.Image(d.Url("https://x.example/a.png")), "image"),
+        (d.Image(d.Url("https://x.example/a.png"), "image/png"), "image (image/png)"),
+    ],
+)
+def test_medium_is_described_by_what_is_known(block: d.Image, text: str) -> None:
+    assert describe_media(block) == text

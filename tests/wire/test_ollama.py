@@ -53,3 +53,30 @@ def test_readiness_is_checked() -> None:
     ):
         with pytest.raises(kind):
             ask(*replies)
+
+
+def test_body_of_several_lines_is_read_although_one_was_requested() -> None:
+    lines = [
+        {"model": "m", "message": {"role": "assistant", "content": "Hel"}, "done": False},
+        {"model": "m", "message": {"role": "assistant", "content": "lo"}, "done": True,
+         "done_reason": "stop"},
+    ]  # fmt: skip
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    heard = decode(codec(), d.Request([d.User("Hi")], model="m"), [body])
+    ending = heard.events[-1]
+    assert isinstance(ending, d.MessageComplete)
+    assert ending.final_content == (d.Text("Hello"),)
+    assert ending.kept is not None
+    assert len(ending.kept.value["chunks"]) == 2
+
+
+def test_bytes_that_are_not_lines_of_json_are_an_invalid_reply() -> None:
+    heard = decode(codec(), d.Request([d.User("Hi")], model="m", stream=True), [b"<html>\n"])
+    assert isinstance(heard.error, d.InvalidResponseError)
+
+
+@pytest.mark.parametrize("body", [b"da", b"data:"])
+def test_start_of_an_event_stream_is_an_invalid_reply(body: bytes) -> None:
+    heard = decode(codec(), d.Request([d.User("Hi")], model="m", stream=True), [body])
+    assert isinstance(heard.error, d.InvalidResponseError)
+    assert "not lines of JSON" in str(heard.error)

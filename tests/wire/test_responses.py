@@ -7,6 +7,7 @@ import pytest
 
 import dragoman as d
 import dragoman.errors
+from dragoman.wire import SERVER_CODECS
 from dragoman.wire.responses import Quirks, ResponsesCodec
 from tests.rows import read_table
 
@@ -73,3 +74,74 @@ def test_events_without_content_are_ignored(idle: dict[str, Any]) -> None:
     whole = decode(make_codec(), case.request, [case.reply or b""])
     heard = decode(make_codec(), case.request, [with_between(case.reply or b"", event_of(idle))])
     assert heard.facts == whole.facts
+
+
+ADDED = {
+    "type": "additional_tools",
+    "role": "developer",
+    "tools": [{"type": "custom", "name": "f"}],
+}
+
+
+@pytest.mark.parametrize("knows_item", [True, False])
+def test_tools_of_input_items_move_to_the_field_of_servers_without_the_item(
+    knows_item: bool,
+) -> None:
+    item = {"role": "user", "content": "Hi"}
+    native = {"responses": {"input": [ADDED, item, {**ADDED, "tools": None}, ADDED]}}
+    codec = make_codec(additional_tools=knows_item)
+    request = d.Request([d.User("Hi")], native=native)
+    body = json.loads(codec.encode(request).http.body)
+    if knows_item:
+        assert "tools" not in body
+        assert body["input"] == native["responses"]["input"]
+    else:
+        assert body["tools"] == ADDED["tools"]
+        assert body["input"] == [item]
+
+
+def test_unknown_effort_of_a_client_is_reported() -> None:
+    body = {"model": "m", "input": "Hi", "reasoning": {"effort": "extreme"}}
+    asked = SERVER_CODECS["responses"].decode(body)
+    assert asked.request.config.reasoning is None
+    assert "reasoning" in asked.concepts
+
+
+def test_repeated_tool_of_an_input_item_is_offered_once() -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    added = {**ADDED, "tools": [tool, tool]}
+    asked = SERVER_CODECS["responses"].decode(
+        {"model": "m", "input": [added, {"role": "user", "content": "Hi"}]}
+    )
+    assert [each.name for each in asked.request.tools] == ["f"]
+
+
+def test_stream_whose_items_have_no_ids_is_read_whole() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    named = {**call, "status": "completed", "x_state": "n"}
+    events = [
+        {"type": "response.created", "response": {"id": "r", "model": "m", "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0,
+         "item": {"type": "reasoning", "summary": []}},
+        {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0,
+         "delta": "Hm."},
+        {"type": "response.output_item.done", "output_index": 0, "item": thought},
+        {"type": "response.output_item.added", "output_index": 1,
+         "item": {**call, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{}"},
+        {"type": "response.output_item.done", "output_index": 1, "item": named},
+        {"type": "response.completed",
+         "response": {"id": "r", "model": "m", "status": "completed", "output": [thought, named]}},
+    ]  # fmt: skip
+    tool = d.Tool("f", "", {"type": "object"})
+    request = d.Request([d.User("Hi")], (tool,), model=MODEL, stream=True)
+    heard = decode(make_codec(), request, [event_of(event) for event in events])
+    ending = heard.events[-1]
+    assert isinstance(ending, d.MessageComplete)
+    first, second = ending.final_content
+    assert isinstance(first, d.Thinking)
+    assert first.text == "Hm."
+    assert isinstance(second, d.ToolCall)
+    assert second.continuity is not None
+    assert second.continuity.opaque == {"x_state": "n"}

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.events import Assembler
+from dragoman.events import Assembler, MessageComplete
 from dragoman.messages import (
+    Assistant,
     Continuity,
     Issuer,
     Opaque,
@@ -166,3 +168,41 @@ def test_sealed_provider_state_is_detected_in_request_bytes() -> None:
     assert holds_sealed(json.dumps({"signature": sealed}).encode())
     assert holds_sealed(b'{"type":"opaque"}')
     assert not holds_sealed(json.dumps({"signature": own}).encode())
+
+
+@pytest.mark.parametrize("client", ["anthropic", "bedrock", "gemini", "responses"])
+def test_state_that_is_known_only_at_the_end_of_a_stream_is_sent_then(client: str) -> None:
+    out = Assembler(model="m")
+    out.start()
+    out.text("Hello")
+    out.block_end()
+    out.tool_start(0, "c1", "f")
+    out.tool_input(0, "{}")
+    out.block_end(0)
+    out.finish("tool_calls")
+    *events, ending = out.take()
+    state = Continuity("signed", None, GEMINI if client != "gemini" else Issuer("anthropic"))
+    assert isinstance(ending, MessageComplete)
+    final = tuple(replace(block, continuity=state) for block in ending.final_content)  # type: ignore[type-var]
+    encoder = SERVER_CODECS[client].encoder(Asked(Request([User("Hi")], model="m", stream=True)))
+    for event in events:
+        encoder.feed(event)
+    written = encoder.feed(replace(ending, final_content=final)) + encoder.end()
+    tokens = {each.decode() for each in re.findall(rb"ZHJhZ29tYW[\w+/=-]*", written)}
+    kinds = {found.kind for each in tokens if (found := unseal(each)) is not None}
+    assert kinds == {"text", "call"}
+
+
+def test_sealed_thought_is_not_joined_with_a_signed_one_before_it() -> None:
+    token = sign_thought("AB", Continuity("s", None, Issuer("anthropic")), "gemini")
+    parts = [
+        {"text": "A", "thought": True, "thoughtSignature": "b3du"},
+        {"text": "B", "thought": True, "thoughtSignature": token},
+    ]
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": parts}]
+    path = "/v1beta/models/m:generateContent"
+    asked = SERVER_CODECS["gemini"].decode({"contents": contents}, path)
+    turn = asked.request.messages[1]
+    assert isinstance(turn, Assistant)
+    states = [(block.text, block.continuity.replayable) for block in turn.content]  # type: ignore[union-attr]
+    assert states == [("A", True), ("B", False)]

@@ -4,13 +4,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
-from dragoman.events import Assembler, Event, TextDelta, Usage
-from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
+from dragoman.events import Assembler, Event, MessageComplete, TextDelta, ThinkingDelta, Usage
+from dragoman.messages import (
+    Continuity,
+    Opaque,
+    RedactedThinking,
+    Request,
+    Thinking,
+    Tool,
+    User,
+)
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
 from dragoman.wire.openai.usage import USAGE
+from dragoman.wire.server import state_of
 from dragoman.wire.usage import total_tokens
 
 
@@ -229,3 +239,28 @@ def test_response_body_carries_redacted_thinking_in_a_reasoning_item() -> None:
 )
 def test_total_tokens_are_the_reported_total_or_the_sum(usage: Usage, total: int | None) -> None:
     assert total_tokens(usage) == total
+
+
+@pytest.mark.parametrize(
+    ("continuity", "expected"),
+    [(None, Continuity("s")), (Continuity("own"), Continuity("own"))],
+)
+def test_state_of_a_fragment_may_be_a_signature_alone(
+    continuity: Continuity | None, expected: Continuity
+) -> None:
+    event = ThinkingDelta("m", "R", 0, "Hm.", signature="s", continuity=continuity)
+    assert state_of(event) == expected
+
+
+def test_thought_without_text_and_state_is_not_an_item_for_responses_clients() -> None:
+    out = Assembler(model="m")
+    out.start()
+    out.text("Yes.")
+    out.finish("stop")
+    *events, ending = out.take()
+    assert isinstance(ending, MessageComplete)
+    final = (Thinking(""), *ending.final_content)
+    body = msgspec.json.decode(
+        write("responses", [*events, replace(ending, final_content=final)], stream=False)
+    )
+    assert [each["type"] for each in body["output"]] == ["message"]

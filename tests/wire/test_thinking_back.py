@@ -12,7 +12,8 @@ import pytest
 
 import dragoman as d
 from dragoman.events import fold
-from dragoman.wire import CODECS
+from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.openai.quirks import Quirks
 from tests.wire.cases import decode
 
 TOOLS = (d.Tool("lookup", "Looks.", {"type": "object", "properties": {}}),)
@@ -345,3 +346,40 @@ def test_model_that_reasons_in_streams_only_does_not_reason_in_a_body(
     assert (len(loop.refused), loop.codes[1:]) == (refusals, [])
     loop.send(d.Request(tuple(START), config=config))
     assert (len(loop.refused), loop.codes[1:]) == (refusals, ["reasoning_off"])
+
+
+@pytest.mark.parametrize(
+    ("message", "knows_all", "problems"),
+    [
+        ({}, False, ["The reasoning_content in the thinking mode must be passed back to the API."]),
+        ({"reasoning_content": "Hm."}, True, []),
+        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, True,
+         ["property 'messages.1.reasoning' is unsupported"]),
+        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, False, []),
+    ],
+)  # fmt: skip
+def test_problems_of_a_chat_body_name_the_turn_and_the_field(
+    message: Body, knows_all: bool, problems: list[str]
+) -> None:
+    body = {"messages": [{"role": "user"}, {"role": "assistant", **message}]}
+    quirks = Quirks(send_reasoning="reasoning_content", reasoning_required=True)
+    server = SERVER_CODECS["openai"]
+    found = server.list_problems(body, quirks, reasons=True, knows_all=knows_all)
+    assert [*found] == problems
+
+
+def test_wires_without_rules_of_their_own_have_no_problems() -> None:
+    server = SERVER_CODECS["cohere"]
+    assert [*server.list_problems({}, None, reasons=True, knows_all=True)] == []
+
+
+def test_thinking_in_parts_of_mistrals_clients_is_read() -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Let me "}, {"text": "see."}]},
+        {"type": "text", "text": "Yes."},
+    ]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": parts}]
+    asked = SERVER_CODECS["openai"].decode({"model": "m", "messages": messages})
+    turn = asked.request.messages[1]
+    assert isinstance(turn, d.Assistant)
+    assert [getattr(block, "text", None) for block in turn.content] == ["Let me see.", "Yes."]
