@@ -139,7 +139,7 @@ def check_records(response: Response) -> None:
         assert log.verify().ok
         [record] = log.read("s")
         assert record.payload == message
-        assert record.data["message"]["content"]
+        assert record.data["message"]["role"] == "assistant"
 
 
 def test_every_wire_is_in_the_table() -> None:

@@ -84,3 +84,9 @@ HOSTILE = {
 def test_no_text_freezes_the_page(name: str) -> None:
     code = f"inline({json.dumps(HOSTILE[name])}).flat().length > 0"
     assert run(code) is True
+
+
+@pytest.mark.parametrize("end", ["", "\\", "\n"])
+def test_text_without_an_end_does_not_freeze_coloured_json(end: str) -> None:
+    text = '["' + '\\"' * (SIZE // 2) + end
+    assert run(f"colourJson({json.dumps(text)}).childNodes.length > 0") is True

@@ -30,6 +30,7 @@ _REQUIRED = inspect.Parameter.empty
 _DURATION = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _RANGES: dict[Any, Any] = {int: click.IntRange, float: click.FloatRange}
+_MOST = {int: 10**12, float: 1e9}  # of a number without a narrower range; 1e9 seconds are 31 years
 
 
 def option(
@@ -144,8 +145,17 @@ def _read_type(kind: Any, metas: list[Meta], flags: str, default: Any) -> dict[s
         return {"type": click.Choice(get_args(kind))}
     if get_origin(kind) is tuple:
         return {"multiple": True} | _read_type(get_args(kind)[0], metas, flags, default)
+    if kind not in _RANGES:
+        return {}
     lowest = next((meta.ge for meta in metas if meta.ge is not None), None)
     highest = next((meta.le for meta in metas if meta.le is not None), None)
-    if lowest is not None or highest is not None:
-        return {"type": _RANGES[kind](lowest, highest)}
-    return {"type": kind} if kind in _RANGES else {}
+    is_bounded = lowest is not None or highest is not None
+    checked = _RANGES[kind](lowest, highest) if is_bounded else kind
+    return {"type": checked, "callback": _check_number}
+
+
+def _check_number(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Reject NaN, and a number that overflows the clocks and integers of the system."""
+    if value is not None and not abs(value) <= (most := _MOST[type(value)]):
+        raise click.BadParameter(f"it is not a number between {-most} and {most}.")
+    return value

@@ -23,6 +23,9 @@ from .data_url import read_inline
 from .fields import kind_of
 from .schema import Schema, compile_schema, first_error
 
+_MOST = 2**64
+"""The largest integer of a setting; some servers take an unsigned seed of 64 bits."""
+
 
 def check_request(request: m.Request, *, history: bool = True) -> None:
     """Raise ``InvalidRequestError`` for the first invalid part of a request, with its path.
@@ -223,9 +226,7 @@ def _check_config(config: m.RuntimeConfig) -> None:
         if value is not None and not _is_finite(value):
             raise InvalidRequestError(f"config.{name} must be a finite number")
     for name in ("seed", "max_tokens"):
-        value = getattr(config, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InvalidRequestError(f"config.{name} must be a whole number")
+        _check_integer(getattr(config, name), f"config.{name}")
     if config.reasoning is not None:
         _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (
@@ -243,11 +244,24 @@ def _check_config(config: m.RuntimeConfig) -> None:
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
 
 
+def _check_integer(value: Any, path: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{path} must be a whole number")
+    if not -_MOST <= value <= _MOST:
+        raise InvalidRequestError(f"{path} must be a whole number of at most 64 bits")
+
+
 def _check_reasoning(value: Any) -> None:
     if type(value) is not int and value not in m.EFFORTS:
         raise InvalidRequestError(
             f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
             f"{quote(value)}"
+        )
+    if type(value) is int and not 0 <= value <= _MOST:
+        raise InvalidRequestError(
+            "config.reasoning must be a number of tokens between 0 and 2**64, or a word"
         )
 
 

@@ -222,7 +222,9 @@ def _bound(tokens: int, style: ReasoningStyle) -> int:
 def _nearest_effort(tokens: int, style: ReasoningStyle) -> str:
     """Return the effort whose usual budget is closest to ``tokens``, compared by ratio."""
     known = [effort for effort in style.efforts if effort in _BUDGETS] or list(style.efforts)
-    return min(known, key=lambda effort: abs(math.log(tokens / _BUDGETS.get(effort, tokens))))
+    # a ratio of the numbers themselves overflows if a client sends a budget of 400 digits
+    wanted = math.log(tokens)
+    return min(known, key=lambda effort: abs(wanted - math.log(_BUDGETS.get(effort, tokens))))
 
 
 def _write_effort(effort: str, style: ReasoningStyle) -> dict[str, Any]:

@@ -155,9 +155,13 @@ def read_results(
 
 
 def _read_score(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        score = float(value) if type(value) in (int, float) else math.nan
+    except OverflowError:  # the integer is too large for a float
+        score = math.nan
+    if not math.isfinite(score):
         raise InvalidResponseError(f"a result has the score {quote(value)}")
-    return float(value)
+    return score
 
 
 def _read_echo(value: Any) -> str | None:

@@ -39,7 +39,8 @@ function copyable(element, text) {
 
 // --- JSON, diffs, plain text -------------------------------------------------------------------
 
-const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
+// A text without an end is a token, too; otherwise each quotation mark in it would be tried in vain.
+const TOKENS = /("(?:[^"\\]|\\[^])*(?:"|\\?$))(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
 function colourJson(text) {
   const parts = [];
   let last = 0;
