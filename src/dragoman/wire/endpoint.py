@@ -141,11 +141,10 @@ class Endpoint(ABC, Generic[Q]):
     # A 404, 500 or 501 may name a field too: servers answer so to a route or a grammar they lack.
     refusing: ClassVar[Sequence[int]] = (400, 404, 422, 500, 501)
     refusals: ClassVar[Sequence[Refusal]] = ()
-    # The settings of ``RuntimeConfig`` that the wire lacks a field for; the gateway omits them.
-    lacking: ClassVar[Sequence[str]] = ()
     # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
-    # The path in the body of each setting of ``RuntimeConfig`` that the wire has.
+    # The path in the body of each setting of ``RuntimeConfig`` that the wire has. The gateway
+    # omits the others.
     setting_paths: ClassVar[Mapping[str, str]] = {}
     # Where the wire has the fields of reasoning that other wires of a model family share with it:
     # the object that they are in, and the paths that differ.

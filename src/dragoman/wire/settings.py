@@ -27,8 +27,10 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
 # both with every request (github/copilot-cli#4950).
 _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0}
 
-SAME = {name: name for name in _READERS}
-"""The names of a wire that names every setting as Dragoman does."""
+
+def find_lacking(names: Mapping[str, str]) -> list[str]:
+    """Return the settings that a wire lacks, given those that it has."""
+    return [name for name in _READERS if name not in names]
 
 
 def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
@@ -42,8 +44,8 @@ def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
 def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a request under the names of a wire; reject one that it lacks."""
     if len(names) < len(_READERS):
-        for name in _READERS:
-            if name not in names and getattr(config, name) not in (None, (), _NEUTRAL.get(name)):
+        for name in find_lacking(names):
+            if getattr(config, name) not in (None, (), _NEUTRAL.get(name)):
                 raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
     written: dict[str, Any] = {}
     for name, field in names.items():

@@ -16,6 +16,7 @@ from ...wire.codec import HINTS
 from ...wire.endpoint import Endpoint
 from ...wire.losses import Leftover, merge, nest
 from ...wire.rules import FieldRule
+from ...wire.settings import find_lacking
 from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096
@@ -199,7 +200,9 @@ class _Translation:
             self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def _drop_lacking(self, config: RuntimeConfig) -> None:
-        for name in sorted({name for wire in self.others for name in describe_wire(wire).lacking}):
+        # A codec of another package that is not an ``Endpoint`` checks the settings itself.
+        known = [each for each in map(describe_wire, self.others) if each is not Endpoint]
+        for name in sorted({name for each in known for name in find_lacking(each.setting_paths)}):
             value = getattr(config, name)
             if value is not None:
                 self._set(**{name: None})
@@ -270,7 +273,7 @@ class _Translation:
 
 
 def describe_wire(wire: str) -> type[Endpoint[Any]]:
-    """Return the codec that describes a wire; for an unknown wire, one that lacks everything."""
+    """Return the codec that describes a wire; for other codecs, one that describes nothing."""
     codec = CODECS.get(wire)
     return codec if isinstance(codec, type) and issubclass(codec, Endpoint) else Endpoint
 

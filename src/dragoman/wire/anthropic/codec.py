@@ -68,7 +68,6 @@ class AnthropicCodec(Endpoint[Quirks]):
     joined_header = HEADER
     keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks
-    lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS
     refusals = (
         NO_TOOL_SEARCH,

@@ -36,7 +36,6 @@ class BedrockCodec(Endpoint[Quirks]):
     }
     reasoning_root = "additionalModelRequestFields"
     concepts: ClassVar[Mapping[str, Place]] = {"top_k": "additionalModelRequestFields.top_k"}
-    lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
     write_request = ConverseWriter.write
     # structured output uses a forced tool

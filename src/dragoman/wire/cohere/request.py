@@ -19,12 +19,20 @@ from ..json import json_text, merge_extras, ordered_json
 from ..media import read_text, refuse_audio
 from ..reasoning import NOT_REASONING
 from ..request import RequestWriter
-from ..settings import SAME, write_settings
+from ..settings import write_settings
 from ..strict import note_strict, write_function
 from ..urls import media_url
 from .quirks import Quirks
 
-SETTINGS = SAME | {"top_p": "p"}
+SETTINGS = {
+    "temperature": "temperature",
+    "max_tokens": "max_tokens",
+    "top_p": "p",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "stop_sequences": "stop_sequences",
+}
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:

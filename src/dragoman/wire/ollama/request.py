@@ -12,11 +12,19 @@ from ..codec import Notes
 from ..conversation import FieldWriter
 from ..json import merge_extras, ordered_json
 from ..request import RequestWriter
-from ..settings import SAME, write_settings
+from ..settings import write_settings
 from ..strict import note_strict, write_function
 from .quirks import Quirks
 
-SETTINGS = SAME | {"max_tokens": "num_predict", "stop_sequences": "stop"}
+SETTINGS = {
+    "temperature": "temperature",
+    "max_tokens": "num_predict",
+    "top_p": "top_p",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "stop_sequences": "stop",
+}
 
 
 class OllamaWriter(RequestWriter):

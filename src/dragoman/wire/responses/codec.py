@@ -100,7 +100,6 @@ class ResponsesCodec(Endpoint[Quirks]):
     keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
     quirks_type = Quirks
     write_request = ResponsesWriter.write
-    lacking = ("seed", "frequency_penalty", "presence_penalty", "stop_sequences")
     error_rows = ROWS
     read_error = staticmethod(read_error_body)
     refusals = _REFUSALS
