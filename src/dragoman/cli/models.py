@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import os
 import shutil
 import sys
 from collections import Counter
@@ -19,15 +18,14 @@ from ..capabilities import NOTICE_DAYS, Capabilities, describe_end
 from ..errors import InvalidModelError
 from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Tier, Unpriced
+from ..provider.http_model import show_url
 from ..registry import (
     NEEDS,
-    Adapter,
     Choice,
     ModelEntry,
     Registry,
     choose_among,
     list_served,
-    load_vendor,
     read_wanted,
 )
 from .completion import ModelName
@@ -222,7 +220,15 @@ class _ModelList(Struct):
         is_local = entry.adapter == "local"
         return None if is_local else self.registry.adapter(entry.adapter).api_key_env
 
+    def address(self, entry: ModelEntry) -> tuple[str | None, str | None]:
+        """Return the address of a model's server, and the variable that it comes from, if any."""
+        if entry.adapter == "local":
+            return None, None
+        adapter = self.registry.adapter(entry.adapter)
+        return adapter.base_url and show_url(adapter.base_url), adapter.address_env
+
     def as_data(self, entry: ModelEntry) -> dict[str, Any]:
+        address, address_env = self.address(entry)
         price = self.price(entry)
         unknown, known = {"value": None, "source": "unknown"}, asdict(entry.capabilities)
         facts = {name: unknown | msgspec.to_builtins(fact) for name, fact in known.items()}
@@ -232,6 +238,8 @@ class _ModelList(Struct):
             "wire_name": entry.wire_name,
             "status": entry.status,
             "configured": entry.status == "configured",
+            "address": address,
+            "address_env": address_env,
             "api_key_env": self.key_variable(entry),
             "served_here": entry.id in self.found,
             "chats": self.chats(entry),
@@ -292,7 +300,7 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
     failed = [
         f"{each.adapter.name} ({each.problem})"
         for each in found
-        if each.problem and (each.adapter in own or _has_own_address(each.adapter))
+        if each.problem and (each.adapter in own or each.adapter.address_env)
     ]
     if failed:
         click.echo(f"note: no list of models from {', '.join(failed)}", err=True)
@@ -302,11 +310,6 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
         for model in served.models
         for entry in [registry.find(f"{served.adapter.name}:{model}")]
     }
-
-
-def _has_own_address(adapter: Adapter) -> bool:
-    """Return whether an environment variable sets the address of a vendor's server."""
-    return bool(os.environ.get(load_vendor(adapter.name).base_url_env or ""))
 
 
 # --- showing models as text --------------------------------------------------------------------
@@ -370,8 +373,10 @@ def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
     notice = describe_end(entry.id, entry.capabilities)
     if notice is not None:
         click.echo(legible(f"  warning: {notice}"))
+    address, address_env = catalogue.address(entry)
     labels = {
         "adapter": entry.adapter,
+        "address": f"{address} (from {address_env})" if address_env else address,
         "sent as": entry.wire_name,
         "key": variable,
         "aliases": ", ".join(entry.aliases),

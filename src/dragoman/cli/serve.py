@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
@@ -26,6 +27,7 @@ from ..gateway.keystore import load_keys
 from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
+from ..provider import SCHEMES
 from ..registry import ConfigError, Registry
 from ..transport.connect import is_loopback
 from .errors import reject, report_errors, report_mistakes
@@ -196,7 +198,7 @@ def command(options: ServeOptions) -> None:
         raise click.UsageError("--ready-port must not be the same as --port")
     with report_errors():
         named, tls = _read_models(options.models), _read_tls(options.tls_cert, options.tls_key)
-        _check_state(_check(options.config, named, options.keys), options)
+        _check_state(_check(options, named), options)
         _check_log(options.log, options.workers, log_content=options.log_content)
         settings = {
             **asdict(options),
@@ -366,17 +368,33 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
     return named
 
 
-def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
+def _check(options: ServeOptions, named: dict[str, str]) -> KeyRing:
     """Check the models and the keys before the server starts; return the keys.
 
     Later, a mistake would crash the worker processes.
     """
     with report_mistakes():
-        registry = Registry.load(config)
+        registry = Registry.load(options.config)
         for name, target in named.items():
             with reject(ProviderError, about=f"--model {name}: "):
                 registry.provider(target)
-        return _load_keys(keys) if keys is not None else KeyRing()
+            _check_address(registry, name, target, options)
+        return _load_keys(options.keys) if options.keys is not None else KeyRing()
+
+
+def _check_address(registry: Registry, name: str, target: str, options: ServeOptions) -> None:
+    """Reject a model whose address, in a variable for the gateway's clients, is the gateway's."""
+    group = registry.groups().get(registry.aliases().get(target, target))
+    for each in [target] if group is None else [candidate.model for candidate in group.candidates]:
+        if each.partition(":")[0] in SCHEMES:
+            continue
+        adapter = registry.adapter(registry.find(each).adapter)
+        variable, address = adapter.address_env, urlsplit(adapter.base_url or "")
+        if variable and address.port == options.port and is_loopback(address.hostname or ""):
+            raise click.UsageError(
+                f"--model {name}: {variable} names this gateway, so its requests would come back "
+                f"to it; start the gateway without {variable}"
+            )
 
 
 def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:

@@ -27,6 +27,7 @@ SCHEME_SETTINGS = ("capabilities", "timeouts", "on_loss", "keep_raw")
 # Import paths of objects in higher layers, imported on demand: with ``base_url`` they are rarely
 # needed.
 _REGISTRY = "dragoman.registry:open_name"
+_REGISTRY_AT = "dragoman.registry:open_name_at"
 _RETRY = "dragoman.middleware:Retry"
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -55,8 +56,10 @@ def connect(
     """Return a provider for a model. Nothing is sent before the first call.
 
     ``model`` is a name such as ``"openai:gpt-6-sol"``, an alias in ``models.yaml``, or ``"local"`` for
-    the embedded model. With ``base_url``, it is the name that the server at that address has for
-    the model; the server's ``wire`` is ``"openai"`` by default.
+    the embedded model. With ``base_url``, ``"vendor:model"`` is this vendor's model at that
+    address, such as a proxy: with the vendor's wire, quirks, limits and prices, but without the
+    vendor's key. Any other name is the one that the server at that address has for the model; the
+    server's ``wire`` is ``"openai"`` by default.
 
     By default, a call is sent only once. ``retries=2`` adds a ``Retry`` layer, which repeats a
     call after a transient failure. An adapter in ``models.yaml`` with ``max_retries`` also adds
@@ -83,15 +86,24 @@ def connect(
     for wrong in unknown:
         hint = suggest(wrong, ("base_url", "retries", *settings)) or "see help(connect)"
         raise TypeError(f"connect() has no setting {wrong!r}; {hint}")
+    return _open(model, base_url, retries, settings)
+
+
+def _open(
+    model: str, base_url: str | None, retries: int | None, settings: dict[str, Any]
+) -> Provider:
+    """Open a model by its name, by a vendor's name and an address, or by an address alone."""
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and (name, value) not in (("on_loss", "warn"), ("keep_raw", True))
+    }
+    opened: Provider | None = None
     if base_url is None:
-        settings |= {
-            "on_loss": None if on_loss == "warn" else on_loss,
-            "keep_raw": None if keep_raw else False,
-        }
-        given = {key: value for key, value in settings.items() if value is not None}
-        opened: Provider = load(_REGISTRY)(model, retries, given)
-        return opened
-    return add_retries(bind(model, base_url, **settings), retries)
+        opened = load(_REGISTRY)(model, retries, given)
+    elif ":" in model or "/" in model:  # the name may begin with a vendor
+        opened = load(_REGISTRY_AT)(model, base_url, retries, given)
+    return opened or add_retries(bind(model, base_url or "", **settings), retries)
 
 
 def add_retries(model: ModelT, retries: int | None) -> ModelT:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from ..calls import TURN
 from ..capabilities import Capabilities, describe_end
 from ..errors import (
+    AuthenticationError,
     InvalidModelError,
     InvalidRequestError,
     NetworkError,
@@ -58,11 +59,13 @@ class HttpModel(Model):
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
         hint: str | None = None,
+        key_hint: str | None = None,
         priced_as: PricedAs | PriceRow | str | None = None,
     ) -> None:
         self._base_url = base_url
         self.server = find_server(base_url)
         self._hint = hint
+        self._key_hint = key_hint
         self.name = name
         self.model = model
         self.codec = codec
@@ -138,6 +141,9 @@ class HttpModel(Model):
         error.attribute(self.name, self.model, None if request is None else request.request_id)
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
             error.advice = self._hint
+        has_key = self._key.reveal() is not None or self._auth is not None
+        if self._key_hint and isinstance(error, AuthenticationError) and not has_key:
+            error.advice = self._key_hint
         if isinstance(error, InvalidModelError):
             notice = describe_end(self.model, self.capabilities)
             if notice is not None and notice not in error.advice:

@@ -9,7 +9,7 @@ from .keys import keys_path, remove_key, store_key, stored_keys
 from .limits import RateLimits
 from .lists import ListError, read_list, read_sources
 from .pools import Connection
-from .registry import Registry, open_name, open_retrieval_name
+from .registry import Registry, open_name, open_name_at, open_retrieval_name
 from .served import ServedModels, list_served
 from .updates import CatalogUpdate, compare, update_path, write_update
 from .vendors import Vendor, load_vendor, vendor_names
@@ -18,6 +18,6 @@ __all__ = [
     "NEEDS", "Adapter", "Candidate", "CatalogUpdate", "Choice", "ConfigError", "Connection",
     "File", "Group", "ListError", "ModelEntry", "RateLimits", "Registry", "ServedModels", "Vendor",
     "Wanted", "choose_among", "compare", "config_path", "keys_path", "list_served", "load_vendor",
-    "open_name", "open_retrieval_name", "read_file", "read_list", "read_sources", "read_wanted",
+    "open_name", "open_name_at", "open_retrieval_name", "read_file", "read_list", "read_sources", "read_wanted",
     "remove_key", "store_key", "stored_keys", "update_path", "vendor_names", "write_update",
 ]  # fmt: skip

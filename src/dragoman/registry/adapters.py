@@ -64,6 +64,8 @@ class Adapter(Struct, frozen=True):
     auth: AuthSettings | None = None
     embed: RetrievalForm = RetrievalForm("")
     rerank: RetrievalForm = RetrievalForm("")
+    key_home: str | None = None
+    """The variable whose key is not sent, since ``base_url`` is not the address it is for."""
 
     def __repr__(self) -> str:
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
@@ -127,6 +129,27 @@ class Adapter(Struct, frozen=True):
         is_home = vendor.base_url is None or _same_origin(self.base_url, vendor.address(self.wire))
         return self.with_wire(vendor.wire_of(model)) if is_home else self
 
+    def at(self, base_url: str, model: str) -> Adapter:
+        """Return the adapter for a model of this vendor that is served at another address.
+
+        Credentials, headers and proxies are for the origin that they were configured with, so
+        another origin gets none of them.
+        """
+        wire = self.own_wire or (self.vendor.wire_of(model) if self.vendor else None)
+        moved = replace(self, base_url=base_url, own_wire=wire)
+        if _same_origin(self.base_url or _NOWHERE, base_url):
+            return moved
+        return replace(
+            moved,
+            api_key=None,
+            api_key_env=None,
+            spare_key_envs=(),
+            auth=None,
+            extra_headers={},
+            connection=Connection(),
+            key_home=self.api_key_env,
+        )
+
     @property
     def all_quirks(self) -> dict[str, Any]:
         """How the servers differ from the wire: the vendor's and the adapter's own quirks."""
@@ -187,8 +210,32 @@ class Adapter(Struct, frozen=True):
             "name": self.name,
             "vendor": vendor.id if vendor else None,
             "headers": headers,
-            "hint": vendor.hint if vendor else None,
+            "hint": self._advise_unreached(),
+            "key_hint": self._advise_refused(),
         }
+
+    def _advise_unreached(self) -> str | None:
+        """Return advice for the error if no server responds at the address."""
+        if (variable := self.address_env) is not None:
+            return f"The address comes from the environment variable {variable}."
+        return self.vendor.hint if self.vendor else None
+
+    def _advise_refused(self) -> str | None:
+        """Return advice for the error if the server demands a key that it did not get."""
+        if self.key_home is None:
+            return None
+        return f"The key in {self.key_home} is not for this address; give one with api_key=."
+
+    @property
+    def address_env(self) -> str | None:
+        """The environment variable that the address comes from, or ``None``."""
+        vendor = self.vendor
+        if vendor is None or vendor.base_url_env is None:
+            return None
+        is_set = bool(os.environ.get(vendor.base_url_env, "").strip())
+        return (
+            vendor.base_url_env if is_set and self.base_url == vendor.address(self.wire) else None
+        )
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
         """Return the timeouts for calls: the adapter's, overridden by those in ``own``.
@@ -228,7 +275,7 @@ def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ada
     """Read an adapter; ``remarks`` receives the settings that have no effect."""
     found = section.values(
         Adapter,
-        without=("name", "api_key_env", "spare_key_envs", "connection", "own_wire"),
+        without=("name", "api_key_env", "spare_key_envs", "connection", "own_wire", "key_home"),
         more=("api_key_env", "proxy", "ca", "client_cert", "wire"),
     )
     kind = found.get("type", name)

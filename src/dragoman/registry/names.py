@@ -15,6 +15,7 @@ from ..errors import InvalidModelError
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
 from ..wire import CODECS
+from ..wire.beliefs import vendor_of
 from ..wire.listing import find_efforts
 from ..wire.reasoning import join_efforts
 from .adapters import Adapter
@@ -23,6 +24,9 @@ from .groups import Group
 from .observed import ObservedFacts, observed_path
 from .updates import read_update, update_prices
 from .vendors import load_vendor, vendor_names
+
+# The tags of Ollama's models: sizes, quantizations and variants.
+_TAG = re.compile(r"latest|v?\d.{0,100}|(instruct|text|chat|code)([-_].{0,100})?")
 
 
 class Names:
@@ -97,9 +101,33 @@ class Names:
             entry = ModelEntry(name, adapter, model)
         return self._complete(entry)
 
-    def _complete(self, entry: ModelEntry) -> ModelEntry:
+    def find_at(self, name: str, base_url: str) -> tuple[ModelEntry, Adapter] | None:
+        """Return the model and the adapter that a name means at an address.
+
+        Return ``None`` if the whole name is the server's own name for a model. ``vendor:model`` is
+        a vendor's model, but ``mistral:7b`` and ``mistral:latest`` are names of Ollama. Routers
+        have models named ``vendor/model``, so such a name is a vendor's model only if the vendor
+        lists the model and the address is not that of another vendor.
+        """
+        own, separator, model = name.partition(":")
+        if not separator:
+            own, separator, model = name.partition("/")
+        if not model or (own not in self.adapters and own not in vendor_names()):
+            return None
+        vendor = self.adapter(own).vendor
+        is_listed = vendor is not None and vendor.lists(model)
+        if separator == "/" and (not is_listed or vendor_of(base_url) not in (None, own)):
+            return None
+        if not is_listed and own not in self.adapters and _TAG.fullmatch(model):
+            return None
+        address = base_url if vendor is None else vendor.complete(base_url)
+        adapter = self.adapter(own).at(address, model)
+        entry = self.models.get(f"{own}:{model}") or ModelEntry(f"{own}:{model}", own, model)
+        return self._complete(entry, adapter), adapter
+
+    def _complete(self, entry: ModelEntry, adapter: Adapter | None = None) -> ModelEntry:
         """Complete a model's entry with catalogue data, observations, price and status."""
-        adapter = self.adapter(entry.adapter)
+        adapter = adapter or self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
         return replace(

@@ -246,6 +246,10 @@ class Registry:
             self._warn_about_typo(names, names.find(name))
         return self._stacks.open(names, name, options, shared=shared)
 
+    def _open_at(self, name: str, base_url: str, options: OpenOptions) -> Provider | None:
+        opened: Provider | None = self._stacks.open_at(self._names(), name, base_url, options)
+        return opened
+
     def _warn_about_typo(self, names: Names, entry: ModelEntry) -> None:
         """Warn once about an unlisted model whose name looks misspelled."""
         if entry.id not in self._warned and (warning := names.find_typo(entry)) is not None:
@@ -280,6 +284,17 @@ def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> P
     with _advise('"vendor:model", an alias of models.yaml or "local"'):
         # Each call gets its own provider: one caller's close() must not end another's stream.
         return _load_registry(config_path())._open(model, options, shared=False)
+
+
+def open_name_at(
+    model: str, base_url: str, retries: int | None, settings: Mapping[str, Any]
+) -> Provider | None:
+    """Open a vendor's model at another address, for ``connect``.
+
+    Return ``None`` if the name does not begin with a vendor.
+    """
+    options = OpenOptions(dict(settings), retries=retries)
+    return _load_registry(config_path())._open_at(model, base_url, options)
 
 
 def open_retrieval_name(

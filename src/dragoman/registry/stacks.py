@@ -113,6 +113,14 @@ class Stacks:
             lease.holders += 1
         return kept[0]
 
+    def open_at(self, names: Names, name: str, base_url: str, options: OpenOptions) -> Any:
+        """Return a provider for a vendor's model at an address, or ``None`` for other names."""
+        builder = _StackBuilder(self, names, options)
+        provider = builder.build_at(name, base_url)
+        for lease in builder.leases:
+            lease.holders += 1
+        return provider
+
     def open_retrieval(
         self, names: Names, name: str, operation: Operation, options: OpenOptions
     ) -> Any:
@@ -196,6 +204,16 @@ class _StackBuilder:
         provider = self._build_model(entry, options.settings)
         return _retry(provider, retries if options.retries is None else options.retries)
 
+    def build_at(self, name: str, base_url: str) -> Any:
+        """Return the provider for a vendor's model at an address, or ``None`` for other names."""
+        found = self._names.find_at(name, base_url)
+        if found is None:
+            return None
+        entry, adapter = found
+        provider = self._build_model(entry, self._options.settings, adapter=adapter)
+        retries = self._options.retries
+        return _retry(provider, self._names.retries(entry) if retries is None else retries)
+
     def _build_group(self, group: Group) -> Any:
         for setting in self._options.settings:
             if setting not in _GROUP_SETTINGS:
@@ -237,9 +255,14 @@ class _StackBuilder:
         return _retry(self._build_model(entry, settings, limiters), retries)
 
     def _build_model(
-        self, entry: ModelEntry, settings: dict[str, Any], limiters: Sequence[Limiter] = ()
+        self,
+        entry: ModelEntry,
+        settings: dict[str, Any],
+        limiters: Sequence[Limiter] = (),
+        *,
+        adapter: Adapter | None = None,
     ) -> Any:
-        adapter = self._names.adapter(entry.adapter)
+        adapter = adapter or self._names.adapter(entry.adapter)
         if settings.get("wire") in CODECS:
             adapter = adapter.with_wire(settings["wire"])
         else:

@@ -117,8 +117,9 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     """A vendor: its address, how its servers differ from the wire, and what its models can do.
 
     ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.
-    ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
-    the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
+    ``base_url_env`` is the environment variable in which users set the server's address, and the
+    vendor's own clients read it; ``root`` is the path of an address that has none. ``hint`` is the
+    advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
     ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
@@ -136,6 +137,7 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     quirks: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, str] = field(default_factory=dict)
     base_url_env: str | None = None
+    root: str = ""
     hint: str | None = None
     chats: bool = True
     embed: RetrievalForm | None = None
@@ -208,7 +210,17 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
         if regions and self.region.name and base_url is not None:
             base_url = base_url.replace(self.region.name, regions[0], 1)
         given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
-        return _complete_url(given, base_url or "") if given else base_url
+        return self.complete(given, base_url) if given else base_url
+
+    def complete(self, given: str, base_url: str | None = None) -> str:
+        """Return an address of the user with the path that the vendor's servers have.
+
+        An address of a local server may lack the scheme, the port or the path of ``base_url``.
+        """
+        if self.local:
+            return _complete_url(given, base_url or "")
+        has_path = bool(urlsplit(given).path.strip("/"))
+        return given if has_path or not self.root else given.rstrip("/") + self.root
 
     @property
     def default_auth(self) -> str | None:
