@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tests.boxes import BOXES, find_box
 from tests.gateway.upstream import TABLES
 from tests.test_layers import FLOORS
 
@@ -456,7 +457,17 @@ def _about(name: str) -> str:
 _LAYERS = re.compile(r"(<!-- layers -->\n).*(<!-- /layers -->)", re.DOTALL)
 
 
+def _list_imports(name: str) -> str:
+    """Return what a box may import besides itself."""
+    imports = BOXES[name].imports.split()
+    return ", ".join(imports if name == "core" else ["core", *imports]) or "nothing"
+
+
 def write_layers(page: str) -> str:
-    """Return ``docs/design.md`` with the current list of layers from ``test_layers``."""
-    rows = "".join([f"{name:<14}{about}\n" for name, about in FLOORS.items()])
+    """Return ``docs/design.md`` with the current boxes and layers."""
+    rows = "".join(
+        [f"{name:<9}imports {_list_imports(name):<47}{box.what}\n" for name, box in BOXES.items()]
+    )
+    rows += "\n"
+    rows += "".join([f"{name:<14}{find_box(name):<9}{about}\n" for name, about in FLOORS.items()])
     return _LAYERS.sub(lambda found: f"{found[1]}\n```text\n{rows}```\n\n{found[2]}", page)

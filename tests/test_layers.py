@@ -12,6 +12,7 @@ import pytest
 from dragoman.events import Event
 from dragoman.wire import CODECS
 
+from . import boxes
 from .sources import PACKAGE, Source, read_package, read_sources
 
 # The list of layers. A module may import only from layers above its own in this list; a folder is
@@ -188,6 +189,22 @@ def wrong_directions(modules: list[Module]) -> list[str]:
     return found
 
 
+def wrong_boxes(modules: list[Module]) -> list[str]:
+    """Return the imports of a box that its row of ``BOXES`` does not allow."""
+    paths = {module.name: module.path.as_posix() for module in modules}
+    found: list[str] = []
+    for module in modules:
+        path = module.path.as_posix()
+        if module.layer not in LAYERS:
+            continue
+        allowed = boxes.may_import(path)
+        for _, _, target in module.imports(set(paths)):
+            part = boxes.find_part(paths.get(target, "/".join(target)))
+            if part in [*LAYERS, "servers"] and part not in allowed:
+                found.append(f"{path}: imports {part}")
+    return found
+
+
 def cycles(modules: list[Module]) -> list[str]:
     """Return files that import each other in a cycle, ignoring re-exports of their package."""
     known = {module.name for module in modules}
@@ -324,7 +341,7 @@ def wire_names(modules: list[Module]) -> list[str]:
 
 Check = Callable[[list[Module]], list[str]]
 CHECKS: list[Check] = [
-    wrong_directions, cycles, hidden_imports, nameless, executors, vendors, event_makers,
+    wrong_directions, wrong_boxes, cycles, hidden_imports, nameless, executors, vendors, event_makers,
     private_accesses, wire_names,
 ]  # fmt: skip
 
@@ -350,6 +367,25 @@ def test_every_allowed_exception_to_the_layers_is_used() -> None:
     assert set(ALLOWED) <= used
     names = {(module.path.as_posix(), name) for module in present() for _, name in module.names[0]}
     assert set(PRIVATE_ALLOWED) <= names
+
+
+def test_every_layer_is_in_one_box() -> None:
+    held = [part for box in boxes.BOXES.values() for part in box.holds.split()]
+    assert sorted(held) == sorted([*LAYERS, "servers"])
+    for module in present():
+        if module.is_package and len(module.name) == 1:
+            said = re.search(
+                r"^Box: (\w+)[.;]", ast.get_docstring(module.tree) or "", re.MULTILINE
+            )
+            assert said is not None, f"{module.path}: the docstring does not state the box"
+            assert said[1] == boxes.find_box(module.layer), module.path
+
+
+def test_every_exception_to_the_boxes_is_needed() -> None:
+    files = [module.path.as_posix() for module in present()]
+    for pattern in boxes.SERVERS:
+        assert any(boxes.fnmatchcase(path, pattern) for path in files), pattern
+    assert set(boxes.COMMANDS) <= set(files)
 
 
 # Fields of vendors' APIs, which only wires may name.
@@ -434,13 +470,23 @@ PLANTED = [
 def test_layer_checks_find_violations(check: Check, name: str, code: str, complaint: str) -> None:
     original = PACKAGE / name
     text = (original.read_text() if original.exists() else "") + f"\n\n{code}\n"
-    looks_at_one_file = check not in (wrong_directions, cycles, hidden_imports)
+    looks_at_one_file = check not in (wrong_directions, wrong_boxes, cycles, hidden_imports)
     others = [
         module for module in present() if module.path != Path(name) and not looks_at_one_file
     ]
     before, after = check_present(check), check([*others, Module(Source(Path(name), text))])
     assert [found for found in after if found not in before and complaint in found]
 
+
+BOX_VIOLATIONS = [
+    (wrong_boxes, "wire/plan.py", "from ..sim import SimServer", "imports sim"),
+    (wrong_boxes, "wire/openai/reply.py", "from .server import OpenAIServer", "imports servers"),
+    (wrong_boxes, "session/turn.py", "from ..gateway.keys import Key", "imports gateway"),
+    (wrong_boxes, "gateway/app.py", "from ..sim import SimServer", "imports sim"),
+    (wrong_boxes, "sim/server.py", "from ..log import EventLog", "imports log"),
+    (wrong_boxes, "cli/ask.py", "from ..gateway.keys import Key", "imports gateway"),
+]
+PLANTED += BOX_VIOLATIONS
 
 INNOCENT = [
     (vendors, '"""Ollama says so."""'),

@@ -1,5 +1,7 @@
 """Batches: call a model for every row of a file, and write a file of results.
 
+Box: extras.
+
 A batch that was stopped at any point continues where it stopped when it is started again.
 
 - ``api``: the function ``batch()``

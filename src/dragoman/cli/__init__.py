@@ -1,5 +1,7 @@
 """The command line: ``dragoman ask``, ``chat``, ``models``, ``plan`` and more.
 
+Box: cli.
+
 Exit codes: 0 success; 1 a bug; 2 invalid usage or an invalid file; 10 to 18 an error, with one
 code per error category (see ``errors``); 130 interrupted.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import click
@@ -43,40 +47,49 @@ _COMMANDS = {
 }
 
 
+@cache
+def _list_commands() -> dict[str, str]:
+    """Return the commands of the boxes that are installed, with their help texts."""
+    present = {path.name.partition(".")[0] for path in Path(__file__).parent.iterdir()}
+    return {name: text for name, text in _COMMANDS.items() if name in present}
+
+
 class _LazyGroup(click.Group):
     """Load a command's module when the command is used, so that ``--help`` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(_list_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _list_commands():
             return None
         command: Any = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in _list_commands() and not args[0].startswith("-"):
             # lazy import: it takes a millisecond, and only this error needs it
             import difflib
 
-            near = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            near = difflib.get_close_matches(args[0], _list_commands(), 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
+            formatter.write_dl(sorted(_list_commands().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Complete the command names without loading the commands."""
         # lazy import: only needed for shell completion
         from click.shell_completion import CompletionItem
 
-        names = [name for name in _COMMANDS if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=_COMMANDS[name]) for name in names]
+        known = _list_commands().items()
+        found = [
+            CompletionItem(name, help=text) for name, text in known if name.startswith(incomplete)
+        ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import click
@@ -11,7 +13,6 @@ import click
 from ..registry import load_vendor, remove_key, store_key, stored_keys, vendor_names
 from .console import show_json, show_table
 from .errors import report_mistakes
-from .gateway_keys import command as gateway_command
 from .parameters import Json, add_options
 
 
@@ -25,7 +26,9 @@ def command() -> None:
     """
 
 
-command.add_command(gateway_command)
+_GATEWAY = f"{__package__}.gateway_keys"
+if find_spec(_GATEWAY):  # the gateway is installed
+    command.add_command(import_module(_GATEWAY).command)
 
 
 @command.command("set")

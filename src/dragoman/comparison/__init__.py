@@ -1,5 +1,7 @@
 """Comparison: send the recorded calls of a log to other models. Nothing is executed.
 
+Box: extras.
+
 - ``cases``: the calls of a log that can be repeated
 - ``api``: ``dragoman.compare``, which runs one batch for each model
 - ``report``: how the answers agree, what they cost, and what would be lost

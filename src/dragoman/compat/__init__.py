@@ -1,4 +1,7 @@
-"""The functions of other libraries, with Dragoman's models behind them."""
+"""The functions of other libraries, with Dragoman's models behind them.
+
+Box: extras.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The conformance kit: test whether a codec, a provider or a server fulfils its contract.
 
+Box: kit.
+
 ``suite(wire="openai")`` returns the cases for a wire, ``suite(make_provider)`` the cases for a
 provider, and ``retrieval_suite(make_embedder)`` the cases for an embedder or a reranker. Run them
 with ``pytest.mark.parametrize`` or in a loop. ``check_server(url)`` examines a live server and

@@ -1,5 +1,7 @@
 """Events, token usage, the response that events fold into, and the assembler that creates them.
 
+Box: core.
+
 A reply is a sequence of events that follows these rules, whatever the provider sent:
 
 1. ``message.start`` comes first, once. 2. ``content_block_index`` never decreases; blocks come one

@@ -1,5 +1,7 @@
 """The gateway: an HTTP server in front of providers. It needs the extra ``gateway``.
 
+Box: gateway.
+
 ``create_app(models)`` is an ASGI application that serves clients of every wire. It reads requests
 and writes replies with ``dragoman.wire.SERVER_CODECS``; this package adds keys, limits, metrics
 and the access log.

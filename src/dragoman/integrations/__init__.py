@@ -1,5 +1,7 @@
 """Adapters for other frameworks. Each module needs its framework, which an extra installs.
 
+Box: extras.
+
 - ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, LangChain
   models
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model

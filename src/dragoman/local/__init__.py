@@ -1,5 +1,7 @@
 """The embedded model: a llama.cpp server in a child process, and a catalogue of small models.
 
+Box: extras.
+
 ``connect("local")`` opens the default model, SmolLM2-135M-Instruct (Apache-2.0), which is a
 demonstration rather than an assistant. It is downloaded on first use. ``connect("local:NAME")``
 opens a model that ``dragoman local pull NAME`` has downloaded, and

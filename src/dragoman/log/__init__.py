@@ -1,5 +1,7 @@
 """An append-only log of sessions, each record chained to the previous one by hash.
 
+Box: agent.
+
 ::
 
     async with SqliteLog("log.db") as log:

@@ -1,7 +1,9 @@
 """Messages and their blocks, tools, settings, and the request that holds them.
 
-Box: core. The smaller parts of messages are here too: media, unique ids, schemas of Python
-functions, and texts for people.
+Box: core.
+
+The smaller parts of messages are here too: media, unique ids, schemas of Python functions, and
+texts for people.
 """
 
 from ..citations import Citation

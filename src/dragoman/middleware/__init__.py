@@ -1,5 +1,7 @@
 """Middleware: layers, each of which is a ``Provider`` that wraps another ``Provider``.
 
+Box: core.
+
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
 ``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache``
 stores replies. ``describe`` lists the layers. Use them in this order, from the outermost to the

@@ -1,5 +1,7 @@
 """Costs of calls: token counts times a dated price row, in exact decimals.
 
+Box: core.
+
 ``bill = cost(reply)``, or ``cost(usage, "anthropic:claude-opus-4-8")``; then ``bill.total``,
 ``bill.parts`` and ``bill.pricing_version``, or ``bill.reason`` if the price is not known.
 

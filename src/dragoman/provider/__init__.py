@@ -1,5 +1,7 @@
 """Providers: objects that call one model each, all with the same methods.
 
+Box: core.
+
 - ``model``: ``Model``: what chat, embedding and reranking models have in common
 - ``contract``: ``Provider``: what a provider implements, and what callers use
 - ``reply``: ``Reply``: the object that a provider returns for a call

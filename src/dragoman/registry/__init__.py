@@ -1,4 +1,7 @@
-"""Resolve model names to providers: ``models.yaml`` first, then the bundled catalogue."""
+"""Resolve model names to providers: ``models.yaml`` first, then the bundled catalogue.
+
+Box: core.
+"""
 
 from ..config import ConfigError
 from .adapters import Adapter

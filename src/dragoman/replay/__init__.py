@@ -1,5 +1,7 @@
 """Replay a run from its log: show its steps, return its recorded replies, compare runs.
 
+Box: agent.
+
 Replaying has no side effects: no code in this package can run a tool, open a socket or start a
 process.
 """

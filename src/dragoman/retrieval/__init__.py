@@ -1,5 +1,7 @@
 """Embedding and reranking models, over the same transport and with the same errors as providers.
 
+Box: core; the server halves of the wires are in the box gateway.
+
 - ``values``: requests, ``Embeddings`` and ``Ranking``
 - ``vectors``: ``Vectors``: float32 numbers in one buffer
 - ``contract``: ``Embedder`` and ``Reranker``: what a model implements, and what callers use

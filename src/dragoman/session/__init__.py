@@ -1,5 +1,7 @@
 """The agent loop, which records evidence from each intent to its observation.
 
+Box: agent.
+
 ::
 
     async with SqliteLog("log.db") as log:

@@ -1,4 +1,7 @@
-"""The simulator: a model whose replies and failures are scripted and deterministic."""
+"""The simulator: a model whose replies and failures are scripted and deterministic.
+
+Box: kit.
+"""
 
 from ..config import ConfigError
 from .batches import BatchScript, SimBatches

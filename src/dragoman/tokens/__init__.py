@@ -1,5 +1,7 @@
 """Token counting: estimate the length of a request before it is sent, without a network.
 
+Box: core.
+
 ``estimate_request`` and ``estimate_text`` work from coefficients (``text.py``). The
 *family* names the vocabulary that the coefficients were measured with; the catalogue has the
 family of each model. ``exact_text`` counts

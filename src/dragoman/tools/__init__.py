@@ -1,5 +1,7 @@
 """The tool runtime: define tools, validate their input, execute them and observe the result.
 
+Box: agent.
+
 ::
 
     @tool(side_effect="read")

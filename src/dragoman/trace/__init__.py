@@ -1,5 +1,7 @@
 """The trace viewer: a log's sessions in a browser, with timeline, evidence, cost and hash chain.
 
+Box: agent.
+
 It is served on the loopback address only, under an unguessable path, and is read-only unless
 decisions are enabled. ``export_html`` writes one session to a file.
 """

@@ -1,5 +1,7 @@
 """The only package that opens sockets to providers.
 
+Box: core.
+
 ``HttpTransport`` is the client that providers use. It sends a request once, does not follow
 redirects, limits how much it reads, and closes the socket when a call is cancelled. To use another
 HTTP library, implement ``Transport`` and ``HttpStream``.

@@ -1,5 +1,7 @@
 """Validation of messages and settings, requests, schemas and replies.
 
+Box: core.
+
 ``parse`` turns strings, dictionaries and SDK shapes into values; ``request`` checks a request
 against the contract and against what the model is known not to support; ``schema`` compiles JSON
 Schemas, never following a reference out of the document; ``reply`` checks tool calls and

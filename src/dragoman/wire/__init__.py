@@ -1,5 +1,7 @@
 """Wires: codecs between Dragoman's messages and an API's bytes, for clients and servers.
 
+Box: core; the server halves of the wires are in the box gateway.
+
 The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
 generates an id. A codec only converts values to bytes and bytes to values, so tests and programs
 can call it directly.
