@@ -38,20 +38,37 @@ from dragoman.trace import Reader
 TURN = (
     TurnStarted(1, "large", "acme"),
     CallCompleted(
-        model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5,
-        request_id="01M7EJSHEJRBEPVWKBS3Y5E4R0", input_tokens=1200, output_tokens=45,
+        model="large",
+        provider="acme",
+        stop_reason="tool_use",
+        latency_ms=812.5,
+        request_id="01M7EJSHEJRBEPVWKBS3Y5E4R0",
+        input_tokens=1200,
+        output_tokens=45,
         cached_input_tokens=1000,
     ),
-    MessageRecorded(Assistant("I will run the tests first to see the current failure. " * 4),
-                    "large", "acme"),
-    ToolIntent(
-        "tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "call_1", "bash", {"command": "make test"},
-        '{"command": "make test"}',
-        IntentSource("acme", "large", "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1), AssembledFrom(3, 10, 90),
+    MessageRecorded(
+        message=Assistant("I will run the tests first to see the current failure. " * 4),
+        model="large",
+        provider="acme",
     ),
-    ToolObserved("tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "bash", "expected 4, received 5\n" * 20, True,
-                 exit_code=1),
-)  # fmt: skip
+    ToolIntent(
+        id="tu_01M7EJSHEJRBEPVWKBS3Y5E4R0",
+        provider_call_id="call_1",
+        tool_name="bash",
+        input={"command": "make test"},
+        raw_input_text='{"command": "make test"}',
+        source=IntentSource("acme", "large", "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1),
+        assembled_from=AssembledFrom(3, 10, 90),
+    ),
+    ToolObserved(
+        intent_id="tu_01M7EJSHEJRBEPVWKBS3Y5E4R0",
+        tool_name="bash",
+        content="expected 4, received 5\n" * 20,
+        is_error=True,
+        exit_code=1,
+    ),
+)
 
 
 @contextmanager

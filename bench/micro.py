@@ -45,7 +45,7 @@ def wire_parts(
     wire: str, whole: Callable[[bool], bytes], shape: type
 ) -> dict[str, tuple[float, float | None]]:
     codec = CODECS[wire]("bench-1", "http://127.0.0.1:1/v1")  # type: ignore[call-arg]
-    request = Request((User("Hi"),), (WEATHER,), model="bench-1")
+    request = Request((User("Hi"),), tools=(WEATHER,), model="bench-1")
     if wire == "anthropic":
         request = msgspec.structs.replace(
             request, config=msgspec.structs.replace(request.config, max_tokens=1000)
@@ -106,7 +106,7 @@ def stream_parts() -> dict[str, tuple[float, float | None]]:
         "openai: encode it again": (cpu(lambda: codec.encode(long)) / 1001, None),
     }
     expectation, arguments = (
-        Expectation(Request((User("Hi"),), (WEATHER,))),
+        Expectation(Request((User("Hi"),), tools=(WEATHER,))),
         {"city": "Oslo", "days": 3},
     )
     parts["validate a call's arguments"] = (

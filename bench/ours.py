@@ -8,7 +8,7 @@ from dragoman import Assistant, HttpTransport, RuntimeConfig, TextDelta, Tool, U
 
 from .floors import PARAMETERS
 
-WEATHER = Tool("weather", "The weather.", PARAMETERS)
+WEATHER = Tool("weather", "The weather.", parameters=PARAMETERS)
 
 
 class Ours:

@@ -25,7 +25,11 @@ HERE = Path(__file__).parent
 WEATHER = d.Tool(
     "weather",
     "The weather.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
 RIVER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ODD = 'Zoë 日本 🦜 \\n {"a": 1}\nend'

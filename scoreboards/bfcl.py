@@ -103,7 +103,7 @@ def read_cases(data: Path, types: dict[str, str]) -> dict[str, list[Case]]:
                     d.Tool(
                         each["name"],
                         each.get("description", ""),
-                        convert({**each["parameters"], "type": "dict"}, types),
+                        parameters=convert({**each["parameters"], "type": "dict"}, types),
                     )
                     for each in row["function"]
                 ],
@@ -157,7 +157,7 @@ class Trip:
         encoded = self.client.encode(request)
         path = unquote(urlsplit(encoded.http.url).path)
         asked = self.server.decode(encoded.http.body, path)
-        asked = Asked(replace(asked.request, stream=request.stream))
+        asked = Asked(request=replace(asked.request, stream=request.stream))
         names = {mine: sent for sent, mine in self._names(request, asked.request).items()}
         encoder = self.server.encoder(asked, created=1)
         pieces = [encoder.feed(event) for event in _speak(calls, names)]
@@ -214,8 +214,8 @@ def try_case(trip: Trip, case: Case) -> Iterator[tuple[str, str]]:
     """Yield each kind of exchange of a case, and its outcome."""
     request = d.Request(
         [d.User(case.question)],
-        case.tools,
-        d.RuntimeConfig(max_tokens=99),
+        tools=case.tools,
+        config=d.RuntimeConfig(max_tokens=99),
         model="m",
         check_calls=False,
     )

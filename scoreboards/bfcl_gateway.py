@@ -51,8 +51,8 @@ class Journey:
         self._case, self._arrived = case, None
         request = d.Request(
             [d.User(case.question)],
-            case.tools,
-            d.RuntimeConfig(max_tokens=99),
+            tools=case.tools,
+            config=d.RuntimeConfig(max_tokens=99),
             model=model,
             stream=streamed,
             check_calls=False,

@@ -38,7 +38,7 @@ sources = st.builds(d.Url, words) | st.builds(d.Inline, words)
 details = st.sampled_from([None, "auto", "low", "high"])
 
 text_blocks = st.builds(d.Text, texts, maybe(continuities))
-images = st.builds(d.Image, sources, maybe(words), details)
+images = st.builds(d.Image, sources, maybe(words), detail=details)
 documents = st.builds(d.Document, sources, words, maybe(words))
 tool_calls = st.builds(d.ToolCall, words, words, maybe(json_objects), maybe(continuities))
 user_blocks: SearchStrategy[UserBlock] = text_blocks | images | documents
@@ -57,23 +57,46 @@ assistants = st.builds(d.Assistant, st.lists(assistant_blocks, max_size=4))
 tool_results = st.builds(d.ToolResult, words, contents, st.booleans())
 messages: SearchStrategy[d.Message] = systems | users | assistants | tool_results
 
-tools = st.builds(d.Tool, words, texts, json_objects)
+tools = st.builds(d.Tool, words, texts, parameters=json_objects)
 tool_choices = st.sampled_from([None, "auto", "required", "none"]) | st.builds(d.ForceTool, words)
 numbers = maybe(st.floats(-2, 2))
 configs = st.builds(
-    d.RuntimeConfig, numbers, counts, numbers, counts, numbers, numbers,
-    maybe(st.lists(texts, max_size=2)),
-    st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", 1024]),
-    json_objects,
-)  # fmt: skip
+    d.RuntimeConfig,
+    temperature=numbers,
+    max_tokens=counts,
+    top_p=numbers,
+    seed=counts,
+    frequency_penalty=numbers,
+    presence_penalty=numbers,
+    stop_sequences=maybe(st.lists(texts, max_size=2)),
+    reasoning=st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", 1024]),
+    extras=json_objects,
+)
 warnings = st.builds(d.LossWarning, words, words, texts)
 requests = st.builds(
-    d.Request, st.lists(messages, max_size=3), st.lists(tools, max_size=2), configs,
-    maybe(json_objects), tool_choices, texts, words, st.booleans(), maybe(words),
-    st.dictionaries(texts, texts, max_size=2),
-)  # fmt: skip
+    d.Request,
+    st.lists(messages, max_size=3),
+    tools=st.lists(tools, max_size=2),
+    config=configs,
+    response_schema=maybe(json_objects),
+    tool_choice=tool_choices,
+    model=texts,
+    request_id=words,
+    stream=st.booleans(),
+    session_id=maybe(words),
+    metadata=st.dictionaries(texts, texts, max_size=2),
+)
 
-usages = st.builds(d.Usage, counts, counts, counts, counts, counts, counts, st.booleans())
+usages = st.builds(
+    d.Usage,
+    counts,
+    counts,
+    cached_input_tokens=counts,
+    cache_creation_input_tokens=counts,
+    reasoning_tokens=counts,
+    total_tokens=counts,
+    estimated=st.booleans(),
+)
 finish_reasons = st.sampled_from(
     ["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
 )
@@ -82,24 +105,47 @@ problems = st.sampled_from(
 )
 indices = st.integers(0, 99)
 intents = st.builds(
-    d.ToolIntent, words, words, words, json_objects, texts,
-    st.builds(IntentSource, texts, texts, texts, indices),
-    st.builds(AssembledFrom, indices, indices, indices),
-)  # fmt: skip
+    d.ToolIntent,
+    id=words,
+    provider_call_id=words,
+    tool_name=words,
+    input=json_objects,
+    raw_input_text=texts,
+    source=st.builds(IntentSource, texts, texts, texts, indices),
+    assembled_from=st.builds(AssembledFrom, indices, indices, indices),
+)
 head = (words, words)
+fragments = {"content_block_index": indices, "text": texts}
+calls = {"content_block_index": indices, "tool_use_id": words}
 EVENTS: dict[type, SearchStrategy[d.Event]] = {
-    d.MessageStart: st.builds(d.MessageStart, *head, texts, texts),
-    d.TextDelta: st.builds(d.TextDelta, *head, indices, texts),
-    d.ThinkingDelta: st.builds(d.ThinkingDelta, *head, indices, texts, maybe(texts)),
-    d.ToolUseStart: st.builds(d.ToolUseStart, *head, indices, words, words),
-    d.ToolUseInputDelta: st.builds(d.ToolUseInputDelta, *head, indices, words, texts),
-    d.ToolUseEnd: st.builds(d.ToolUseEnd, *head, indices, words, json_objects, maybe(intents),
-                            problems, maybe(texts)),
-    d.MessageComplete: st.builds(d.MessageComplete, *head, finish_reasons,
-                                 st.lists(assistant_blocks, max_size=3).map(tuple), usages,
-                                 maybe(texts), maybe(texts), maybe(texts), json_values,
-                                 maybe(texts), st.lists(warnings, max_size=2).map(tuple)),
-}  # fmt: skip
+    d.MessageStart: st.builds(d.MessageStart, *head, model=texts, provider=texts),
+    d.TextDelta: st.builds(d.TextDelta, *head, **fragments),
+    d.ThinkingDelta: st.builds(d.ThinkingDelta, *head, **fragments, signature=maybe(texts)),
+    d.ToolUseStart: st.builds(d.ToolUseStart, *head, **calls, tool_name=words),
+    d.ToolUseInputDelta: st.builds(d.ToolUseInputDelta, *head, **calls, partial_json=texts),
+    d.ToolUseEnd: st.builds(
+        d.ToolUseEnd,
+        *head,
+        **calls,
+        final_input=json_objects,
+        intent=maybe(intents),
+        problem=problems,
+        detail=maybe(texts),
+    ),
+    d.MessageComplete: st.builds(
+        d.MessageComplete,
+        *head,
+        finish_reason=finish_reasons,
+        final_content=st.lists(assistant_blocks, max_size=3).map(tuple),
+        usage=usages,
+        finish_raw=maybe(texts),
+        stop_sequence=maybe(texts),
+        model=maybe(texts),
+        parsed=json_values,
+        structured_path=maybe(texts),
+        warnings=st.lists(warnings, max_size=2).map(tuple),
+    ),
+}
 events: SearchStrategy[d.Event] = st.one_of(*EVENTS.values())
 
 Verb = tuple[str, tuple[Any, ...]]

@@ -218,10 +218,10 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
     "says what one may wish": (ScriptRule("Red, or blue: it is coloured.",
                                           RequestMatch(where=has_image)),
                                {"images.inline": "not_applicable"}),
-    "breaks off": (ScriptRule(obliging, RequestMatch(stream=True), Fault(end_at=300)),
+    "breaks off": (ScriptRule(obliging, RequestMatch(stream=True), fault=Fault(end_at=300)),
                    {"stream.rules": "fail", "text.complete": "pass"}),
     "labels wrongly": (ScriptRule(obliging, RequestMatch(stream=True),
-                                  Fault(content_type="application/json")),
+                                  fault=Fault(content_type="application/json")),
                        {"stream.label": "fail", "stream.rules": "pass"}),
     "cuts in silence": (ScriptRule(obliging, LONG), {"limits.context": "fail"}),
     "is busy": (ScriptRule(fault=Fault(status=503)),
@@ -398,16 +398,26 @@ async def test_wire_of_a_server_is_detected() -> None:
 
 ECHOED = RecordedExchange("POST", "/x", "{}", 200, "]]> <i>\x1b")
 NASTY = Report(
-    "http://h/v1", "openai", "m<script>|", "dragoman", "2026-01-01T00:00:00Z",
-    (
-        CheckOutcome("a.b", "does |<b>", "fail", 'not "so" & <so>\x00', (ECHOED,)),
-        CheckOutcome("a.c", "does c", "pass"),
-        CheckOutcome("a.d", "does d", "unsupported", "no"),
-        CheckOutcome("a.e", "does e", "not_applicable", "no"),
+    url="http://h/v1",
+    wire="openai",
+    model="m<script>|",
+    by="dragoman",
+    at="2026-01-01T00:00:00Z",
+    outcomes=(
+        CheckOutcome(
+            name="a.b",
+            title="does |<b>",
+            status="fail",
+            detail='not "so" & <so>\x00',
+            evidence=(ECHOED,),
+        ),
+        CheckOutcome(name="a.c", title="does c", status="pass"),
+        CheckOutcome(name="a.d", title="does d", status="unsupported", detail="no"),
+        CheckOutcome(name="a.e", title="does e", status="not_applicable", detail="no"),
     ),
-    d.Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
-    {"seed": None},
-)  # fmt: skip
+    capabilities=d.Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
+    probes={"seed": None},
+)
 
 
 def test_junit_report_is_valid_xml() -> None:

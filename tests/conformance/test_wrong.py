@@ -93,7 +93,7 @@ class Bare(Clockwork):
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         if request.messages:
             raise KeyError("choices")
-        yield d.MessageStart("m", "r", "x")
+        yield d.MessageStart("m", "r", model="x")
 
 
 class Meddling(Clockwork):
@@ -106,6 +106,14 @@ class Meddling(Clockwork):
 class Lenient(Clockwork):
     async def complete(self, messages: Any, *args: Any, **facts: Any) -> d.Response:
         return await super().complete(messages or "hello", *args, **facts)
+
+
+class Hasty(Clockwork):
+    """Calls the model first, and checks the arguments when the model has answered."""
+
+    async def complete(self, messages: Any, *args: Any, **facts: Any) -> d.Response:
+        await super().complete("hello")
+        return await super().complete(messages, *args, **facts)
 
 
 class Deaf(Clockwork):
@@ -129,7 +137,7 @@ class OncePerLife(Clockwork):
 class Slow(Clockwork):
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         await asyncio.Event().wait()
-        yield d.MessageStart("m", "r", "x")
+        yield d.MessageStart("m", "r", model="x")
 
 
 class Nameless(Clockwork):
@@ -141,7 +149,7 @@ class Cancelling(Clockwork):
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         raise d.CallCancelledError("not now")
-        yield d.MessageStart("m", "r", "x")
+        yield d.MessageStart("m", "r", model="x")
 
 
 class Breaking(Clockwork):
@@ -265,6 +273,7 @@ WRONG: list[tuple[str, Callable[[], d.Provider], str]] = [
     ("shape.leaves-arguments-alone", Meddling, "were changed"),
     ("shape.closes-twice", OncePerLife, "RuntimeError came out"),
     ("validation.refuses-what-is-wrong", Lenient, "no messages: not rejected"),
+    ("validation.refuses-what-is-wrong", Hasty, "although the request is invalid"),
     ("streams.keep-the-rules", changing(without(d.MessageStart)), "an event before message.start"),
     ("streams.keep-the-rules", changing(without(d.MessageComplete)),
      "ended before the message did"),

@@ -114,7 +114,9 @@ async def test_fallback_uses_another_server_of_the_same_model() -> None:
 async def test_fallback_calls_the_cheapest_server_of_a_model() -> None:
     dear, cheap = Plain(name="a"), Plain(name="b")
     for model, price in ((dear, 2), (cheap, 1)):
-        model.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(price), Decimal(0))
+        model.priced_as = PriceRow(
+            "p", Match(equals=("m",)), input=Decimal(price), output=Decimal(0)
+        )
     await d.Fallback([dear, cheap], strategy="cheapest").embed(["a"])
     assert (len(dear.requests), len(cheap.requests)) == (0, 1)
 
@@ -175,7 +177,7 @@ async def test_estimated_tokens_count_unless_others_are_reported(
 async def test_every_request_is_reported_as_one_event() -> None:
     seen: list[Any] = []
     inner = Plain(None, d.OverloadedError("busy"))
-    inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
+    inner.priced_as = PriceRow("p", Match(equals=("m",)), input=Decimal(2), output=Decimal(0))
     embedder: Any = d.Observe(inner, seen.append)
     with pytest.raises(d.OverloadedError):
         await embedder.embed(

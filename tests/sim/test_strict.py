@@ -12,7 +12,9 @@ from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from dragoman.sim.strict import StrictModel
 from dragoman.wire import SERVER_CODECS
 
-TOOL = d.Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
+TOOL = d.Tool(
+    "look", "Looks.", parameters={"type": "object", "properties": {"at": {"type": "string"}}}
+)
 LOOK = Answer(thinking="Hm.", text="Let me see.", tool_calls=[Call("look", {"at": "x"})])
 
 # Each entry: the wire, the vendor, and the model.

@@ -67,21 +67,29 @@ def test_every_field_of_a_yaml_script_is_read(tmp_path: Path) -> None:
     assert script.capabilities == {"supports_images": False}
     first, *rest = script.rules
     assert first.match == RequestMatch(
-        "weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True
+        text="weather",
+        pattern="in .*",
+        system="s",
+        tool_result="r",
+        tools=("get",),
+        model="sim-*",
+        turn=1,
+        schema=False,
+        stream=True,
     )
     assert first.fault == Fault(stall=math.inf, after=2, cut_at=100, interleave=True)
     assert (first.times, first.chance, first.name) == (2, 0.5, "weather")
     assert first.reply == Answer(
         "Let me see.",
-        "hm",
-        [Call("get", {"city": "Bern", "days": [1, 2]}, "c1"), Call("get", '{"city":')],
-        [],
-        Usage(3, 4),
-        "tool_calls",
-        None,
-        0.5,
-        1,
-        3,
+        thinking="hm",
+        tool_calls=[Call("get", {"city": "Bern", "days": [1, 2]}, "c1"), Call("get", '{"city":')],
+        content=[],
+        usage=Usage(3, 4),
+        finish="tool_calls",
+        stop_sequence=None,
+        delay=0.5,
+        pace=1,
+        piece=3,
     )
     assert [rule.reply for rule in rest] == [
         Answer(
@@ -117,4 +125,6 @@ def test_error_names_the_file_and_line_of_a_mistake(
 
 
 def test_rules_with_equal_fields_compare_equal() -> None:
-    assert ScriptRule(Answer("a"), RequestMatch("b")) == ScriptRule(Answer("a"), RequestMatch("b"))
+    assert ScriptRule(Answer("a"), RequestMatch(text="b")) == ScriptRule(
+        Answer("a"), RequestMatch(text="b")
+    )

@@ -221,7 +221,7 @@ def test_new_records_appear_without_a_reload(browser: Browser, log: SqliteLog, u
         expect(page.locator("#outcome")).to_have_text("cancelled")
         tell(log, "look", LEFT_OPEN)
         # Append a record to a session that had finished.
-        log.append_sync("live", logs.MessageRecorded(User("One more thing")))
+        log.append_sync("live", logs.MessageRecorded(message=User("One more thing")))
         page.clock.run_for(6000)
         expect(page.locator("#sessions a")).to_have_count(2)
         expect(page.locator("#timeline")).to_contain_text("One more thing")
@@ -229,7 +229,11 @@ def test_new_records_appear_without_a_reload(browser: Browser, log: SqliteLog, u
 
 def test_long_session_is_loaded_in_pages(watched: Watched, log: SqliteLog, url: str) -> None:
     for _ in range(2):
-        tell(log, "long", [logs.MessageRecorded(User(f"line {number}")) for number in range(200)])
+        tell(
+            log,
+            "long",
+            [logs.MessageRecorded(message=User(f"line {number}")) for number in range(200)],
+        )
     page = open_page(watched, url, "long")
     expect(page.locator("#timeline > li")).to_have_count(300)
     page.get_by_role("button", name="Show more").click()
@@ -248,16 +252,32 @@ def poison() -> list[Any]:
     """Return the records of a run in which an attacker has written every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
-        logs.SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
+        logs.SessionStarted(
+            goal=EVIL, model=EVIL, provider=EVIL, tools=(EVIL,), metadata={EVIL: EVIL}
+        ),
         logs.TurnStarted(1, EVIL, EVIL),
-        logs.MessageRecorded(Assistant([Thinking(EVIL), Text(EVIL)]), EVIL, EVIL, EVIL),
-        ToolIntent("tu_1", EVIL, EVIL, {EVIL: EVIL, "__proto__": {"x": EVIL}}, EVIL, source,
-                   AssembledFrom(1, 0, 0)),
-        logs.PermissionGranted("tu_1", EVIL, EVIL, EVIL, EVIL),
-        logs.ToolObserved("tu_1", EVIL, EVIL * 2000, details={EVIL: EVIL}),
-        logs.ToolObserved("tu_1", "bash", "x" * 1_000_000),
+        logs.MessageRecorded(
+            message=Assistant([Thinking(EVIL), Text(EVIL)]),
+            model=EVIL,
+            provider=EVIL,
+            request_id=EVIL,
+        ),
+        ToolIntent(
+            id="tu_1",
+            provider_call_id=EVIL,
+            tool_name=EVIL,
+            input={EVIL: EVIL, "__proto__": {"x": EVIL}},
+            raw_input_text=EVIL,
+            source=source,
+            assembled_from=AssembledFrom(1, 0, 0),
+        ),
+        logs.PermissionGranted(intent_id="tu_1", tool_name=EVIL, by=EVIL, rule=EVIL, reason=EVIL),
+        logs.ToolObserved(
+            intent_id="tu_1", tool_name=EVIL, content=EVIL * 2000, details={EVIL: EVIL}
+        ),
+        logs.ToolObserved(intent_id="tu_1", tool_name="bash", content="x" * 1_000_000),
         logs.SessionFinished("failed", EVIL),
-    ]  # fmt: skip
+    ]
 
 
 def test_log_contents_are_shown_and_never_executed(
@@ -347,12 +367,19 @@ READ: Any = {"path": "notes.txt"}
 def tell_rich(log: SqliteLog, session: str = "rich") -> None:
     """Record a run that contains Markdown, a diff, JSON, and a read that a rule allowed."""
     story: list[logs.Payload] = [
-        logs.SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
-        *call(1, (100, 20, 0), "0.01"), *use(1, "read_file", READ, RICH),
+        logs.SessionStarted(
+            goal="Look around",
+            model="claude-sonnet-4-6",
+            provider="anthropic",
+            tools=("read_file",),
+        ),
+        *call(1, (100, 20, 0), "0.01"),
+        *use(1, "read_file", READ, RICH),
         logs.ToolIntentValidated("tu_1", "read_file", "read", ("notes.txt",)),
-        logs.PermissionGranted("tu_1", "read_file", "policy", "read"),
-        *observe(1, "read_file", READ, '{"lines": 3, "ok": true}'), logs.SessionFinished("failed"),
-    ]  # fmt: skip
+        logs.PermissionGranted(intent_id="tu_1", tool_name="read_file", by="policy", rule="read"),
+        *observe(1, "read_file", READ, '{"lines": 3, "ok": true}'),
+        logs.SessionFinished("failed"),
+    ]
     tell(log, session, story)
 
 
@@ -437,8 +464,8 @@ def test_sessions_are_sorted_and_searched(watched: Watched, log: SqliteLog, url:
     tell_rich(log)
     tell(
         log, "ask_1",
-        [logs.SessionStarted("What is 2 + 2?", **MODEL, kind="ask"),
-         logs.MessageRecorded(User("2 + 2?"))],
+        [logs.SessionStarted(goal="What is 2 + 2?", **MODEL, kind="ask"),
+         logs.MessageRecorded(message=User("2 + 2?"))],
     )  # fmt: skip
     inbound = Inbound(wire="anthropic", key="team-a", name="fast", status=200)
     served = CallCompleted(
@@ -605,7 +632,7 @@ def test_session_is_exported_as_one_file(
     tell(
         log, "bad",
         [*poison()[:4],
-         logs.MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))],
+         logs.MessageRecorded(message=Assistant("</script><script>window.ran = 1</script><!--"))],
     )  # fmt: skip
     page = open_page(watched, url, "fix")
     with page.expect_download() as download:

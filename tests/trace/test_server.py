@@ -160,14 +160,16 @@ def test_session_list_can_be_searched_and_counts_matches(log: SqliteLog) -> None
     tell(log, "look", LEFT_OPEN)
     reader = Reader(log)
     assert [entry["session"] for entry in reader.list_sessions()["sessions"]] == ["look", "fix"]
-    found = reader.list_sessions(SessionFilter("FI"))
+    found = reader.list_sessions(SessionFilter(query="FI"))
     assert (found["total"], found["sessions"][0]["outcome"]) == (1, "completed")
     assert reader.list_sessions(None, 1, 1)["sessions"][0]["session"] == "fix"
     assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
 
 
 def test_huge_record_is_truncated_and_can_be_requested_in_full(log: SqliteLog) -> None:
-    log.append_sync("big", logs.ToolObserved("tu", "bash", "x" * 3_000_000))
+    log.append_sync(
+        "big", logs.ToolObserved(intent_id="tu", tool_name="bash", content="x" * 3_000_000)
+    )
     reader = Reader(log)
     [step] = reader.read_page("big")["steps"]
     assert len(json.dumps(step)) < 10_000
@@ -251,14 +253,14 @@ WANTED = [
     (SessionFilter(outcome="open"), ["ask_1", "look"]),
     (SessionFilter(outcome="completed", model="SONNET"), ["fix"]),
     (SessionFilter(model="nothing"), []),
-    (SessionFilter("rm -rf"), ["fix"]),
+    (SessionFilter(query="rm -rf"), ["fix"]),
 ]
 
 
 def test_sessions_are_sorted_and_filtered_as_requested(log: SqliteLog) -> None:
     tell(log, "fix")
     tell(log, "look", LEFT_OPEN)
-    tell(log, "ask_1", [logs.SessionStarted("2 + 2?", "m", "p", kind="ask")])
+    tell(log, "ask_1", [logs.SessionStarted(goal="2 + 2?", model="m", provider="p", kind="ask")])
     for wanted, names in WANTED:
         found = Reader(log).list_sessions(wanted)["sessions"]
         assert [row["session"] for row in found] == names, wanted
@@ -309,7 +311,9 @@ def test_answer_to_a_permission_request_is_recorded_once(log: SqliteLog, approvi
     with SqliteLog(log.path.with_name("log.db.answers"), readonly=True) as answers:
         [record] = answers.read("fix.answers")
     assert record.data == {"intent_id": "tu_3", "allowed": True, "by": "ann"}
-    log.append_sync("fix", logs.PermissionGranted("tu_3", "edit_file", "ann"))
+    log.append_sync(
+        "fix", logs.PermissionGranted(intent_id="tu_3", tool_name="edit_file", by="ann")
+    )
     assert send(approving)[0] == 409
 
 
@@ -353,7 +357,7 @@ def test_permission_requests_cannot_be_answered_unless_enabled(log: SqliteLog, u
 
 
 def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
-    log.append_sync("a b", logs.MessageRecorded(User("Hi")))
+    log.append_sync("a b", logs.MessageRecorded(message=User("Hi")))
     words = ["view", "a b", "--no-browser", "--log", str(log.path)]
     with Terminal("log", *words, "--json") as terminal:
         url = json.loads(terminal.see("}"))["url"]
@@ -361,7 +365,7 @@ def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
         status, body, _ = ask(url.partition("#")[0] + "api/steps?session=a%20b")
         assert (status, json.loads(body)["steps"][0]["title"]) == (200, "user: Hi")
         # the reader does not block the writer
-        log.append_sync("a b", logs.MessageRecorded(User("more")))
+        log.append_sync("a b", logs.MessageRecorded(message=User("more")))
         port = url.split(":")[2].split("/")[0]
         taken = CliRunner().invoke(command, [*words, "--port", port])
         assert (taken.exit_code, "--port" in taken.stderr) == (2, True)

@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
     ),
     "audio of the user": Kind(d.Audio(d.Inline("aGk="), "audio/wav"), USER),
     "audio in a tool's result": Kind(d.Audio(d.Inline("aGk="), "audio/wav"), RESULT),
-    "audio of the model": Kind(d.Audio(d.Inline("aGk="), "audio/wav", WORD), MODELS),
+    "audio of the model": Kind(d.Audio(d.Inline("aGk="), "audio/wav", transcript=WORD), MODELS),
 }
 
 

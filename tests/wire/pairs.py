@@ -444,7 +444,7 @@ def serve(
     wire: str, request: d.Request, events: Sequence[d.Event], error: d.ProviderError | None
 ) -> list[bytes]:
     """Return the bytes of a reply as the server side writes them."""
-    encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
+    encoder = SERVER_CODECS[wire].encoder(Asked(request=request), created=1)
     pieces = [encoder.feed(event) for event in events]
     pieces.append(encoder.end() if error is None else encoder.fail(error))
     return [piece for piece in pieces if piece]

@@ -17,7 +17,7 @@ from dragoman.wire.seal import has_state
 
 from .vendor_turns import SAY
 
-TOOL = d.Tool("f", "", {"type": "object"})
+TOOL = d.Tool("f", "", parameters={"type": "object"})
 CLIENTS = ("anthropic", "responses", "gemini", "bedrock", "openai", "ollama", "cohere")
 ITEM = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "ZW5j+/8="}
 
@@ -120,7 +120,7 @@ REPLIES: dict[tuple[str, str], Callable[[Assembler], None]] = {
 @cache
 def answer(wire: str, name: str) -> tuple[Event, ...]:
     """Return the events of a reply of a model of a wire."""
-    request = d.Request([d.User("Hi")], (TOOL,), model="m")
+    request = d.Request([d.User("Hi")], tools=(TOOL,), model="m")
     issuer = d.Issuer(wire, "a-vendor", "a-model")
     out = Assembler(model="m", issuer=issuer, expected=Expectation(request))
     out.start()
@@ -132,7 +132,7 @@ def answer(wire: str, name: str) -> tuple[Event, ...]:
 
 def send_on(events: Sequence[Event], client: str, *, stream: bool) -> bytes:
     """Return a reply as the gateway writes it for a client."""
-    asked = Asked(d.Request([d.User("Hi")], (TOOL,), model="m", stream=stream))
+    asked = Asked(request=d.Request([d.User("Hi")], tools=(TOOL,), model="m", stream=stream))
     encoder = SERVER_CODECS[client].encoder(asked)
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 

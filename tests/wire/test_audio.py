@@ -14,7 +14,7 @@ from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import Asked
 
 DATA = {"data": "eA=="}
-SPOKEN = d.Audio(d.Inline("UklGRg=="), "audio/wav", "Hello.")
+SPOKEN = d.Audio(d.Inline("UklGRg=="), "audio/wav", transcript="Hello.")
 
 
 # --- audio blocks and documents ----------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_speech_of_the_assistant_is_parsed_from_json() -> None:
     [
         (d.Audio(d.Inline("eA=="), "image/png"), "media_type must be an audio type"),
         (d.Audio(d.Inline("eA==")), "media_type is required"),
-        (d.Audio(d.Inline("eA=="), "audio/wav", 5), "transcript must be a string"),  # type: ignore[arg-type]
+        (d.Audio(d.Inline("eA=="), "audio/wav", transcript=5), "transcript must be a string"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_audio_is_rejected(block: d.Audio, problem: str) -> None:
@@ -118,7 +118,7 @@ def test_gateway_clients_receive_speech(wire: str, stream: bool) -> None:
         json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(),
         False,
     )
-    encoder = SERVER_CODECS[wire].encoder(Asked(d.Request([d.User("x")], stream=stream)))
+    encoder = SERVER_CODECS[wire].encoder(Asked(request=d.Request([d.User("x")], stream=stream)))
     written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
     again = d.fold(hear(wire, written, stream))
     if wire in ("openai", "gemini"):
@@ -133,10 +133,12 @@ def test_speech_at_a_url_is_not_forwarded_to_gateway_clients() -> None:
     from dragoman.events import MessageComplete, MessageStart
 
     events = [
-        MessageStart("M", "R", "m"),
-        MessageComplete("M", "R", "stop", (d.Audio(d.Url("https://a.test/b.wav")),)),
+        MessageStart("M", "R", model="m"),
+        MessageComplete(
+            "M", "R", finish_reason="stop", final_content=(d.Audio(d.Url("https://a.test/b.wav")),)
+        ),
     ]
     for wire in ("openai", "gemini"):
-        encoder = SERVER_CODECS[wire].encoder(Asked(d.Request([d.User("x")])))
+        encoder = SERVER_CODECS[wire].encoder(Asked(request=d.Request([d.User("x")])))
         written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
         assert b"b.wav" not in written

@@ -239,7 +239,7 @@ def test_tools_turn_reasoning_off_if_the_server_refuses_both(
 ) -> None:
     codec = CODECS["openai"].connect(model, "http://a.test", None, d.Capabilities(), vendor=vendor)
     config = d.RuntimeConfig(reasoning=reasoning)
-    encoded = codec.encode(d.Request([d.User("Hi")], [TOOL], config))
+    encoded = codec.encode(d.Request([d.User("Hi")], tools=[TOOL], config=config))
     assert msgspec.json.decode(encoded.http.body).get("reasoning_effort") == sent
     is_lost = sent == "none" and reasoning != "off"
     assert [each.code for each in encoded.warnings] == ["reasoning_off"] * is_lost
@@ -249,7 +249,7 @@ def test_tools_turn_reasoning_off_if_the_server_refuses_both(
 def test_model_that_always_reasons_needs_the_other_wire_for_tools(model: str) -> None:
     codec = CODECS["openai"].connect(model, "https://api.openai.com/v1", None, d.Capabilities())
     with pytest.raises(d.UnsupportedFeatureError, match='wire="responses"'):
-        codec.encode(d.Request([d.User("Hi")], [TOOL]))
+        codec.encode(d.Request([d.User("Hi")], tools=[TOOL]))
     codec.encode(d.Request([d.User("Hi")]))
 
 

@@ -20,7 +20,7 @@ from tests.rows import read_table
 
 WIRES = ("anthropic", "bedrock")
 PAIRS = list(itertools.permutations(sorted(CODECS), 2))
-TOOL = d.Tool("look", "Looks.", {"type": "object", "properties": {}})
+TOOL = d.Tool("look", "Looks.", parameters={"type": "object", "properties": {}})
 HI = d.User("Hi")
 
 # The models, and what their server accepts: the kinds of thinking, the kind without the field,

@@ -131,11 +131,11 @@ def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
 def test_gemini_stream_is_an_array_unless_the_query_asks_for_events(query: str) -> None:
     gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
     request = Request([User("Hi")], model="m", stream=True)
-    encoder = gemini.encoder(Asked(request))
+    encoder = gemini.encoder(Asked(request=request))
     assert gemini.fit_stream(encoder, query) is encoder
     assert openai.fit_stream(encoder, "") is encoder
-    start = MessageStart("m", "r", "m")
-    complete = MessageComplete("m", "r", "stop", (Text("Hi"),))
+    start = MessageStart("m", "r", model="m")
+    complete = MessageComplete("m", "r", finish_reason="stop", final_content=(Text("Hi"),))
     replies = []
     error = UnavailableError("down")
     endings: list[Callable[[ReplyEncoder], bytes]] = [
@@ -145,14 +145,16 @@ def test_gemini_stream_is_an_array_unless_the_query_asks_for_events(query: str) 
         lambda array: array.write_error(error),
     ]
     for ending in endings:
-        array = gemini.fit_stream(gemini.encoder(Asked(request)), "")
-        data = array.feed(start) + array.feed(TextDelta("m", "r", 0, "Hi"))
+        array = gemini.fit_stream(gemini.encoder(Asked(request=request)), "")
+        data = array.feed(start) + array.feed(
+            TextDelta("m", "r", content_block_index=0, text="Hi")
+        )
         replies.append(json.loads(data + ending(array)))
     assert [reply[0]["candidates"][0]["content"]["parts"][0]["text"] for reply in replies] == [
         "Hi"
     ] * 4
     assert [list(reply[-1]) == ["error"] for reply in replies] == [False, False, True, True]
-    empty = gemini.fit_stream(gemini.encoder(Asked(request)), "")
+    empty = gemini.fit_stream(gemini.encoder(Asked(request=request)), "")
     assert json.loads(empty.fail(error))[0]["error"]
 
 

@@ -16,7 +16,7 @@ def test_model_without_parallel_tool_calls_is_asked_for_one_at_a_time(name: str)
     def body(known: Capabilities) -> bytes:
         codec = CODECS[name].connect("m", "https://api.example.com", None, known)
         return codec.encode(
-            Request([User("a")], [Tool("f")], RuntimeConfig(max_tokens=9))
+            Request([User("a")], tools=[Tool("f")], config=RuntimeConfig(max_tokens=9))
         ).http.body
 
     one = body(Capabilities.of({"supports_parallel_tool_calls": False}))

@@ -54,7 +54,7 @@ def test_filtered_reply_has_one_word_for_a_client_whatever_the_model_says(client
             out = Assembler(model="m")
             out.start()
             out.finish("content_filter", raw)
-            asked = Asked(d.Request([d.User("Hi")], model="m"))
+            asked = Asked(request=d.Request([d.User("Hi")], model="m"))
             encoder = SERVER_CODECS[client].encoder(asked)
             for event in out.take():
                 encoder.feed(event)

@@ -232,7 +232,7 @@ def test_objects_lists_and_texts_on_a_path_are_created() -> None:
 
 # --- functions next to tools that the server runs ----------------------------------------------
 
-CLOCK = (d.Tool("clock", "The time.", {"type": "object", "properties": {}}),)
+CLOCK = (d.Tool("clock", "The time.", parameters={"type": "object", "properties": {}}),)
 SEARCH = (d.ServerTool("web_search"),)
 GOOGLE = "https://generativelanguage.googleapis.com"
 VERTEX = "https://aiplatform.googleapis.com/v1/projects/p/locations/global/publishers/google"

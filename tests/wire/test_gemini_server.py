@@ -15,7 +15,7 @@ from dragoman.wire import SERVER_CODECS, Asked
 from .cases import decode, find_cases
 from .pairs import WIRES, hear, serve
 
-TOOL = d.Tool("any", "", {"type": "object"})
+TOOL = d.Tool("any", "", parameters={"type": "object"})
 
 
 def read_chunks(data: bytes) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def read_chunks(data: bytes) -> list[dict[str, Any]]:
 
 
 def write(events: list[Event], error: d.ProviderError | None, *, stream: bool) -> bytes:
-    request = d.Request([d.User("Hi")], (TOOL,), model="m", stream=stream)
+    request = d.Request([d.User("Hi")], tools=(TOOL,), model="m", stream=stream)
     return b"".join(serve("gemini", request, events, error))
 
 
@@ -43,7 +43,7 @@ def test_every_chunk_is_a_turn_that_googles_chat_keeps(wire: str) -> None:
 
 @pytest.mark.parametrize("arguments", ["", '{"a": '])
 def test_call_cut_by_the_limit_ends_the_stream_with_max_tokens(arguments: str) -> None:
-    request = d.Request([d.User("Hi")], (TOOL,), model="m", stream=True)
+    request = d.Request([d.User("Hi")], tools=(TOOL,), model="m", stream=True)
     out = Assembler(model="m", expected=Expectation(request))
     out.start()
     out.tool_start(0, "c1", "any")
@@ -63,7 +63,7 @@ def test_body_of_an_empty_reply_has_a_part() -> None:
     out = Assembler(model="m")
     out.start()
     out.finish("stop")
-    asked = Asked(d.Request([d.User("Hi")], model="m"))
+    asked = Asked(request=d.Request([d.User("Hi")], model="m"))
     encoder = SERVER_CODECS["gemini"].encoder(asked)
     for event in out.take():
         encoder.feed(event)

@@ -20,7 +20,11 @@ CONFIG = d.RuntimeConfig(max_tokens=100)
 WEATHER = d.Tool(
     "weather",
     "The weather.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
 
 
@@ -84,7 +88,7 @@ def visible(body: Any) -> str:
 
 @pytest.mark.parametrize(("origin", "target"), PAIRS)
 def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target: str) -> None:
-    request = d.Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
+    request = d.Request(conversation(origin), tools=(WEATHER,), config=CONFIG, model="model-1")
     encoded = codec(target).encode(request)
     body = json.loads(encoded.http.body)
     said = visible(body)
@@ -183,7 +187,7 @@ def test_second_turn_only_appends_bytes_to_the_first(wire: str) -> None:
     second = [*first, d.Assistant("two"), d.User("three")]
     bodies = [
         codec(wire)
-        .encode(d.Request(messages, (WEATHER,), CONFIG, model="model-1"))
+        .encode(d.Request(messages, tools=(WEATHER,), config=CONFIG, model="model-1"))
         .http.body.decode()
         for messages in (first, second)
     ]
@@ -203,7 +207,12 @@ def test_native_blocks_of_another_provider_are_dropped_and_reported(
         d.Text("kept"),
     ]
     encoded = codec(target).encode(
-        d.Request([d.User("a"), d.Assistant(foreign), d.User("b")], (), CONFIG, model="model-1")
+        d.Request(
+            [d.User("a"), d.Assistant(foreign), d.User("b")],
+            tools=(),
+            config=CONFIG,
+            model="model-1",
+        )
     )
     assert b"secret" not in encoded.http.body
     assert b"kept" in encoded.http.body
@@ -219,8 +228,8 @@ def test_truncated_thinking_is_never_sent_back(wire: str) -> None:
     encoded = codec(wire).encode(
         d.Request(
             [d.User("a"), d.Assistant([cut, d.Text("t")]), d.User("b")],
-            (),
-            CONFIG,
+            tools=(),
+            config=CONFIG,
             model="model-1",
         )
     )

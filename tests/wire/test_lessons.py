@@ -112,8 +112,20 @@ def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
     wire: str, message: str, schema_message: str
 ) -> None:
     codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
-    request = d.Request((d.User("hi"),), (), d.RuntimeConfig(max_tokens=9), closed("a"), model="m")
-    other = d.Request((d.User("hi"),), (), d.RuntimeConfig(max_tokens=9), closed("b"), model="m")
+    request = d.Request(
+        (d.User("hi"),),
+        tools=(),
+        config=d.RuntimeConfig(max_tokens=9),
+        response_schema=closed("a"),
+        model="m",
+    )
+    other = d.Request(
+        (d.User("hi"),),
+        tools=(),
+        config=d.RuntimeConfig(max_tokens=9),
+        response_schema=closed("b"),
+        model="m",
+    )
     for said, spares_others in ((message, False), (schema_message, True)):
         lesson = codec.learn(d.InvalidRequestError("", status=400, provider_message=said), request)
         assert lesson is not None
@@ -164,7 +176,7 @@ def test_rejections_of_fields_and_schemas_are_distinguished(message: str, is_fie
 Fields = dict[str, Any]
 NATIVE: Fields = {"response_schema": closed("a")}
 STREAM: Fields = {"stream": True}
-STRICT: Fields = {"tools": (d.Tool("f", "", closed("a")),)}
+STRICT: Fields = {"tools": (d.Tool("f", "", parameters=closed("a")),)}
 
 LEARNED = read_table("lessons")
 

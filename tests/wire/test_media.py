@@ -71,7 +71,7 @@ SOURCES = st.one_of(
     ),
 )
 MEDIA = st.builds(
-    d.Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])
+    d.Image, SOURCES, st.none() | TYPES, detail=st.sampled_from([None, "low", "high", "auto"])
 ) | st.builds(d.Document, SOURCES, TYPES, st.none() | TEXTS)
 CONTENT = TEXTS | st.lists(st.builds(d.Text, TEXTS) | MEDIA, max_size=4).map(tuple)
 ARGUMENTS = st.dictionaries(TEXTS, some.json_values, max_size=2)
@@ -92,7 +92,9 @@ MADE = st.builds(
 )
 SAID = (
     st.builds(d.Image, MADE, st.just("image/png"), continuity=ISSUED)
-    | st.builds(d.Audio, MADE, st.just("audio/wav"), st.none() | TEXTS, continuity=ISSUED)
+    | st.builds(
+        d.Audio, MADE, st.just("audio/wav"), transcript=st.none() | TEXTS, continuity=ISSUED
+    )
     | st.builds(d.Text, TEXTS, STATES)
     | st.builds(d.Thinking, TEXTS, STATES)
     | st.builds(d.RedactedThinking, TEXTS, STATES)
@@ -131,7 +133,7 @@ def conversations(draw: Any) -> list[d.Message]:
         ]
         messages.append(d.Assistant([*draw(st.lists(SAID, max_size=3)), *calls]))
         for call in calls:
-            seen = limit_output(Observation(draw(CONTENT), draw(st.booleans())), 1000)
+            seen = limit_output(Observation(draw(CONTENT), is_error=draw(st.booleans())), 1000)
             messages.append(d.ToolResult(call.id, seen.content, seen.is_error))
     return messages
 
@@ -152,7 +154,9 @@ def called(body: Any) -> Iterator[str]:
 def test_any_tool_results_and_replies_can_be_encoded(
     sees: bool | None, messages: list[d.Message]
 ) -> None:
-    request = d.Request(tuple(messages), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
+    request = d.Request(
+        tuple(messages), tools=OFFERED, config=d.RuntimeConfig(max_tokens=9), model="m"
+    )
     check_request(request)
     for wire in WIRES:
         encoded = connect_codec(wire, sees=sees).encode(request)
@@ -182,7 +186,12 @@ def test_model_that_is_known_to_see_gets_images_of_results_from_cohere(
     sees: bool | None, moved: bool
 ) -> None:
     encoded = connect_codec("cohere", sees=sees).encode(
-        d.Request(use(d.Text("Look: "), IMAGE), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
+        d.Request(
+            use(d.Text("Look: "), IMAGE),
+            tools=OFFERED,
+            config=d.RuntimeConfig(max_tokens=9),
+            model="m",
+        )
     )
     assert ("image_moved" in [note.code for note in encoded.notes]) is moved
 
@@ -198,7 +207,7 @@ def test_model_that_is_known_to_see_gets_images_of_results_from_cohere(
 )
 def test_refused_image_of_a_result_is_replaced_by_a_text(words: str, is_learned: bool) -> None:
     codec = connect_codec("openai", sees=None)
-    request = d.Request(use(d.Text("Look: "), IMAGE), OFFERED, model="m")
+    request = d.Request(use(d.Text("Look: "), IMAGE), tools=OFFERED, model="m")
     error = d.InvalidRequestError("refused", status=400, provider_message=words)
     taught = codec.learn(error, request)
     assert (taught is not None) is is_learned
@@ -206,7 +215,7 @@ def test_refused_image_of_a_result_is_replaced_by_a_text(words: str, is_learned:
         body = taught.encode(request).http.body
         assert b"image_url" not in body
         assert b"left out" in body
-    plain = d.Request(use(d.Text("Look: ")), OFFERED, model="m")
+    plain = d.Request(use(d.Text("Look: ")), tools=OFFERED, model="m")
     assert codec.learn(error, plain) is None
 
 

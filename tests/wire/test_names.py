@@ -42,8 +42,8 @@ def offer(names: list[str], *, stream: bool = False) -> d.Request:
     calls = [d.ToolCall(f"call_{at}", name, {}) for at, name in enumerate(names)]
     return d.Request(
         [d.User("Go."), d.Assistant(calls), *[d.ToolResult(call.id, "done") for call in calls]],
-        [d.Tool(name) for name in names],
-        d.RuntimeConfig(max_tokens=9),
+        tools=[d.Tool(name) for name in names],
+        config=d.RuntimeConfig(max_tokens=9),
         tool_choice=d.ForceTool(names[0]),
         model="test-model",
         stream=stream,

@@ -25,7 +25,10 @@ from .test_pairs import assemble
 
 SERVER = SERVER_CODECS["ollama"]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
-TOOLS = (d.Tool("any", "", {"type": "object"}), d.Tool("other", "It.", {"type": "object"}))
+TOOLS = (
+    d.Tool("any", "", parameters={"type": "object"}),
+    d.Tool("other", "It.", parameters={"type": "object"}),
+)
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 texts = some.words.filter(lambda text: bool(text.strip()))
 quickly = settings(max_examples=25)
@@ -79,15 +82,29 @@ def test_any_request_round_trips(
     data: st.DataObject,
 ) -> None:
     config = d.RuntimeConfig(
-        number, data.draw(st.none() | st.integers(1, 99)), number, seed, number, number,
-        data.draw(st.none() | st.just(("a", "b"))),
-        data.draw(st.sampled_from([None, "none", "low", "high"])),
-        data.draw(st.sampled_from([{}, {"num_ctx": 4096, "mirostat": 1}])),
-    )  # fmt: skip
+        temperature=number,
+        max_tokens=data.draw(st.none() | st.integers(1, 99)),
+        top_p=number,
+        seed=seed,
+        frequency_penalty=number,
+        presence_penalty=number,
+        stop_sequences=data.draw(st.none() | st.just(("a", "b"))),
+        reasoning=data.draw(st.sampled_from([None, "none", "low", "high"])),
+        extras=data.draw(st.sampled_from([{}, {"num_ctx": 4096, "mirostat": 1}])),
+    )
     schema = data.draw(
         st.sampled_from([None, {"type": "object", "properties": {"a": {"type": "integer"}}}])
     )
-    request = d.Request(messages, tools, config, schema, None, "m", "R", stream)
+    request = d.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=None,
+        model="m",
+        request_id="R",
+        stream=stream,
+    )
     check_request(request)
     encoded = client("ollama").encode(request)
     assert encoded.notes == ()
@@ -129,8 +146,8 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
 def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
     arguments: str, found: dict[str, int] | None
 ) -> None:
-    tool = d.Tool("any", "", {"type": "object", "required": ["a"]})
-    request = d.Request([d.User("Hello")], (tool,), model="m", request_id="R", stream=True)
+    tool = d.Tool("any", "", parameters={"type": "object", "required": ["a"]})
+    request = d.Request([d.User("Hello")], tools=(tool,), model="m", request_id="R", stream=True)
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
     out.tool_start(0, "c", "any")

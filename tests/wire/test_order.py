@@ -58,7 +58,7 @@ IN_ORDER = [["z", "a"], ["y", "b"]]
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_key_order_of_tool_parameters_arguments_and_extra_fields_is_kept(wire: str) -> None:
-    body = encode(wire, messages=STATE, tools=(Tool("f", "", SCHEMA),))
+    body = encode(wire, messages=STATE, tools=(Tool("f", "", parameters=SCHEMA),))
     found = orders(body)
     assert len(found) == 6, found
     assert [order for order in found if order not in IN_ORDER] == []
@@ -85,7 +85,10 @@ def test_key_order_of_a_schema_sent_as_a_tool_is_kept() -> None:
 def test_key_order_of_emulated_tools_is_kept() -> None:
     found = orders(
         encode(
-            "openai", {"tools": "schema"}, messages=(User("hi"),), tools=(Tool("f", "", SCHEMA),)
+            "openai",
+            {"tools": "schema"},
+            messages=(User("hi"),),
+            tools=(Tool("f", "", parameters=SCHEMA),),
         )
     )
     assert found.count(["z", "a"]) >= 2

@@ -157,9 +157,11 @@ quickly = settings(
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
     d.Tool(
-        "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
+        "weather",
+        "The weather.",
+        parameters={"type": "object", "properties": {"city": {"type": "string"}}},
     ),
-    d.Tool("any", "", {"type": "object"}),
+    d.Tool("any", "", parameters={"type": "object"}),
 )
 SCHEMA = {
     "type": "object",
@@ -246,7 +248,14 @@ def requests(draw: st.DrawFn, wire: str) -> d.Request:
     )
     schema = draw(st.sampled_from([None, SCHEMA, {**SCHEMA, "title": "River"}]))
     return d.Request(
-        draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans())
+        draw(conversations(wire)),
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model="m",
+        request_id="R",
+        stream=draw(st.booleans()),
     )
 
 
@@ -298,8 +307,8 @@ def assemble(
     """Return a request, and the reply that the verbs make, ended as given."""
     request = d.Request(
         [d.User("Hello")],
-        TOOLS,
-        d.RuntimeConfig(max_tokens=9),
+        tools=TOOLS,
+        config=d.RuntimeConfig(max_tokens=9),
         model="m",
         request_id="R",
         stream=stream,

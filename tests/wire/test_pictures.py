@@ -105,7 +105,7 @@ ASKED = {"gemini": "/v1beta/models/m:generateContent"}
 
 def serve(wire: str, events: list[d.Event], *, stream: bool = False) -> bytes:
     encoder = SERVER_CODECS[wire].encoder(
-        Asked(d.Request((d.User("hi"),), model=MODEL, stream=stream))
+        Asked(request=d.Request((d.User("hi"),), model=MODEL, stream=stream))
     )
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 

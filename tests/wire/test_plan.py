@@ -56,8 +56,8 @@ def noted(collect: Any) -> tuple[Note, ...]:
 
 
 def test_plan_without_notes_lists_everything_as_kept() -> None:
-    kept = tuple(PlanItem(path, kind, "kept") for path, kind in PARTS)
-    assert plan() == d.SwapPlan("there:m", kept)
+    kept = tuple(PlanItem(path=path, kind=kind, outcome="kept") for path, kind in PARTS)
+    assert plan() == d.SwapPlan(target="there:m", items=kept)
     assert plan().losses == ()
 
 
@@ -82,40 +82,81 @@ def test_codec_notes_replace_entries_of_the_swap_plan() -> None:
         if path not in ("messages[3].content[0]", "messages[3].content[2]")
     ]
     dropped = PlanItem(
-        "messages[3].content[0]", "thinking", "dropped", "thinking_dropped", "no place", loss=True
+        path="messages[3].content[0]",
+        kind="thinking",
+        outcome="dropped",
+        rule="thinking_dropped",
+        reason="no place",
+        loss=True,
     )
     lost = PlanItem(
-        "messages[3].content[2]", "tool_call", "rewritten", "order_lost", "said earlier", loss=True
+        path="messages[3].content[2]",
+        kind="tool_call",
+        outcome="rewritten",
+        rule="order_lost",
+        reason="said earlier",
+        loss=True,
     )
     assert made.items[4:8] == (
         dropped,
-        PlanItem("messages[3].content[1]", "text", "kept"),
+        PlanItem(path="messages[3].content[1]", kind="text", outcome="kept"),
         lost,
         PlanItem(
-            "messages[3].content[2].id", "tool_call", "rewritten", "id_projected", "too long"
+            path="messages[3].content[2].id",
+            kind="tool_call",
+            outcome="rewritten",
+            rule="id_projected",
+            reason="too long",
         ),
     )
     assert made.items[9:] == (
-        PlanItem("config.reasoning", "request", "rewritten", "renamed", "another word"),
         PlanItem(
-            "messages[9]", "request", "dropped", "message_dropped", "not a part of it", loss=True
+            path="config.reasoning",
+            kind="request",
+            outcome="rewritten",
+            rule="renamed",
+            reason="another word",
+        ),
+        PlanItem(
+            path="messages[9]",
+            kind="request",
+            outcome="dropped",
+            rule="message_dropped",
+            reason="not a part of it",
+            loss=True,
         ),
     )
     assert made.losses == (dropped, lost, made.items[10])
 
 
 def test_note_on_a_block_does_not_change_the_plan_entry_of_its_message() -> None:
-    note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
-    assert PlanItem("messages[1]", "user", "kept") in plan(note).items
+    note = Note(outcome="dropped", code="c", path="messages[1].content[0]", detail="d", loss=True)
+    assert PlanItem(path="messages[1]", kind="user", outcome="kept") in plan(note).items
     assert plan(note).items[-1] == PlanItem(
-        "messages[1].content[0]", "request", "dropped", "c", "d", loss=True
+        path="messages[1].content[0]",
+        kind="request",
+        outcome="dropped",
+        rule="c",
+        reason="d",
+        loss=True,
     )
 
 
 def test_note_on_a_field_replaces_the_entry_of_its_message() -> None:
-    note = Note("rewritten", "is_error_dropped", "messages[4].is_error", "d", loss=True)
+    note = Note(
+        outcome="rewritten",
+        code="is_error_dropped",
+        path="messages[4].is_error",
+        detail="d",
+        loss=True,
+    )
     assert plan(note).items[-1] == PlanItem(
-        "messages[4].is_error", "tool", "rewritten", "is_error_dropped", "d", loss=True
+        path="messages[4].is_error",
+        kind="tool",
+        outcome="rewritten",
+        rule="is_error_dropped",
+        reason="d",
+        loss=True,
     )
     assert len(plan(note).items) == len(PARTS)
 
@@ -148,10 +189,19 @@ def test_plan_compares_the_estimated_tokens_with_the_context_window(
 
 def test_display_of_a_plan_shows_each_item() -> None:
     items = (
-        PlanItem("messages[0]", "user", "kept"),
-        PlanItem("messages[1]", "thinking", "dropped", "r", "why", True),
+        PlanItem(path="messages[0]", kind="user", outcome="kept"),
+        PlanItem(
+            path="messages[1]",
+            kind="thinking",
+            outcome="dropped",
+            rule="r",
+            reason="why",
+            loss=True,
+        ),
     )
-    page = d.SwapPlan("p:m", items, 10, 5, refused="too long")._repr_html_()
+    page = d.SwapPlan(
+        target="p:m", items=items, estimated_tokens=10, context_tokens=5, refused="too long"
+    )._repr_html_()
     assert "2 items · 1 lose content · does not fit the context window · refused: too long" in page
     assert 'messages[1]</td><td style="text-align:left">thinking</td>' in page
-    assert "window unknown" in d.SwapPlan("p:m", ())._repr_markdown_()
+    assert "window unknown" in d.SwapPlan(target="p:m", items=())._repr_markdown_()

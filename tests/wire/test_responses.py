@@ -134,8 +134,8 @@ def test_stream_whose_items_have_no_ids_is_read_whole() -> None:
         {"type": "response.completed",
          "response": {"id": "r", "model": "m", "status": "completed", "output": [thought, named]}},
     ]  # fmt: skip
-    tool = d.Tool("f", "", {"type": "object"})
-    request = d.Request([d.User("Hi")], (tool,), model=MODEL, stream=True)
+    tool = d.Tool("f", "", parameters={"type": "object"})
+    request = d.Request([d.User("Hi")], tools=(tool,), model=MODEL, stream=True)
     heard = decode(make_codec(), request, [event_of(event) for event in events])
     ending = heard.events[-1]
     assert isinstance(ending, d.MessageComplete)

@@ -119,7 +119,7 @@ def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
     out.text("Yes.")
     out.whole(Opaque({"type": "theirs"}))
     out.finish("stop")
-    asked = Asked(Request([User("Hi")], model="m", stream=stream))
+    asked = Asked(request=Request([User("Hi")], model="m", stream=stream))
     encoder = SERVER_CODECS[wire].encoder(asked)
     return b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
 
@@ -184,7 +184,9 @@ def test_state_that_is_known_only_at_the_end_of_a_stream_is_sent_then(client: st
     state = Continuity("signed", None, GEMINI if client != "gemini" else Issuer("anthropic"))
     assert isinstance(ending, MessageComplete)
     final = tuple(replace(block, continuity=state) for block in ending.final_content)  # type: ignore[type-var]
-    encoder = SERVER_CODECS[client].encoder(Asked(Request([User("Hi")], model="m", stream=True)))
+    encoder = SERVER_CODECS[client].encoder(
+        Asked(request=Request([User("Hi")], model="m", stream=True))
+    )
     for event in events:
         encoder.feed(event)
     written = encoder.feed(replace(ending, final_content=final)) + encoder.end()

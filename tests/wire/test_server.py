@@ -39,7 +39,7 @@ def make(*, finish: str = "stop", **usage: int) -> list[Event]:
 
 def write(wire: str, events: list[Event], *, stream: bool, created: int = 0) -> bytes:
     encoder = SERVER_CODECS[wire].encoder(
-        Asked(Request([User("Hi")], model="m", stream=stream)), created=created
+        Asked(request=Request([User("Hi")], model="m", stream=stream)), created=created
     )
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
@@ -53,7 +53,7 @@ def test_cancelled_reply_is_sent_to_the_client_as_an_error(wire: str) -> None:
 
 
 def test_reply_names_the_model_that_the_client_asked_for() -> None:
-    encoder = SERVER_CODECS["openai"].encoder(Asked(Request([User("Hi")])))
+    encoder = SERVER_CODECS["openai"].encoder(Asked(request=Request([User("Hi")])))
     encoder.served_model = "fast"
     body = b"".join([encoder.feed(event) for event in make()]) + encoder.end()
     assert msgspec.json.decode(body)["model"] == "fast"
@@ -66,8 +66,13 @@ def test_first_of_two_counts_of_the_same_tokens_is_used() -> None:
 
 
 def test_empty_text_does_not_open_another_block() -> None:
-    encoder = SERVER_CODECS["anthropic"].encoder(Asked(Request([User("Hi")], stream=True)))
-    sent = b"".join([encoder.feed(TextDelta("m", "R", 0, text)) for text in ("a", "", "b")])
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(request=Request([User("Hi")], stream=True)))
+    sent = b"".join(
+        [
+            encoder.feed(TextDelta("m", "R", content_block_index=0, text=text))
+            for text in ("a", "", "b")
+        ]
+    )
     assert sent.count(b'"content_block_start"') == 1
     assert sent.count(b'"text_delta"') == 2
 
@@ -143,7 +148,7 @@ def test_call_of_a_namespace_tool_contains_the_namespace(stream: bool) -> None:
     out.tool_start(0, "c1", "files__read")
     out.tool_input(0, "{}")
     out.finish("tool_calls")
-    asked = Asked(request, grouped={"files__read": ("files", "read")})
+    asked = Asked(request=request, grouped={"files__read": ("files", "read")})
     encoder = SERVER_CODECS["responses"].encoder(asked, created=0)
     written = b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
     assert b'"name":"read","namespace":"files"' in written
@@ -176,7 +181,9 @@ def frames_of(data: bytes) -> list[Any]:
 def test_custom_tool_call_contains_free_text(text: str, wanted: str) -> None:
     server = SERVER_CODECS["responses"]
     for stream in (False, True):
-        asked = Asked(Request([User("Hi")], model="m", stream=stream), custom=frozenset({"patch"}))
+        asked = Asked(
+            request=Request([User("Hi")], model="m", stream=stream), custom=frozenset({"patch"})
+        )
         encoder = server.encoder(asked)
         data = b"".join([encoder.feed(event) for event in custom_call(text)]) + encoder.end()
         last = frames_of(data)[-1]["response"] if stream else msgspec.json.decode(data)
@@ -191,7 +198,9 @@ def test_custom_tool_call_contains_free_text(text: str, wanted: str) -> None:
 
 def test_truncated_call_of_a_custom_tool_is_marked_as_incomplete() -> None:
     server = SERVER_CODECS["responses"]
-    asked = Asked(Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"}))
+    asked = Asked(
+        request=Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"})
+    )
     encoder = server.encoder(asked)
     data = b"".join(
         [encoder.feed(event) for event in custom_call('{"input": "***', ending="length")]
@@ -204,7 +213,7 @@ def test_truncated_call_of_a_custom_tool_is_marked_as_incomplete() -> None:
 
 def test_response_object_repeats_settings_of_the_request() -> None:
     asked = Asked(
-        Request([User("Hi")], model="m"),
+        request=Request([User("Hi")], model="m"),
         echo={"text": {"format": {"type": "json_object"}}, "store": True},
     )
     encoder = SERVER_CODECS["responses"].encoder(asked)
@@ -248,7 +257,9 @@ def test_total_tokens_are_the_reported_total_or_the_sum(usage: Usage, total: int
 def test_state_of_a_fragment_may_be_a_signature_alone(
     continuity: Continuity | None, expected: Continuity
 ) -> None:
-    event = ThinkingDelta("m", "R", 0, "Hm.", signature="s", continuity=continuity)
+    event = ThinkingDelta(
+        "m", "R", content_block_index=0, text="Hm.", signature="s", continuity=continuity
+    )
     assert state_of(event) == expected
 
 

@@ -15,7 +15,9 @@ from dragoman.wire import CODECS
 def encode(wire: str, *tools: d.ServerTool, own: tuple[d.Tool, ...] = (), **settings: Any) -> Any:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
     config = d.RuntimeConfig(max_tokens=9, **settings)
-    return codec.encode(d.Request([d.User("x")], own, config, server_tools=tools)).http
+    return codec.encode(
+        d.Request([d.User("x")], tools=own, config=config, server_tools=tools)
+    ).http
 
 
 def test_beta_header_is_sent_only_for_tools_that_need_it() -> None:
@@ -62,7 +64,9 @@ def test_images_of_a_text_message_are_empty() -> None:
 @pytest.mark.parametrize("wire", ["anthropic", "responses"])
 def test_rejected_tool_search_is_not_offered_again(wire: str) -> None:
     codec: Any = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
-    request = d.Request([d.User("x")], [d.Tool("f", deferred=True)], d.RuntimeConfig(max_tokens=9))
+    request = d.Request(
+        [d.User("x")], tools=[d.Tool("f", deferred=True)], config=d.RuntimeConfig(max_tokens=9)
+    )
     refusal = codec.error(
         400, {}, b'{"error": {"message": "tools.0.defer_loading: not permitted"}}'
     )
@@ -75,7 +79,7 @@ def test_rejected_tool_search_is_not_offered_again(wire: str) -> None:
 def test_deferral_changes_neither_the_key_nor_the_digest_of_other_tools() -> None:
     tool = d.Tool("f", "d", strict=True)
     plain, deferred = [
-        d.Request([d.User("x")], [replace(tool, deferred=each)], request_id="R")
+        d.Request([d.User("x")], tools=[replace(tool, deferred=each)], request_id="R")
         for each in (False, True)
     ]
     assert "deferred" not in canonical(plain)["tools"][0]

@@ -19,16 +19,22 @@ from dragoman.messages import Request, User
 from dragoman.wire import SERVER_CODECS, Asked
 
 OWN: dict[str, Any] = {"anthropic": {"stop_details": {"type": "refusal", "category": "bio"}}}
-START = MessageStart("m", "r", "model")
+START = MessageStart("m", "r", model="model")
 FILTERED = MessageComplete(
-    "m", "r", "content_filter", (), Usage(), "SAFETY", stop_details=StopDetails("HATE", "No.")
+    "m",
+    "r",
+    finish_reason="content_filter",
+    final_content=(),
+    usage=Usage(),
+    finish_raw="SAFETY",
+    stop_details=StopDetails("HATE", "No."),
 )
 
 
 def write(complete: MessageComplete, *, stream: bool) -> dict[str, Any]:
     """Return the fields that an anthropic client gets at the end of a reply."""
     request = Request([User("Hi")], stream=stream)
-    encoder = SERVER_CODECS["anthropic"].encoder(Asked(request))
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(request=request))
     data = encoder.feed(START) + encoder.feed(complete) + encoder.end()
     if not stream:
         body: dict[str, Any] = json.loads(data)
@@ -62,7 +68,15 @@ def test_details_of_another_wire_are_written_for_a_refusal(stream: bool) -> None
 def test_details_are_those_of_the_reply_that_the_client_gets(
     reason: FinishReason, raw: str | None, native: Any, expected: Any, stream: bool
 ) -> None:
-    complete = MessageComplete("m", "r", reason, (), Usage(), raw, native=native)
+    complete = MessageComplete(
+        "m",
+        "r",
+        finish_reason=reason,
+        final_content=(),
+        usage=Usage(),
+        finish_raw=raw,
+        native=native,
+    )
     assert write(complete, stream=stream).get("stop_details") == expected
 
 
@@ -74,8 +88,8 @@ def test_details_survive_encoding_and_folding() -> None:
 def test_start_of_a_stream_has_the_fields_that_are_known_at_the_start() -> None:
     usage = {"speed": "fast", "output_tokens_details": {"summary_tokens": 4}}
     own = {"anthropic": {"usage": usage, "container": {"id": "c"}, "input_transformations": []}}
-    encoder = SERVER_CODECS["anthropic"].encoder(Asked(Request([User("Hi")], stream=True)))
-    data = encoder.feed(MessageStart("m", "r", "model", native=own)).splitlines()[1]
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(request=Request([User("Hi")], stream=True)))
+    data = encoder.feed(MessageStart("m", "r", model="model", native=own)).splitlines()[1]
     message = json.loads(data.removeprefix(b"data: "))["message"]
     assert message["usage"]["speed"] == "fast"
     assert message["usage"]["input_tokens"] == 0

@@ -110,8 +110,10 @@ def test_strict_flag_of_a_tool_is_sent_dropped_or_reported(
     wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool
 ) -> None:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
-    tool = Tool("f", "d", parameters, strict)
-    encoded = codec.encode(Request((User("hi"),), (tool,), RuntimeConfig(max_tokens=9), model="m"))
+    tool = Tool("f", "d", parameters=parameters, strict=strict)
+    encoded = codec.encode(
+        Request((User("hi"),), tools=(tool,), config=RuntimeConfig(max_tokens=9), model="m")
+    )
     body = msgspec.json.decode(encoded.http.body)
     [written] = body.get("toolConfig", body)["tools"]
     assert written.get("function", written.get("toolSpec", written)).get("strict") is sent

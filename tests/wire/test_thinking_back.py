@@ -16,7 +16,7 @@ from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.openai.quirks import Quirks
 from tests.wire.cases import decode
 
-TOOLS = (d.Tool("lookup", "Looks.", {"type": "object", "properties": {}}),)
+TOOLS = (d.Tool("lookup", "Looks.", parameters={"type": "object", "properties": {}}),)
 Body = dict[str, Any]
 Checker = Callable[[Body], str | None]
 
