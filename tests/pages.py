@@ -44,7 +44,14 @@ from .test_sync import Background
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 ANSWER = "The Rhine rises in the Alps."
-USAGE = Usage(1200, 80, 1000, 0, 20, 1280)
+USAGE = Usage(
+    1200,
+    80,
+    cached_input_tokens=1000,
+    cache_creation_input_tokens=0,
+    reasoning_tokens=20,
+    total_tokens=1280,
+)
 
 
 class Block(NamedTuple):
@@ -74,15 +81,26 @@ def names() -> dict[str, Any]:
         "__name__": "page",
         "dragoman": dragoman,
         "model": model,
-        "messages": [System("Be terse."), User("Name a river."), Assistant("The Rhine."),
-                     User("And another?")],
-        "tools": [Tool("look", "Looks at a place.",
-                       {"type": "object", "properties": {"place": {"type": "string"}}})],
-        "reply": Response(Assistant(ANSWER), "stop", USAGE, model="llama3", provider="openai"),
+        "messages": [
+            System("Be terse."),
+            User("Name a river."),
+            Assistant("The Rhine."),
+            User("And another?"),
+        ],
+        "tools": [
+            Tool(
+                "look",
+                "Looks at a place.",
+                parameters={"type": "object", "properties": {"place": {"type": "string"}}},
+            )
+        ],
+        "reply": Response(
+            Assistant(ANSWER), "stop", usage=USAGE, model="llama3", provider="openai"
+        ),
         "usage": USAGE,
         "when": datetime(2026, 11, 1, 12, tzinfo=UTC),
         "old_cost": Decimal("0.01"),
-    }  # fmt: skip
+    }
 
 
 async def answer_everything(connection: Connection) -> None:

@@ -15,9 +15,14 @@ MODEL: Any = {"model": "claude-sonnet-4-6", "provider": "anthropic"}
 
 def intent(number: int, tool: str, arguments: dict[str, Any]) -> d.ToolIntent:
     return d.ToolIntent(
-        f"tu_{number}", f"call_{number}", tool, arguments, "{}",
-        IntentSource("anthropic", "claude-sonnet-4-6", f"r{number}", 1), AssembledFrom(3, 10, 90),
-    )  # fmt: skip
+        id=f"tu_{number}",
+        provider_call_id=f"call_{number}",
+        tool_name=tool,
+        input=arguments,
+        raw_input_text="{}",
+        source=IntentSource("anthropic", "claude-sonnet-4-6", f"r{number}", 1),
+        assembled_from=AssembledFrom(3, 10, 90),
+    )
 
 
 def call(
@@ -44,7 +49,13 @@ def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[l
         [d.Thinking("Let me see."), d.Text(words), d.ToolCall(f"call_{number}", tool, arguments)],
     )
     return [
-        logs.MessageRecorded(said, "claude-sonnet-4-6", "anthropic", f"r{number}", "tool_calls"),
+        logs.MessageRecorded(
+            message=said,
+            model="claude-sonnet-4-6",
+            provider="anthropic",
+            request_id=f"r{number}",
+            finish_reason="tool_calls",
+        ),
         intent(number, tool, arguments),
     ]
 
@@ -55,9 +66,11 @@ def observe(
     """Return the records of a tool run and of its result."""
     return [
         logs.ToolStarted(f"tu_{number}", tool, arguments, {"sandbox": "bwrap"}),
-        logs.ToolObserved(f"tu_{number}", tool, content, duration_ms=12.5, **facts),
+        logs.ToolObserved(
+            intent_id=f"tu_{number}", tool_name=tool, content=content, duration_ms=12.5, **facts
+        ),
         logs.MessageRecorded(
-            d.ToolResult(f"call_{number}", content, is_error=facts.get("is_error", False))
+            message=d.ToolResult(f"call_{number}", content, is_error=facts.get("is_error", False))
         ),
     ]
 
@@ -66,30 +79,47 @@ TEST = {"command": "make test"}
 EDIT = {"path": "add.py", "old": "a - b", "new": "a + b"}
 REMOVE = {"command": "rm -rf /"}
 STORY: list[logs.Payload] = [
-    logs.SessionStarted(GOAL, "claude-sonnet-4-6", "anthropic", ("bash", "edit_file")),
-    logs.MessageRecorded(d.User(GOAL)),
+    logs.SessionStarted(
+        goal=GOAL, model="claude-sonnet-4-6", provider="anthropic", tools=("bash", "edit_file")
+    ),
+    logs.MessageRecorded(message=d.User(GOAL)),
     *call(1, (1200, 45, 0), "0.004275"),
     *use(1, "bash", TEST, "I will run the tests first."),
-    logs.PermissionGranted("tu_1", "bash", "policy", "bash: make *"),
+    logs.PermissionGranted(intent_id="tu_1", tool_name="bash", by="policy", rule="bash: make *"),
     *observe(1, "bash", TEST, "expected 4, received 5\n", is_error=True, exit_code=1),
     *call(2, (1300, 60, 1100), "0.00183"),
     *use(2, "bash", REMOVE, "I will clear the disk."),
-    logs.PermissionDenied("tu_2", "bash", "policy", "bash: rm *", "removes files"),
-    logs.MessageRecorded(d.ToolResult("call_2", "denied: removes files", is_error=True)),
-    logs.CallFailed(**MODEL, request_id="r3", error_class="rate_limit",
-                    error_message_redacted="slow down", latency_ms=30.0, status=429),
+    logs.PermissionDenied(
+        intent_id="tu_2", tool_name="bash", by="policy", rule="bash: rm *", reason="removes files"
+    ),
+    logs.MessageRecorded(message=d.ToolResult("call_2", "denied: removes files", is_error=True)),
+    logs.CallFailed(
+        **MODEL,
+        request_id="r3",
+        error_class="rate_limit",
+        error_message_redacted="slow down",
+        latency_ms=30.0,
+        status=429,
+    ),
     *call(3, (1500, 80, 1300), "0.00219"),
     *use(3, "edit_file", EDIT, "The sign is wrong."),
     logs.PermissionRequested("tu_3", "edit_file", "writes a file", "write: ask"),
-    logs.PermissionGranted("tu_3", "edit_file", "user", reason="looks right"),
+    logs.PermissionGranted(
+        intent_id="tu_3", tool_name="edit_file", by="user", reason="looks right"
+    ),
     *observe(3, "edit_file", EDIT, "1 replacement"),
     *call(4, (1600, 20, 1500), None, "end_turn"),
-    logs.MessageRecorded(d.Assistant("The tests are green."), "claude-sonnet-4-6", "anthropic",
-                         "r4", "stop"),
+    logs.MessageRecorded(
+        message=d.Assistant("The tests are green."),
+        model="claude-sonnet-4-6",
+        provider="anthropic",
+        request_id="r4",
+        finish_reason="stop",
+    ),
     logs.SessionFinished("completed", None, 4),
-]  # fmt: skip
+]
 LEFT_OPEN: list[logs.Payload] = [
-    logs.SessionStarted("Only look"), logs.MessageRecorded(d.User("Only look")),
+    logs.SessionStarted(goal="Only look"), logs.MessageRecorded(message=d.User("Only look")),
     *call(1, (100, 5, 0), None), *use(1, "bash", TEST, "Looking."),
     logs.ToolIntentClosed("tu_1", "the session was killed", "bash"),
 ]  # fmt: skip

@@ -121,7 +121,9 @@ class Call:
     def __init__(self, case: Case, way: Way, stack: str) -> None:
         self.seen: list[Any] = []
         called = re.findall(rb'"tool_name": ?"([^"]+)"', case.part("events.jsonl") or b"")
-        self.tools = [Tool(name.decode(), "", {"type": "object"}) for name in sorted({*called})]
+        self.tools = [
+            Tool(name.decode(), "", parameters={"type": "object"}) for name in sorted({*called})
+        ]
         self.is_cancelled = way.name.startswith("cancelled")
         self.transport = Scripted(*way.first)
         names = ["acme", "acme" if "keys" in stack else "other"]

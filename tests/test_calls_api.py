@@ -331,7 +331,7 @@ async def test_stored_reply_is_priced_by_provider_and_model_name() -> None:
 async def test_callers_price_table_is_used() -> None:
     reply = await ScriptedProvider("Hello.", name="lab", model="a").complete("Hi")
     assert not dragoman.cost(reply)
-    row = PriceRow("lab", Match(equals=("a",)), Decimal(1), Decimal(1))
+    row = PriceRow("lab", Match(equals=("a",)), input=Decimal(1), output=Decimal(1))
     assert dragoman.cost(reply, table=PriceTable((row,))).total == Decimal(
         reply.usage.total_tokens or 0
     ).scaleb(-6)

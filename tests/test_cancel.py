@@ -124,7 +124,7 @@ def parts(*said: dict[str, Any], **more: Any) -> bytes:
     return lines({"candidates": [{"content": {"role": "model", "parts": list(said)}}], **more})
 
 
-CITY = d.Tool("city", "", {"type": "object"})
+CITY = d.Tool("city", "", parameters={"type": "object"})
 SIGNED = [
     parts({"text": "Hm.", "thought": True, "thoughtSignature": "THOUGHT"}, modelVersion="m-1"),
     parts({"text": "Well", "thoughtSignature": "TEXT"}, usageMetadata={"promptTokenCount": 7}),
@@ -184,7 +184,9 @@ async def test_cancelled_provider_state_is_not_sent(wire: str, around: Callable[
     target = d.connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
     conversation = [d.User("Where?"), response.message, d.ToolResult("c1", "here")]
-    sent = target.codec.encode(d.Request(conversation, [CITY], d.RuntimeConfig(max_tokens=5)))
+    sent = target.codec.encode(
+        d.Request(conversation, tools=[CITY], config=d.RuntimeConfig(max_tokens=5))
+    )
     assert not re.search(rb"THOUGHT|TEXT|CALL|executableCode", sent.http.body)
     assert b"Well" in sent.http.body
     thoughts = [warning for warning in sent.warnings if warning.code == "thinking_dropped"]

@@ -54,60 +54,135 @@ CHUNKS = [
     {},
 ]
 REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
-    ("openai", chat(annotations=[cited()]), (d.Citation(URL, "A", None, 0, 5),)),
-    ("openai", chat(annotations=[{"type": "file_citation", "file_id": "f"}]),
-     (d.Citation(source="f"),)),
+    (
+        "openai",
+        chat(annotations=[cited()]),
+        (d.Citation(url=URL, title="A", quote=None, start=0, end=5),),
+    ),
+    (
+        "openai",
+        chat(annotations=[{"type": "file_citation", "file_id": "f"}]),
+        (d.Citation(source="f"),),
+    ),
     ("openai", chat(annotations=[{"type": "file", "file": {}}, 5]), ()),
-    ("openai", {**chat(), "citations": [URL, 5]}, (d.Citation(URL),)),
-    ("openai", {**chat(), "citations": [URL],
-                "search_results": [{"url": URL, "title": "A", "snippet": "q"}, {}]},
-     (d.Citation(URL, "A", "q"), )),
+    ("openai", {**chat(), "citations": [URL, 5]}, (d.Citation(url=URL),)),
+    (
+        "openai",
+        {
+            **chat(),
+            "citations": [URL],
+            "search_results": [{"url": URL, "title": "A", "snippet": "q"}, {}],
+        },
+        (d.Citation(url=URL, title="A", quote="q"),),
+    ),
     ("openai", chat(annotations="none"), ()),
     (
         "anthropic",
         {
-            "content": [{"type": "text", "text": "Yes.",
-                         "citations": [{"type": "web_search_result_location", "url": URL,
-                                        "title": "A", "cited_text": "q"},
-                                       {"type": "char_location", "cited_text": "q",
-                                        "document_index": 0, "document_title": "D"}]}],
+            "content": [
+                {
+                    "type": "text",
+                    "text": "Yes.",
+                    "citations": [
+                        {
+                            "type": "web_search_result_location",
+                            "url": URL,
+                            "title": "A",
+                            "cited_text": "q",
+                        },
+                        {
+                            "type": "char_location",
+                            "cited_text": "q",
+                            "document_index": 0,
+                            "document_title": "D",
+                        },
+                    ],
+                }
+            ],
             "stop_reason": "end_turn",
         },
-        (d.Citation(URL, "A", "q"), d.Citation(None, "D", "q", source="0")),
+        (
+            d.Citation(url=URL, title="A", quote="q"),
+            d.Citation(url=None, title="D", quote="q", source="0"),
+        ),
     ),
     (
         "responses",
         {
             "status": "completed",
-            "output": [{"type": "message", "role": "assistant",
-                        "content": [{"type": "output_text", "text": "Yes.",
-                                     "annotations": [{"type": "url_citation", "url": URL,
-                                                      "title": "A", **PLACE}]}]}],
+            "output": [
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [
+                        {
+                            "type": "output_text",
+                            "text": "Yes.",
+                            "annotations": [
+                                {"type": "url_citation", "url": URL, "title": "A", **PLACE}
+                            ],
+                        }
+                    ],
+                }
+            ],
         },
-        (d.Citation(URL, "A", None, 0, 4),),
+        (d.Citation(url=URL, title="A", quote=None, start=0, end=4),),
     ),
-    ("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS,
-                                         "groundingSupports": [SUPPORT, {"segment": 5}]}),
-     (d.Citation(URL, "A", None, 5, 11), d.Citation(quote="q", source="s"), d.Citation())),
-    ("gemini", gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3,
-                                                       "uri": URL}, {"uri": URL}]}),
-     (d.Citation(URL, start=0, end=2), d.Citation(URL))),
+    (
+        "gemini",
+        gemini(
+            groundingMetadata={
+                "groundingChunks": CHUNKS,
+                "groundingSupports": [SUPPORT, {"segment": 5}],
+            }
+        ),
+        (
+            d.Citation(url=URL, title="A", quote=None, start=5, end=11),
+            d.Citation(quote="q", source="s"),
+            d.Citation(),
+        ),
+    ),
+    (
+        "gemini",
+        gemini(
+            citationMetadata={
+                "citations": [{"startIndex": 0, "endIndex": 3, "uri": URL}, {"uri": URL}]
+            }
+        ),
+        (d.Citation(url=URL, start=0, end=2), d.Citation(url=URL)),
+    ),
     ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
     (
         "bedrock",
         {
-            "output": {"message": {"content": [{"citationsContent": {
-                "content": [{"text": "a"}, {}],
-                "citations": [
-                    {"location": {"documentPage": {"documentIndex": 1, "start": 2}},
-                     "sourceContent": [{"text": "q"}]},
-                    {"title": "t", "location": {"web": {"url": URL}}},
-                    {"location": 5},
-                ],
-            }}]}},
+            "output": {
+                "message": {
+                    "content": [
+                        {
+                            "citationsContent": {
+                                "content": [{"text": "a"}, {}],
+                                "citations": [
+                                    {
+                                        "location": {
+                                            "documentPage": {"documentIndex": 1, "start": 2}
+                                        },
+                                        "sourceContent": [{"text": "q"}],
+                                    },
+                                    {"title": "t", "location": {"web": {"url": URL}}},
+                                    {"location": 5},
+                                ],
+                            }
+                        }
+                    ]
+                }
+            },
             "stopReason": "end_turn",
         },
-        (d.Citation(None, None, "q", source="1"), d.Citation(URL, "t"), d.Citation()),
+        (
+            d.Citation(url=None, title=None, quote="q", source="1"),
+            d.Citation(url=URL, title="t"),
+            d.Citation(),
+        ),
     ),
     (
         "cohere",
@@ -115,17 +190,27 @@ REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
             "message": {
                 "content": [{"type": "text", "text": "is 22C"}],
                 "citations": [
-                    {"start": 3, "end": 6, "text": "22C", "type": "TEXT_CONTENT",
-                     "sources": [{"id": "t:0", "tool_output": {"content": "22C", "url": URL}},
-                                 {"id": "d"}]},
+                    {
+                        "start": 3,
+                        "end": 6,
+                        "text": "22C",
+                        "type": "TEXT_CONTENT",
+                        "sources": [
+                            {"id": "t:0", "tool_output": {"content": "22C", "url": URL}},
+                            {"id": "d"},
+                        ],
+                    },
                     {"start": 0, "end": 1, "sources": [{"id": "p"}], "type": "PLAN"},
                 ],
             },
             "finish_reason": "COMPLETE",
         },
-        (d.Citation(URL, None, "22C", 3, 6, "t:0"), d.Citation(None, None, None, 3, 6, "d")),
+        (
+            d.Citation(url=URL, title=None, quote="22C", start=3, end=6, source="t:0"),
+            d.Citation(url=None, title=None, quote=None, start=3, end=6, source="d"),
+        ),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
@@ -141,7 +226,9 @@ def test_citations_of_a_stream_are_read() -> None:
         {"choices": [{"index": 0, "delta": {"content": "is big.", "annotations": [cited()]}}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
     ]
-    assert reply_of("openai", chunks, stream=True).citations == (d.Citation(URL, "A", None, 0, 5),)
+    assert reply_of("openai", chunks, stream=True).citations == (
+        d.Citation(url=URL, title="A", quote=None, start=0, end=5),
+    )
 
 
 def test_sources_of_a_reply_without_text_give_no_citations() -> None:
@@ -179,7 +266,7 @@ def serve(upstream: str, body: Any, client: str, *, stream: bool = False) -> byt
     request = d.Request([d.User("x")], stream=stream)
     codec = CODECS[upstream].connect("m", "https://api.example.com", None, d.Capabilities())
     decoder = codec.decoder(request, Assembler(issuer=d.Issuer(upstream)))
-    encoder = SERVER_CODECS[client].encoder(Asked(request))
+    encoder = SERVER_CODECS[client].encoder(Asked(request=request))
     events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
@@ -195,7 +282,7 @@ def test_gateway_clients_receive_citations(stream: bool) -> None:
     codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
     decoder = codec.decoder(d.Request([d.User("x")], stream=stream), Assembler())
     again = d.fold([*decoder.feed(written), *decoder.end()])
-    assert again.citations == (d.Citation(URL, "A", None, 0, 5),)
+    assert again.citations == (d.Citation(url=URL, title="A", quote=None, start=0, end=5),)
 
 
 def source(title: str, end: int) -> dict[str, Any]:
@@ -363,7 +450,7 @@ def test_images_and_related_questions_of_a_search_are_kept() -> None:
     found = {"images": [{"image_url": URL}], "related_questions": ["Why?"]}
     (said,) = reply_of("openai", {**chat(), **found, "citations": [URL]}).message.content
     assert said.continuity.opaque == {**found, "citations": [URL]}
-    assert said.citations == (d.Citation(URL),)
+    assert said.citations == (d.Citation(url=URL),)
     (said,) = reply_of("openai", {**chat(), **found}).message.content
     assert (said.continuity.opaque, said.citations) == (found, ())
     codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())

@@ -16,8 +16,8 @@ from tests.rows import read_table
 from .server import Connection, replying, serve
 
 TOOLS = [
-    Tool("f", "", {"type": "object", "properties": {}}),
-    Tool("g", "", {"type": "object", "properties": {}}),
+    Tool("f", "", parameters={"type": "object", "properties": {}}),
+    Tool("g", "", parameters={"type": "object", "properties": {}}),
 ]
 
 

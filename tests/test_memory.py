@@ -44,7 +44,7 @@ async def call(model: d.Provider, *, is_stream: bool) -> bool:
     """Call a model with a large request; return whether the call failed."""
     # The collector does not track dictionaries of strings, so each property holds a list.
     properties = {f"p{number}": {"type": ["string"]} for number in range(SIZE)}
-    tool = d.Tool("t", "", {"type": "object", "properties": properties})
+    tool = d.Tool("t", "", parameters={"type": "object", "properties": properties})
     try:
         if is_stream:
             async with model.stream("hi", tools=[tool]) as events:

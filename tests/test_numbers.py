@@ -91,7 +91,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         "metrics": {"latencyMs": 1},
     },
 }  # fmt: skip
-ROW = PriceRow("acme", Match(("m",)), Decimal("1.25"), Decimal("10.5"))
+ROW = PriceRow("acme", Match(("m",)), input=Decimal("1.25"), output=Decimal("10.5"))
 KEY = Key("k", "0" * 64, requests_per_minute=9, tokens_per_minute=9, budget_usd=Decimal(5))
 
 
@@ -129,7 +129,7 @@ def check_usage(usage: Usage) -> None:
 def check_records(response: Response) -> None:
     """Write the record of a call to a log, and read it back."""
     message = logs.MessageRecorded(
-        response.message,
+        message=response.message,
         usage=response.usage,
         warnings=response.warnings,
         cost_usd=cost(response).total,

@@ -14,11 +14,16 @@ from tests.rows import read_table
 
 
 def bash(command: str) -> Proposal:
-    return Proposal("bash", {"command": command}, "execute")
+    return Proposal(tool_name="bash", input={"command": command}, side_effect="execute")
 
 
 def edit(*paths: str) -> Proposal:
-    return Proposal("edit_file", {"path": paths[0] if paths else "?", "n": 3}, "write", paths)
+    return Proposal(
+        tool_name="edit_file",
+        input={"path": paths[0] if paths else "?", "n": 3},
+        side_effect="write",
+        paths=paths,
+    )
 
 
 SECOND_COMMANDS = [
@@ -27,10 +32,10 @@ SECOND_COMMANDS = [
 ]  # fmt: skip
 MATCHES = [
     (Rule("allow"), bash("ls"), True),
-    (Rule("allow", "bash"), bash("ls"), True),
-    (Rule("allow", "ba?h"), bash("ls"), True),
-    (Rule("allow", "re:ba.*|zsh"), bash("ls"), True),
-    (Rule("allow", "bash*"), Proposal("rebash", {}), False),
+    (Rule("allow", tool="bash"), bash("ls"), True),
+    (Rule("allow", tool="ba?h"), bash("ls"), True),
+    (Rule("allow", tool="re:ba.*|zsh"), bash("ls"), True),
+    (Rule("allow", tool="bash*"), Proposal(tool_name="rebash", input={}), False),
     (Rule("allow", side_effect=["read", "none"]), bash("ls"), False),
     (Rule("allow", side_effect=["execute"]), bash("ls"), True),
     (Rule("allow", side_effect="execute"), bash("ls"), True),  # type: ignore[arg-type]
@@ -85,12 +90,12 @@ def test_rule_matches_the_right_calls(rule: Rule, proposal: Proposal, expected: 
 def test_strictest_permission_rule_wins_in_any_order() -> None:
     rules = [
         Rule("allow", name="all"),
-        Rule("ask", "bash", name="shell"),
+        Rule("ask", tool="bash", name="shell"),
         Rule("deny", path=".git/**", name="git"),
     ]
     for order in (rules, rules[::-1]):
         policy = Policy(order)
-        assert policy.judge(Proposal("look", {})).action == "allow"
+        assert policy.judge(Proposal(tool_name="look", input={})).action == "allow"
         assert policy.judge(bash("ls")).rule == "shell"
         assert policy.judge(edit(".git/x")).action == "deny"
 
@@ -106,13 +111,15 @@ effects = st.none() | st.lists(
 )
 paths = st.sampled_from([None, "**", "src/**", ".git/*"])
 rules = st.builds(
-    Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.none(), paths
+    Rule, st.sampled_from(["allow", "ask", "deny"]), words, side_effect=effects, path=paths
 )
 proposals = st.builds(
-    Proposal, st.sampled_from(["bash", "edit", "look"]), st.just({}),
-    st.sampled_from(["none", "read", "write", "execute", "network"]),
-    st.lists(st.sampled_from(["src/a", ".git/x", "b"]), max_size=2).map(tuple),
-)  # fmt: skip
+    Proposal,
+    tool_name=st.sampled_from(["bash", "edit", "look"]),
+    input=st.just({}),
+    side_effect=st.sampled_from(["none", "read", "write", "execute", "network"]),
+    paths=st.lists(st.sampled_from(["src/a", ".git/x", "b"]), max_size=2).map(tuple),
+)
 STRICTNESS = ("allow", "ask", "deny")
 
 
@@ -130,12 +137,14 @@ def test_path_rules_that_never_match_are_found() -> None:
     tools = [("read_file", "read", True), ("edit_file", "write", True), ("bash", "execute", False)]
     fetch = ("fetch", "execute", False)
     idle = [
-        Rule("deny", "fetch", path="secrets/**"),
+        Rule("deny", tool="fetch", path="secrets/**"),
         Rule("deny", side_effect=["execute"], path="x/**"),
     ]
     used = [
-        Rule("deny", path="secrets/**"), Rule("deny", "edit_*", path="x"), Rule("deny", "fetch"),
-    ]  # fmt: skip
+        Rule("deny", path="secrets/**"),
+        Rule("deny", tool="edit_*", path="x"),
+        Rule("deny", tool="fetch"),
+    ]
     assert Policy([*idle, *used]).find_idle([*tools, fetch]) == idle  # type: ignore[list-item]
 
 
@@ -178,13 +187,13 @@ def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
     assert policy.default == "deny"
     assert policy.rules == (
         Rule("allow", side_effect=["none", "read"]),
-        Rule("ask", "edit_file", path="src/**", reason="changes are looked at"),
+        Rule("ask", tool="edit_file", path="src/**", reason="changes are looked at"),
         Rule("allow", side_effect=["network"], name="net"),
-        Rule("allow", "bash", arguments={"command": "pytest*"}, name="tests"),
+        Rule("allow", tool="bash", arguments={"command": "pytest*"}, name="tests"),
     )
     as_json = tmp_path / "policy.json"
     as_json.write_text('{"rules": [{"action": "allow", "tool": "look"}]}')
-    assert Policy.load(as_json).rules == (Rule("allow", "look"),)
+    assert Policy.load(as_json).rules == (Rule("allow", tool="look"),)
 
 
 @pytest.mark.parametrize(("text", "complaint"), read_table("invalid_rule_files"))
@@ -205,16 +214,23 @@ async def test_matching_permission_rule_decides_without_the_approver() -> None:
         raise AssertionError("asked")
 
     gate = Gate(
-        Policy([Rule("allow", "look", name="a"), Rule("deny", "bash", reason="no", name="d")]),
+        Policy(
+            [
+                Rule("allow", tool="look", name="a"),
+                Rule("deny", tool="bash", reason="no", name="d"),
+            ]
+        ),
         never,
     )
-    assert await decide(gate, Proposal("look", {})) == Decision(True, "policy", "", "a")
-    assert await decide(gate, bash("ls")) == Decision(False, "policy", "no", "d")
+    assert await decide(gate, Proposal(tool_name="look", input={})) == Decision(
+        True, "policy", reason="", rule="a"
+    )
+    assert await decide(gate, bash("ls")) == Decision(False, "policy", reason="no", rule="d")
 
 
 async def test_tool_call_is_denied_without_an_approver() -> None:
     assert await decide(Gate(Policy()), bash("ls")) == Decision(
-        False, "nobody", "there is no approver to ask"
+        False, "nobody", reason="there is no approver to ask"
     )
 
 
@@ -229,7 +245,7 @@ ANSWERS: list[tuple[Any, bool, str]] = [
     (lambda p, v: None, False, "user"),
     (lambda p, v: "yes", False, "user"),  # of all return values only True approves the call
     (lambda p, v: 1, False, "user"),
-    (lambda p, v: Decision(True, "ann", "fine"), True, "ann"),
+    (lambda p, v: Decision(True, "ann", reason="fine"), True, "ann"),
     (lambda p, v: _later(True), True, "user"),
     (lambda p, v: _later(Decision(False, "bob")), False, "bob"),
     (lambda p, v: 1 / 0, False, "nobody"),

@@ -199,7 +199,7 @@ def test_well_known_prices_are_found(bundled: PriceTable) -> None:
 
 
 def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> None:
-    usage = Usage(1_000_000, 0, 0)
+    usage = Usage(1_000_000, 0, cached_input_tokens=0)
     before = cost(usage, "openai:o3", date(2025, 6, 9))
     after = cost(usage, "openai:o3", date(2025, 6, 10))
     assert isinstance(before, Cost)
@@ -210,16 +210,68 @@ def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> Non
 # Costs that xAI and OpenRouter reported for recorded calls (`cost_in_usd_ticks`, `usage.cost`).
 # They include cache reads and writes, reasoning, and dates with other prices than today's.
 RECORDED_BILLS = {
-    "xai:grok-3-mini": (date(2026, 2, 11), Usage(12, 322, 2, None, 320), "0.00016415"),
-    "xai:grok-4-fast-reasoning": (date(2026, 3, 12), Usage(468, 659, 467, None, 582), "0.00035305"),
-    "xai:grok-code-fast-1": (date(2026, 3, 12), Usage(496, 333, 320, None, 256), "0.0005411"),
-    "openrouter:x-ai/grok-4-fast": (date(2025, 11, 2), Usage(173, 104, 150, None, 90), "0.0000641"),
-    "openrouter:z-ai/glm-4.5v": (date(2025, 11, 2), Usage(226, 105, 4, None, 65), "0.00032264"),
-    "openrouter:anthropic/claude-4.6-sonnet-20260217": (date(2026, 3, 8),
-                                                        Usage(2572, 63, 0, 2569, 0), "0.01058775"),
-    "openrouter:z-ai/glm-5-turbo-20260315": (date(2026, 4, 27), Usage(359, 55, 256, 0, 21),
-                                             "0.00040504"),
-}  # fmt: skip
+    "xai:grok-3-mini": (
+        date(2026, 2, 11),
+        Usage(
+            12, 322, cached_input_tokens=2, cache_creation_input_tokens=None, reasoning_tokens=320
+        ),
+        "0.00016415",
+    ),
+    "xai:grok-4-fast-reasoning": (
+        date(2026, 3, 12),
+        Usage(
+            468,
+            659,
+            cached_input_tokens=467,
+            cache_creation_input_tokens=None,
+            reasoning_tokens=582,
+        ),
+        "0.00035305",
+    ),
+    "xai:grok-code-fast-1": (
+        date(2026, 3, 12),
+        Usage(
+            496,
+            333,
+            cached_input_tokens=320,
+            cache_creation_input_tokens=None,
+            reasoning_tokens=256,
+        ),
+        "0.0005411",
+    ),
+    "openrouter:x-ai/grok-4-fast": (
+        date(2025, 11, 2),
+        Usage(
+            173,
+            104,
+            cached_input_tokens=150,
+            cache_creation_input_tokens=None,
+            reasoning_tokens=90,
+        ),
+        "0.0000641",
+    ),
+    "openrouter:z-ai/glm-4.5v": (
+        date(2025, 11, 2),
+        Usage(
+            226, 105, cached_input_tokens=4, cache_creation_input_tokens=None, reasoning_tokens=65
+        ),
+        "0.00032264",
+    ),
+    "openrouter:anthropic/claude-4.6-sonnet-20260217": (
+        date(2026, 3, 8),
+        Usage(
+            2572, 63, cached_input_tokens=0, cache_creation_input_tokens=2569, reasoning_tokens=0
+        ),
+        "0.01058775",
+    ),
+    "openrouter:z-ai/glm-5-turbo-20260315": (
+        date(2026, 4, 27),
+        Usage(
+            359, 55, cached_input_tokens=256, cache_creation_input_tokens=0, reasoning_tokens=21
+        ),
+        "0.00040504",
+    ),
+}
 
 
 @pytest.mark.parametrize("model", RECORDED_BILLS)
@@ -269,7 +321,12 @@ assert len([path for path in opened if path.endswith("prices.json")]) == 1
 def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
     rates = row(input="2.5", output="10", cache_read="1", reasoning="20")
     processed = Usage(
-        1000, 100, 900, reasoning_tokens=60, billed_input_tokens=40, billed_output_tokens=70
+        1000,
+        100,
+        cached_input_tokens=900,
+        reasoning_tokens=60,
+        billed_input_tokens=40,
+        billed_output_tokens=70,
     )
     bill = price(processed, rates)
     expected = {**dict.fromkeys(PARTS, D(0)), "input": D("0.0001"), "output": D("0.0007")}
@@ -287,7 +344,16 @@ def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
 
 
 def test_cost_of_a_call_is_itemised() -> None:
-    bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
+    bill = price(
+        Usage(
+            1_000_000,
+            200_000,
+            cached_input_tokens=600_000,
+            cache_creation_input_tokens=100_000,
+            reasoning_tokens=50_000,
+        ),
+        PLAIN,
+    )
     assert bill.parts == {
         "input": D("0.9"), "cached_input": D("0.18"), "cache_write": D("0.375"),
         "output": D("2.25"), "reasoning": D("0.75"),
@@ -300,31 +366,54 @@ def test_cost_of_a_call_is_itemised() -> None:
 @pytest.mark.parametrize(
     ("usage", "entry", "notes"),
     [
-        (Usage(9, 1, 4), BARE, ["no cache_read rate: cached_input is billed at the input rate"]),
-        (Usage(9, 1, 0, 4), BARE,
-         ["no cache_write rate: cache_write is billed at the input rate"]),
-        (Usage(9, 1, 0, 0), BARE, []),
-        (Usage(9, 1), BARE, []),
-        (Usage(9, 1), PLAIN,
-         ["cached_input_tokens not reported: all input is billed as not cached"]),
-        (Usage(9, 1, 0, estimated=True), BARE, ["the token counts are estimates"]),
-        (Usage(9, 1, 0, total_tokens=10), BARE, []),
-        (Usage(9, 1, 0, total_tokens=12), BARE,
-         ["total_tokens is 12, but input and output add up to 10"]),
         (
-            Usage(9, 1, 0, 4),
+            Usage(9, 1, cached_input_tokens=4),
+            BARE,
+            ["no cache_read rate: cached_input is billed at the input rate"],
+        ),
+        (
+            Usage(9, 1, cached_input_tokens=0, cache_creation_input_tokens=4),
+            BARE,
+            ["no cache_write rate: cache_write is billed at the input rate"],
+        ),
+        (Usage(9, 1, cached_input_tokens=0, cache_creation_input_tokens=0), BARE, []),
+        (Usage(9, 1), BARE, []),
+        (
+            Usage(9, 1),
+            PLAIN,
+            ["cached_input_tokens not reported: all input is billed as not cached"],
+        ),
+        (
+            Usage(9, 1, cached_input_tokens=0, estimated=True),
+            BARE,
+            ["the token counts are estimates"],
+        ),
+        (Usage(9, 1, cached_input_tokens=0, total_tokens=10), BARE, []),
+        (
+            Usage(9, 1, cached_input_tokens=0, total_tokens=12),
+            BARE,
+            ["total_tokens is 12, but input and output add up to 10"],
+        ),
+        (
+            Usage(9, 1, cached_input_tokens=0, cache_creation_input_tokens=4),
             row(input="1", output="2", cache_write="1.25", ignored=("cache_write_1h",)),
             [
                 "cache writes are billed at the rate of the shortest lifetime; longer ones cost "
                 "more"
             ],
         ),
-        (Usage(9, 1, 0), row(input="1", output="2", reasoning="3"),
-         ["reasoning_tokens not reported: all output is billed at the output rate"]),
-        (Usage(9, 1, 0), row(input="1", output="2", disputed="another table has input 2"),
-         ["sources disagree: another table has input 2"]),
+        (
+            Usage(9, 1, cached_input_tokens=0),
+            row(input="1", output="2", reasoning="3"),
+            ["reasoning_tokens not reported: all output is billed at the output rate"],
+        ),
+        (
+            Usage(9, 1, cached_input_tokens=0),
+            row(input="1", output="2", disputed="another table has input 2"),
+            ["sources disagree: another table has input 2"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_assumptions_of_a_cost_are_noted(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
     assert list(price(usage, entry).notes) == notes
 
@@ -349,8 +438,15 @@ def test_model_name_is_split_at_the_first_colon_ignoring_case() -> None:
 
 # --- price tiers, and prices that depend on the date or hour -----------------------------------
 
-TIERED = row(input="1", output="10", cache_read="0.1",
-             tiers=(Tier(100, D(2), D(20)), Tier(200, D(4), cache_read=D("0.4"))))  # fmt: skip
+TIERED = row(
+    input="1",
+    output="10",
+    cache_read="0.1",
+    tiers=(
+        Tier(above=100, input=D(2), output=D(20)),
+        Tier(above=200, input=D(4), cache_read=D("0.4")),
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +459,7 @@ TIERED = row(input="1", output="10", cache_read="0.1",
     ],
 )
 def test_price_tier_applies_to_all_tokens_of_a_call(tokens: int, rates: tuple[str, ...]) -> None:
-    parts = price(Usage(tokens, 7, 50), TIERED).parts
+    parts = price(Usage(tokens, 7, cached_input_tokens=50), TIERED).parts
     million = Decimal(10**6)
     assert parts["input"] == (tokens - 50) * D(rates[0]) / million
     assert parts["cached_input"] == 50 * D(rates[1]) / million
@@ -430,7 +526,7 @@ def test_date_without_a_time_is_not_enough_for_hourly_prices() -> None:
 
 
 def test_row_marked_as_unpriced_takes_precedence_over_a_broader_row() -> None:
-    wide = PriceRow("p", Match(starts_with=("m",)), D(1), D(1))
+    wide = PriceRow("p", Match(starts_with=("m",)), input=D(1), output=D(1))
     kept = row("m-image", unpriced="not a text model")
     assert refusal(Usage(1, 1), kept, wide, model="p:m-image") == "p:m-image: not a text model"
     assert price(Usage(1, 1), kept, wide, model="p:m-other").row is wide
@@ -460,8 +556,13 @@ amounts = st.decimals(min_value=0, max_value=10**6, places=6)
 def usages(draw: st.DrawFn, largest: int) -> Usage:
     whole, out = draw(st.integers(0, largest)), draw(st.integers(0, largest))
     cached = draw(st.integers(0, whole))
-    parts = [cached, draw(st.integers(0, whole - cached)), draw(st.integers(0, out))]
-    return Usage(whole, out, *[part if part or draw(st.booleans()) else None for part in parts])
+    parts = {
+        "cached_input_tokens": cached,
+        "cache_creation_input_tokens": draw(st.integers(0, whole - cached)),
+        "reasoning_tokens": draw(st.integers(0, out)),
+    }
+    stated = {name: part for name, part in parts.items() if part or draw(st.booleans())}
+    return Usage(whole, out, **stated)
 
 
 @st.composite
@@ -520,7 +621,7 @@ def test_price_table_is_read_from_yaml_or_json(tmp_path: Path) -> None:
     assert mine.version == "mine-1"
     first, free = mine.rows
     assert (first.input, first.output, first.cache_read) == (D(1), D("2.1"), D("0.1"))
-    assert first.tiers == (Tier(1000, D(3)),)
+    assert first.tiers == (Tier(above=1000, input=D(3)),)
     assert (first.valid_from, first.hours) == (date(2026, 1, 1), (time(1), time(4)))
     assert (free.free, free.input, free.output) == (True, 0, 0)
     json_file.write_bytes(msgspec.json.encode(mine))
@@ -537,7 +638,7 @@ def test_overriding_row_wins_and_changes_the_version(tmp_path: Path, bundled: Pr
         "2026-01-01}]"
     )
     mine = bundled.with_overrides(PriceTable.load(file).rows)
-    usage = Usage(1_000_000, 0, 0)
+    usage = Usage(1_000_000, 0, cached_input_tokens=0)
     new = cost(usage, "openai:gpt-5", JUNE, table=mine)
     assert new.total == 7
     assert new.pricing_version == mine.version != bundled.version
@@ -589,9 +690,9 @@ def test_bad_price_file_is_rejected(tmp_path: Path, name: str, text: str, proble
 
 def test_price_row_made_in_code_is_validated() -> None:
     with pytest.raises(ValueError, match="input: must be a Decimal, not float"):
-        PriceRow("p", Match(("m",)), 0.1, D(1))  # type: ignore[arg-type]
+        PriceRow("p", Match(("m",)), input=0.1, output=D(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"tiers\.above: must be a whole number"):
-        Tier(1.5)  # type: ignore[arg-type]
+        Tier(above=1.5)  # type: ignore[arg-type]
 
 
 # --- repricing earlier calls -------------------------------------------------------------------
@@ -635,7 +736,7 @@ def test_repricing_reads_its_input_lazily() -> None:
 
 
 def test_cost_round_trips_through_json() -> None:
-    bill = price(Usage(1_000, 200, 100), PLAIN)
+    bill = price(Usage(1_000, 200, cached_input_tokens=100), PLAIN)
     assert msgspec.json.decode(msgspec.json.encode(bill), type=Cost | Unpriced) == bill
     unknown = Unpriced("why")
     assert msgspec.json.decode(msgspec.json.encode(unknown), type=Cost | Unpriced) == unknown

@@ -25,7 +25,11 @@ from .waiting import arrival, settle, until
 CITY = d.Tool(
     "weather",
     "The weather.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
 KEY = "sk-canary-0123456789abcdef"
 

@@ -44,7 +44,7 @@ def test_cases_of_bfcl_are_read_and_sent() -> None:
     assert convert(given, types) == schema
     calls = read_calls([{"math.sum": {"type": [2.5, 3], "unused": ["", 1]}}])
     assert [(call.name, call.arguments) for call in calls] == [("math.sum", {"type": 2.5})]
-    case = Case("1", "Add.", [d.Tool("math.sum", "", schema)], calls)
+    case = Case("1", "Add.", [d.Tool("math.sum", "", parameters=schema)], calls)
     for wire in ("openai", "cohere", "bedrock"):
         assert {outcome for _, outcome in try_case(Trip(wire), case)} == {"equal"}
 
@@ -52,7 +52,7 @@ def test_cases_of_bfcl_are_read_and_sent() -> None:
 async def test_cases_of_bfcl_go_through_the_gateway() -> None:
     schema = {"type": "object", "properties": {"type": {"type": "number", "default": 1.5}}}
     call = d.ToolCall("c", "math.sum", {"type": 2.5})
-    case = Case("1", "Add.", [d.Tool("math.sum", "Add.", schema)], [call])
+    case = Case("1", "Add.", [d.Tool("math.sum", "Add.", parameters=schema)], [call])
     counts, wrong = await send_all([case] * 49)
     assert set(wrong.values()) == {""}
     assert {(wire, outcome) for wire, _, outcome in counts} == {(wire, "equal") for wire in WIRES}

@@ -137,7 +137,7 @@ NULLS: dict[str, Any] = dict(read_table("nulls"))
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_null_tool_arguments_mean_no_arguments(wire: str) -> None:
     model, _ = fixed((200, NULLS[wire]), wire=wire)
-    reply = await model.complete("hi", [d.Tool("f", "", EMPTY)], max_tokens=9)
+    reply = await model.complete("hi", [d.Tool("f", "", parameters=EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
 
@@ -273,7 +273,7 @@ async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wire", ["ollama", "bedrock", "gemini", "anthropic"])
 @pytest.mark.parametrize("hint", [True, False])
 async def test_unsupported_hint_is_accepted_if_losses_are_errors(wire: str, hint: bool) -> None:
-    image = d.Image(d.Inline("aGk="), "image/png", "high" if hint else None)
+    image = d.Image(d.Inline("aGk="), "image/png", detail="high" if hint else None)
     thinking = [
         d.Assistant(
             [d.Thinking("so", d.Continuity("s", issuer=d.Issuer("x", None, "m"))), d.Text("x")]

@@ -241,7 +241,7 @@ def test_exactly_counted_request_has_a_small_error_band() -> None:
 WEATHER = d.Tool(
     "get_weather",
     "Look up the weather of a city, today or on another day.",
-    {
+    parameters={
         "type": "object",
         "properties": {
             "city": {"type": "string", "description": "its name"},

@@ -670,9 +670,11 @@ def followed(events: Iterable[d.Event]) -> Follower:
 def test_stream_cut_before_its_first_event_gets_start_and_end_events() -> None:
     start, complete = followed([]).cut()
     assert isinstance(start, d.MessageStart)
-    assert start == d.MessageStart(start.message_id, "req", "m1", "acme")
+    assert start == d.MessageStart(start.message_id, "req", model="m1", provider="acme")
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
-    assert complete == d.MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
+    assert complete == d.MessageComplete(
+        start.message_id, "req", finish_reason="cancelled", final_content=(), model="m1"
+    )
 
 
 def test_attaching_provider_state_keeps_an_earlier_signature() -> None:
@@ -717,10 +719,17 @@ def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
 
 
 def test_unknown_events_do_not_end_a_text_block() -> None:
-    start, unknown = d.MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
-    heard: list[Any] = [start, unknown, d.TextDelta("msg", "req", 0, "a"), unknown]
+    start, unknown = d.MessageStart("msg", "req", model="m1"), UnknownEvent("citation.delta", {})
+    heard: list[Any] = [
+        start,
+        unknown,
+        d.TextDelta("msg", "req", content_block_index=0, text="a"),
+        unknown,
+    ]
     [complete] = followed(heard).cut()
-    assert complete == d.MessageComplete("msg", "req", "cancelled", (d.Text("a"),), model="m1")
+    assert complete == d.MessageComplete(
+        "msg", "req", finish_reason="cancelled", final_content=(d.Text("a"),), model="m1"
+    )
 
 
 CUT_CALLS = [
@@ -744,22 +753,41 @@ def test_truncated_call_is_closed_without_an_intent(
     assert over == d.ToolUseEnd(
         "msg_1",
         "req",
-        1,
-        "x",
-        final_input,
-        None,
-        "cancelled",
-        "the reply was cancelled before the call ended",
+        content_block_index=1,
+        tool_use_id="x",
+        final_input=final_input,
+        intent=None,
+        problem="cancelled",
+        detail="the reply was cancelled before the call ended",
     )
     assert complete == d.MessageComplete(
-        "msg_1", "req", "cancelled", (d.Text("hm"), d.ToolCall("x", "any", arguments)), model="m1"
+        "msg_1",
+        "req",
+        finish_reason="cancelled",
+        final_content=(d.Text("hm"), d.ToolCall("x", "any", arguments)),
+        model="m1",
     )
 
 
 def test_end_of_a_call_that_never_started_adds_no_content() -> None:
-    start = d.MessageStart("msg", "req", "m1")
-    follower = followed([start, d.ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
-    assert follower.cut() == [d.MessageComplete("msg", "req", "cancelled", (), model="m1")]
+    start = d.MessageStart("msg", "req", model="m1")
+    follower = followed(
+        [
+            start,
+            d.ToolUseEnd(
+                "msg",
+                "req",
+                content_block_index=0,
+                tool_use_id="x",
+                final_input={},
+                intent=None,
+                problem="cancelled",
+            ),
+        ]
+    )
+    assert follower.cut() == [
+        d.MessageComplete("msg", "req", finish_reason="cancelled", final_content=(), model="m1")
+    ]
 
 
 # --- events that were never delivered ----------------------------------------------------------
@@ -865,10 +893,16 @@ def test_cutting_a_stream_does_not_change_delivered_events(
         [d.MessageStart] if at == 0 else [d.ToolUseEnd] if 9 <= at <= 11 else []
     )
     assert complete == d.MessageComplete(
-        complete.message_id, "req", "cancelled", content, d.Usage(1, 2), model="m1",
+        complete.message_id,
+        "req",
+        finish_reason="cancelled",
+        final_content=content,
+        usage=d.Usage(1, 2),
+        model="m1",
         structured_path="native",
-        warnings=(d.LossWarning("c", "p", "d"),), kept=out.kept,
-    )  # fmt: skip
+        warnings=(d.LossWarning("c", "p", "d"),),
+        kept=out.kept,
+    )
     assert out.response == d.fold([events[0], *closing])
 
 
@@ -889,7 +923,7 @@ def test_cutting_a_message_that_never_started_emits_start_and_end_events() -> No
     )
     start, complete = out.cut()
     assert isinstance(start, d.MessageStart)
-    assert start == d.MessageStart(start.message_id, "req", "m1", "acme")
+    assert start == d.MessageStart(start.message_id, "req", model="m1", provider="acme")
     assert d.fold([start, complete]).warnings == (d.LossWarning("c", "p", "d"),)
 
 

@@ -14,42 +14,59 @@ from dragoman.messages import AssistantBlock
 ID = ("msg", "req")
 REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 PROBLEMS: tuple[Problem, ...] = get_args(Problem)
-START = d.MessageStart(*ID, "m")
+START = d.MessageStart(*ID, model="m")
 
 
 def text(index: int, said: str, message_id: str = "msg") -> d.TextDelta:
-    return d.TextDelta(message_id, "req", index, said)
+    return d.TextDelta(message_id, "req", content_block_index=index, text=said)
 
 
 def thought(index: int, said: str, signature: str | None = None) -> d.ThinkingDelta:
-    return d.ThinkingDelta(*ID, index, said, signature)
+    return d.ThinkingDelta(*ID, content_block_index=index, text=said, signature=signature)
 
 
 def call(index: int, name: str = "a") -> d.ToolUseStart:
-    return d.ToolUseStart(*ID, index, name, "search")
+    return d.ToolUseStart(*ID, content_block_index=index, tool_use_id=name, tool_name="search")
 
 
 def more(index: int, fragment: str, name: str = "a") -> d.ToolUseInputDelta:
-    return d.ToolUseInputDelta(*ID, index, name, fragment)
+    return d.ToolUseInputDelta(
+        *ID, content_block_index=index, tool_use_id=name, partial_json=fragment
+    )
 
 
 def intent(value: dict[str, Any], raw: str = "", name: str = "a", index: int = 0) -> d.ToolIntent:
     source = IntentSource("", "", "req", index)
-    return d.ToolIntent(f"tu_{name}", name, "search", value, raw, source, AssembledFrom(0, 0, 0))
+    return d.ToolIntent(
+        id=f"tu_{name}",
+        provider_call_id=name,
+        tool_name="search",
+        input=value,
+        raw_input_text=raw,
+        source=source,
+        assembled_from=AssembledFrom(0, 0, 0),
+    )
+
+
+def end(index: int, name: str, value: dict[str, Any], **fields: Any) -> d.ToolUseEnd:
+    return d.ToolUseEnd(
+        *ID, content_block_index=index, tool_use_id=name, final_input=value, **fields
+    )
 
 
 def over(
     index: int, value: dict[str, Any] | None = None, raw: str = "", name: str = "a"
 ) -> d.ToolUseEnd:
-    return d.ToolUseEnd(*ID, index, name, value or {}, intent(value or {}, raw, name, index))
+    made = intent(value or {}, raw, name, index)
+    return end(index, name, value or {}, intent=made)
 
 
 def broken(index: int, name: str = "a") -> d.ToolUseEnd:
-    return d.ToolUseEnd(*ID, index, name, {}, None, "malformed")
+    return end(index, name, {}, problem="malformed")
 
 
 def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> d.MessageComplete:
-    return d.MessageComplete(*ID, reason, blocks)
+    return d.MessageComplete(*ID, finish_reason=reason, final_content=blocks)
 
 
 def proposing(end: d.ToolUseEnd, **fields: Any) -> d.ToolUseEnd:
@@ -74,37 +91,73 @@ SOUND: dict[str, list[d.Event]] = {
     "nothing": [],
     "an empty reply": [START, complete()],
     "text": [START, text(0, "a"), text(0, "b"), complete(d.Text("ab"))],
-    "thinking and text": [START, thought(0, "a"), thought(0, "", "sig"), text(1, "b"),
-                          complete(signed("a", "sig"), d.Text("b"))],
+    "thinking and text": [
+        START,
+        thought(0, "a"),
+        thought(0, "", "sig"),
+        text(1, "b"),
+        complete(signed("a", "sig"), d.Text("b")),
+    ],
     "a signature alone": [START, thought(0, "", "sig"), complete(signed("", "sig"))],
-    "a signature on a delta": [START, thought(0, "a", "old"), thought(0, "b", "sig"),
-                               complete(signed("ab", "sig"))],
-    "state that has no delta": [START, thought(1, "a"),
-                                complete(d.Thinking("", d.Continuity(None, {})),
-                                         d.Thinking("a", d.Continuity(None, {})),
-                                         d.Text("", d.Continuity("sig")))],
-    "blocks that make no events": [START, text(3, "a"),
-                                   complete(d.Opaque(1), d.RedactedThinking("x"), d.Text(""),
-                                            d.Text("a"))],
-    "calls": [START, call(0), more(0, '{"n"'), more(0, ":1}"), over(0, ONE, '{"n":1}'),
-              call(1, "b"), over(1, name="b"),
-              complete(SEARCH_ONE, d.ToolCall("b", "search", {}), reason="tool_calls")],
+    "a signature on a delta": [
+        START,
+        thought(0, "a", "old"),
+        thought(0, "b", "sig"),
+        complete(signed("ab", "sig")),
+    ],
+    "state that has no delta": [
+        START,
+        thought(1, "a"),
+        complete(
+            d.Thinking("", d.Continuity(None, {})),
+            d.Thinking("a", d.Continuity(None, {})),
+            d.Text("", d.Continuity("sig")),
+        ),
+    ],
+    "blocks that make no events": [
+        START,
+        text(3, "a"),
+        complete(d.Opaque(1), d.RedactedThinking("x"), d.Text(""), d.Text("a")),
+    ],
+    "calls": [
+        START,
+        call(0),
+        more(0, '{"n"'),
+        more(0, ":1}"),
+        over(0, ONE, '{"n":1}'),
+        call(1, "b"),
+        over(1, name="b"),
+        complete(SEARCH_ONE, d.ToolCall("b", "search", {}), reason="tool_calls"),
+    ],
     "a call whose id was used before": [
-        START, call(0), over(0), call(1, "minted"),
+        START,
+        call(0),
+        over(0),
+        call(1, "minted"),
         proposing(over(1, name="minted"), provider_call_id="a"),
-        complete(SEARCH, d.ToolCall("minted", "search", {}), reason="tool_calls")],
+        complete(SEARCH, d.ToolCall("minted", "search", {}), reason="tool_calls"),
+    ],
     "a call that the provider calls otherwise": [
-        START, call(0),
+        START,
+        call(0),
         proposing(over(0), provider_call_id="toolu_1", source=IntentSource("", "", "req", 7)),
-        complete(SEARCH)],
+        complete(SEARCH),
+    ],
     "arguments of white space": [START, call(0), more(0, " "), over(0, raw=" "), complete(SEARCH)],
     "arguments that come at the end alone": [START, call(0), over(0, ONE), complete(SEARCH_ONE)],
     "and as they were written": [START, call(0), over(0, ONE, ' {"n": 1}'), complete(SEARCH_ONE)],
-    "and do not fit": [START, call(0), d.ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
-                       complete(SEARCH_ONE, reason="error")],
+    "and do not fit": [
+        START,
+        call(0),
+        end(0, "a", ONE, problem="invalid_arguments"),
+        complete(SEARCH_ONE, reason="error"),
+    ],
     "arguments of a second call that come at the end alone": [
-        *A_CALL, call(1, "b"), over(1, {"n": 2}, name="b"),
-        complete(SEARCH_ONE, d.ToolCall("b", "search", {"n": 2}))],
+        *A_CALL,
+        call(1, "b"),
+        over(1, {"n": 2}, name="b"),
+        complete(SEARCH_ONE, d.ToolCall("b", "search", {"n": 2})),
+    ],
     **{
         f"a call that cannot be read, and {reason}": [
             *BROKEN_CALL,
@@ -117,7 +170,7 @@ SOUND: dict[str, list[d.Event]] = {
         f"a call with the problem {problem}": [
             START,
             call(0),
-            d.ToolUseEnd(*ID, 0, "a", {}, None, problem),
+            end(0, "a", {}, problem=problem),
             complete(SEARCH, reason="error"),
         ]
         for problem in PROBLEMS
@@ -126,8 +179,21 @@ SOUND: dict[str, list[d.Event]] = {
         f"a sound call, and {reason}": [*A_CALL, complete(SEARCH_ONE, reason=reason)]
         for reason in REASONS
     },
-    "no tokens": [START, replace(complete(), usage=d.Usage(0, 0, 0, 0, 0, 0))],
-}  # fmt: skip
+    "no tokens": [
+        START,
+        replace(
+            complete(),
+            usage=d.Usage(
+                0,
+                0,
+                cached_input_tokens=0,
+                cache_creation_input_tokens=0,
+                reasoning_tokens=0,
+                total_tokens=0,
+            ),
+        ),
+    ],
+}
 
 
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
@@ -142,7 +208,7 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
     ("not an event", 2, [START, complete(), ANY]),
     ("a field of another type than the event's", 1, [START, text(0, ANY)]),
     ("a field of another type than the event's", 1, [START, text(ANY, "a")]),
-    ("a field of another type than the event's", 1, [START, d.MessageComplete(*ID, "stop", ANY)]),
+    ("a field of another type than the event's", 1, [START, replace(complete(), final_content=ANY)]),
     ("the stream does not end with message.complete", 0, [START]),
     ("the stream does not end with message.complete", 1, [START, text(0, "a")]),
     ("an event after message.complete", 2, [START, complete(), text(0, "a")]),
@@ -153,9 +219,9 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
     ("an event before message.start", 0, [complete()]),
     ("a message_id that differs from message.start's", 1, [START, text(0, "a", "other")]),
     ("a request_id that differs from message.start's", 1,
-     [START, d.TextDelta("msg", "other", 0, "a")]),
+     [START, d.TextDelta("msg", "other", content_block_index=0, text="a")]),
     ("a request_id that differs from message.start's", 1,
-     [START, d.MessageComplete("msg", "other", "stop")]),
+     [START, d.MessageComplete("msg", "other", finish_reason="stop")]),
     ("message.complete while a tool call is open", 2, [START, call(0), complete()]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete()]),
     ("final_content is not the sum of the deltas", 1, [START, complete(d.Text("a"))]),
@@ -220,7 +286,7 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         (
             "final_input is not the sum of the fragments",
             2,
-            [START, call(0), d.ToolUseEnd(*ID, 0, "a", ONE, None, problem)],
+            [START, call(0), end(0, "a", ONE, problem=problem)],
         )
         for problem in PROBLEMS
         if problem in ("cancelled", "interrupted", "malformed")
@@ -233,11 +299,11 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         )
         for value in (None, [], {"n": {object}}, {"n": "\ud83d"})
     ],
-    ("an unknown problem", 2, [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
+    ("an unknown problem", 2, [START, call(0), end(0, "a", {}, problem=TIRED)]),
     ("tool.use_end needs an intent or a problem", 2,
-     [START, call(0), d.ToolUseEnd(*ID, 0, "a", {})]),
+     [START, call(0), end(0, "a", {})]),
     ("tool.use_end needs an intent or a problem", 2,
-     [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")]),
+     [START, call(0), end(0, "a", {}, intent=intent({}), problem="malformed")]),
     *[
         (
             "an intent of arguments that are not a JSON object",
@@ -285,7 +351,7 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         (
             "stop or tool_calls as the reason after a call that made no intent",
             3,
-            [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, None, problem), complete(SEARCH)],
+            [START, call(0), end(0, "a", {}, problem=problem), complete(SEARCH)],
         )
         for problem in PROBLEMS
     ],

@@ -22,13 +22,13 @@ ISSUER = d.Issuer("openai", "acme", "m1")
 STATE = d.Continuity("sig", {"o": 1}, ISSUER)
 CALL = d.ToolCall("c1", "city", {"a": 1}, STATE)
 INTENT = d.ToolIntent(
-    "tu_1",
-    "c1",
-    "city",
-    {"a": 1},
-    '{"a":  1}',
-    IntentSource("p", "m", "old", 3),
-    AssembledFrom(7, 1, 9),
+    id="tu_1",
+    provider_call_id="c1",
+    tool_name="city",
+    input={"a": 1},
+    raw_input_text='{"a":  1}',
+    source=IntentSource("p", "m", "old", 3),
+    assembled_from=AssembledFrom(7, 1, 9),
 )
 CONTENT: tuple[Any, ...] = (
     d.Thinking("hm", STATE),
@@ -111,9 +111,17 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
 def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
     kept, warning = Raw([b"{}"], bytes.decode), d.LossWarning("c", "p", "d")
     follower = Follower()
-    follower.follow(d.MessageStart("msg", "req", "m1", "acme"))
+    follower.follow(d.MessageStart("msg", "req", model="m1", provider="acme"))
     follower.follow(
-        d.MessageComplete("msg", "req", "stop", (), d.Usage(1, 2), warnings=(warning,), kept=kept)
+        d.MessageComplete(
+            "msg",
+            "req",
+            finish_reason="stop",
+            final_content=(),
+            usage=d.Usage(1, 2),
+            warnings=(warning,),
+            kept=kept,
+        )
     )
     found = (follower.reported, follower.kept, follower.warnings)
     assert found == (d.Usage(1, 2), kept, (warning,))
@@ -123,9 +131,13 @@ def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
 
 def test_argument_fragments_without_a_call_are_ignored() -> None:
     follower = Follower()
-    follower.follow(d.MessageStart("msg", "req", "m1"))
-    follower.follow(d.TextDelta("msg", "req", 0, "a"))
-    follower.follow(d.ToolUseInputDelta("msg", "req", 0, "c1", "{}"))
+    follower.follow(d.MessageStart("msg", "req", model="m1"))
+    follower.follow(d.TextDelta("msg", "req", content_block_index=0, text="a"))
+    follower.follow(
+        d.ToolUseInputDelta(
+            "msg", "req", content_block_index=0, tool_use_id="c1", partial_json="{}"
+        )
+    )
     [complete] = follower.cut()
     assert isinstance(complete, d.MessageComplete)
     assert complete.final_content == (d.Text("a"),)
@@ -140,9 +152,17 @@ def test_raw_reply_can_be_read_while_its_bytes_arrive() -> None:
 
 
 def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
-    start = d.ToolUseStart("m", "req", 2, "call_1", "fly")
+    start = d.ToolUseStart(
+        "m", "req", content_block_index=2, tool_use_id="call_1", tool_name="fly"
+    )
     end = d.ToolUseEnd(
-        "m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool"
+        "m",
+        "req",
+        content_block_index=2,
+        tool_use_id="call_1",
+        final_input={"to": "Oslo"},
+        problem="unknown_tool",
+        detail="no such tool",
     )
     intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
     found = (intent.tool_name, intent.input, intent.raw_input_text)
@@ -187,8 +207,12 @@ def test_recorded_structured_answer_is_checked_again(
 
 def test_redacted_thought_of_a_cut_stream_is_kept() -> None:
     follower = Follower()
-    follower.follow(d.MessageStart("msg", "req", "m1"))
-    follower.follow(d.ThinkingDelta("msg", "req", 0, "", redacted="hidden", continuity=STATE))
+    follower.follow(d.MessageStart("msg", "req", model="m1"))
+    follower.follow(
+        d.ThinkingDelta(
+            "msg", "req", content_block_index=0, text="", redacted="hidden", continuity=STATE
+        )
+    )
     [complete] = follower.cut()
     assert isinstance(complete, d.MessageComplete)
     [block] = complete.final_content

@@ -128,13 +128,27 @@ async def test_error_is_the_last_event() -> None:
     *before, last = await both_ways(reply()[:4], error)
     found = [event.type for event in before]
     assert found == ["model.started", "model.reasoning_delta", "model.text_delta"]
-    assert last == ProviderErrorEvent("rate_limit", True, "acme", "m1", "req", str(error))
+    assert last == ProviderErrorEvent(
+        kind="rate_limit",
+        retryable=True,
+        provider="acme",
+        model="m1",
+        request_id="req",
+        message=str(error),
+    )
     assert last.type == "provider.error"
 
 
 async def test_error_that_is_not_transient_is_not_retryable() -> None:
     assert await both_ways([], ProviderError("no")) == [
-        ProviderErrorEvent("unknown", False, None, None, None, "no")
+        ProviderErrorEvent(
+            kind="unknown",
+            retryable=False,
+            provider=None,
+            model=None,
+            request_id=None,
+            message="no",
+        )
     ]
 
 

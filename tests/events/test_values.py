@@ -48,15 +48,17 @@ def test_event_types_have_the_names_of_the_adapter_contract() -> None:
 
 
 def test_raw_bytes_are_not_serialised() -> None:
-    event = d.MessageComplete("m", "r", "stop", kept=Raw([b"secret"], bytes.decode))
+    event = d.MessageComplete("m", "r", finish_reason="stop", kept=Raw([b"secret"], bytes.decode))
     assert b"secret" not in d.encode_event(event)
-    assert d.decode_event(d.encode_event(event)) == d.MessageComplete("m", "r", "stop")
+    assert d.decode_event(d.encode_event(event)) == d.MessageComplete(
+        "m", "r", finish_reason="stop"
+    )
     assert event.kept.value == "secret"
 
 
 def test_unknown_fields_of_an_event_are_ignored() -> None:
     written = b'{"type":"text.delta","message_id":"m","request_id":"r","content_block_index":0,"text":"a","new":1}'
-    assert d.decode_event(written) == d.TextDelta("m", "r", 0, "a")
+    assert d.decode_event(written) == d.TextDelta("m", "r", content_block_index=0, text="a")
 
 
 @pytest.mark.parametrize(
@@ -249,30 +251,34 @@ def test_unreported_usage_is_not_zero() -> None:
 
 
 def test_total_usage_of_a_response_includes_the_attempts_before_it() -> None:
-    reply = d.Response(d.Assistant("x"), "stop", d.Usage(3, 4), failed=(d.Usage(5), d.Usage(1, 1)))
+    reply = d.Response(
+        d.Assistant("x"), "stop", usage=d.Usage(3, 4), failed=(d.Usage(5), d.Usage(1, 1))
+    )
     assert reply.total_usage == d.Usage(9, 5)
 
 
-START = d.MessageStart("msg", "req", "asked-for", "acme")
+START = d.MessageStart("msg", "req", model="asked-for", provider="acme")
 CALL = d.ToolCall("1", "search", {})
 COMPLETE = d.MessageComplete(
     "msg",
     "req",
-    "tool_calls",
-    (d.Text("hi"), CALL),
-    d.Usage(1, 2),
-    "tool_use",
-    "###",
-    "answered",
-    {"x": 1},
-    "native",
-    (d.LossWarning("c", "p", "d"),),
-    Raw([b"[1]"], json.loads),
+    finish_reason="tool_calls",
+    final_content=(d.Text("hi"), CALL),
+    usage=d.Usage(1, 2),
+    finish_raw="tool_use",
+    stop_sequence="###",
+    model="answered",
+    parsed={"x": 1},
+    structured_path="native",
+    warnings=(d.LossWarning("c", "p", "d"),),
+    kept=Raw([b"[1]"], json.loads),
 )
 
 
 def test_folded_response_keeps_every_field_of_the_events() -> None:
-    response = d.fold([START, d.TextDelta("msg", "req", 0, "hi"), COMPLETE])
+    response = d.fold(
+        [START, d.TextDelta("msg", "req", content_block_index=0, text="hi"), COMPLETE]
+    )
     assert response == d.Response(
         message=d.Assistant("hi", tool_calls=[CALL]),
         finish_reason="tool_calls",
@@ -293,10 +299,12 @@ def test_folded_response_keeps_every_field_of_the_events() -> None:
 
 def test_folded_response_has_no_provider_if_no_event_names_one() -> None:
     assert d.fold([COMPLETE]).provider is None
-    assert d.fold([d.MessageStart("msg", "req", "m"), COMPLETE]).provider is None
+    assert d.fold([d.MessageStart("msg", "req", model="m"), COMPLETE]).provider is None
 
 
-@pytest.mark.parametrize("half", [[], [START], [START, d.TextDelta("msg", "req", 0, "hi")]])
+@pytest.mark.parametrize(
+    "half", [[], [START], [START, d.TextDelta("msg", "req", content_block_index=0, text="hi")]]
+)
 def test_fold_of_an_incomplete_stream_is_rejected(half: list[d.Event]) -> None:
     with pytest.raises(ValueError, match=r"no message\.complete"):
         d.fold(half)
@@ -307,8 +315,8 @@ def test_raw_reply_is_none_if_it_was_not_kept() -> None:
 
 
 def test_cached_reply_is_recognised_by_its_usage() -> None:
-    assert d.Response(d.Assistant("hi"), "stop", d.Usage(from_cache=True)).cached
-    assert not d.Response(d.Assistant("hi"), "stop", d.Usage(1, 2)).cached
+    assert d.Response(d.Assistant("hi"), "stop", usage=d.Usage(from_cache=True)).cached
+    assert not d.Response(d.Assistant("hi"), "stop", usage=d.Usage(1, 2)).cached
 
 
 def test_reply_separates_thinking_from_text() -> None:
@@ -339,7 +347,7 @@ REPLY: d.Response[Any] = d.Response(
         ]
     ),
     "tool_calls",
-    d.Usage(10, 5),
+    usage=d.Usage(10, 5),
     model="m",
     provider="p",
     latency_ms=12.4,

@@ -11,9 +11,14 @@ from dragoman import log as logs
 from dragoman.events import AssembledFrom, IntentSource
 
 INTENT = d.ToolIntent(
-    "tu_01", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
-    IntentSource("acme", "large", "r1", 1), AssembledFrom(3, 10, 90),
-)  # fmt: skip
+    id="tu_01",
+    provider_call_id="call_1",
+    tool_name="bash",
+    input={"command": "make test"},
+    raw_input_text='{"command": "make test"}',
+    source=IntentSource("acme", "large", "r1", 1),
+    assembled_from=AssembledFrom(3, 10, 90),
+)
 COMPLETED = logs.CallCompleted(
     model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5, request_id="r1",
     input_tokens=1200,
@@ -31,91 +36,232 @@ _REPLY = d.Assistant(
         d.ToolCall("call_1", "bash", {"command": "make test"}),
     ]
 )
-_RECORDED = logs.MessageRecorded(_REPLY, "large", "acme", "r1", "tool_calls", (LOSS,), "msg_01",
-                                 logs.Routing("manual", "acme:large", "the user asked"),
-                                 d.Usage(1200, 45, 1000), Decimal("0.00475"), "2026-11", None,
-                                 812.5, {"call_1": "tu_01"})  # fmt: skip
+_RECORDED = logs.MessageRecorded(
+    message=_REPLY,
+    model="large",
+    provider="acme",
+    request_id="r1",
+    finish_reason="tool_calls",
+    warnings=(LOSS,),
+    message_id="msg_01",
+    routing=logs.Routing(mode="manual", chosen="acme:large", reason="the user asked"),
+    usage=d.Usage(1200, 45, cached_input_tokens=1000),
+    cost_usd=Decimal("0.00475"),
+    pricing_version="2026-11",
+    cost_unknown=None,
+    latency_ms=812.5,
+    tool_ids={"call_1": "tu_01"},
+)
 _STARTED = logs.CallStarted(model="large", provider="acme", request_id="r1",
                             estimated_input_tokens=1200,
                             config=d.RuntimeConfig(temperature=0.5, stop_sequences=["\n"]))  # fmt: skip
 _FAILED = logs.CallFailed(model="large", provider="acme", error_class="rate_limit",
                           latency_ms=80.0, error_message_redacted="slow down", retry_count=1,
                           request_id="r1", status=429)  # fmt: skip
-_PROJECTED = logs.ContextProjected("window", "share",
-                                   (logs.LeftOut(3, 900), logs.LeftOut(5, 80, "gone")), 15000,
-                                   9000, 16000, "Note", "01")  # fmt: skip
+_PROJECTED = logs.ContextProjected(
+    rule="window",
+    reason="share",
+    left_out=(logs.LeftOut(3, 900), logs.LeftOut(5, 80, "gone")),
+    tokens_before=15000,
+    tokens_after=9000,
+    window=16000,
+    note="Note",
+    summary="01",
+)
 # The payloads of each type, by their actor and sensitivity, which follow the adapter contract where
 # it defines them.
 _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
     ("user", "private"): [
-        ("session.started", logs.SessionStarted("Fix the tests", "large", "acme", ("bash",),
-                                                {"cwd": "/x"}, {"bash": "0" * 64})),
-        ("message.recorded", logs.MessageRecorded(d.User("Hello"))),
-        ("permission.answered", logs.PermissionAnswered("tu_01", True, "ann", "fine", "prefix",
-                                                        "make", {"command": "make lint"})),
+        (
+            "session.started",
+            logs.SessionStarted(
+                goal="Fix the tests",
+                model="large",
+                provider="acme",
+                tools=("bash",),
+                metadata={"cwd": "/x"},
+                tool_digests={"bash": "0" * 64},
+            ),
+        ),
+        ("message.recorded", logs.MessageRecorded(message=d.User("Hello"))),
+        (
+            "permission.answered",
+            logs.PermissionAnswered(
+                intent_id="tu_01",
+                allowed=True,
+                by="ann",
+                reason="fine",
+                scope="prefix",
+                prefix="make",
+                input={"command": "make lint"},
+            ),
+        ),
     ],
     ("agent", "private"): [
         ("message.recorded", _RECORDED),
-        ("message.recorded",
-         logs.MessageRecorded(d.Assistant("Hal"), finish_reason="error", in_context=False)),
+        (
+            "message.recorded",
+            logs.MessageRecorded(
+                message=d.Assistant("Hal"), finish_reason="error", in_context=False
+            ),
+        ),
         ("llm.call_started", _STARTED),
-        ("llm.exchange_kept",
-         logs.LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]})),
-        ("llm.exchange_kept", logs.LlmExchangeKept("r1", "acme", "large", problem="too long")),
+        (
+            "llm.exchange_kept",
+            logs.LlmExchangeKept(
+                request_id="r1", provider="acme", model="large", reply={"chunks": [{"x": None}]}
+            ),
+        ),
+        (
+            "llm.exchange_kept",
+            logs.LlmExchangeKept(
+                request_id="r1", provider="acme", model="large", problem="too long"
+            ),
+        ),
         ("tool_intent.proposed", INTENT),
     ],
     ("agent", "pseudonymous"): [
         ("llm.call_completed", COMPLETED),
-        ("llm.call_completed", logs.CallCompleted(model="large", provider="acme",
-                                                  stop_reason="end_turn", latency_ms=1.0)),
+        (
+            "llm.call_completed",
+            logs.CallCompleted(
+                model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0
+            ),
+        ),
         ("llm.call_failed", _FAILED),
     ],
     ("tool", "private"): [
-        ("message.recorded",
-         logs.MessageRecorded(d.ToolResult("call_1", "exit 1", is_error=True))),
-        ("tool.started",
-         logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"})),
-        ("tool.observed", logs.ToolObserved("tu_01", "bash", "Expected 4, received 5", True,
-                                            False, 1, 912.0, {"stderr": "…"})),
-        ("tool.observed", logs.ToolObserved("tu_01", "look", (d.Text("a"), d.Text("b")))),
-        ("tool.failed",
-         logs.ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0)),
+        (
+            "message.recorded",
+            logs.MessageRecorded(message=d.ToolResult("call_1", "exit 1", is_error=True)),
+        ),
+        (
+            "tool.started",
+            logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
+        ),
+        (
+            "tool.observed",
+            logs.ToolObserved(
+                intent_id="tu_01",
+                tool_name="bash",
+                content="Expected 4, received 5",
+                is_error=True,
+                truncated=False,
+                exit_code=1,
+                duration_ms=912.0,
+                details={"stderr": "…"},
+            ),
+        ),
+        (
+            "tool.observed",
+            logs.ToolObserved(
+                intent_id="tu_01", tool_name="look", content=(d.Text("a"), d.Text("b"))
+            ),
+        ),
+        (
+            "tool.failed",
+            logs.ToolFailed(
+                intent_id="tu_01",
+                tool_name="bash",
+                kind="timeout",
+                message="still running after 60 s",
+                duration_ms=60000.0,
+            ),
+        ),
     ],
     ("system", "private"): [
-        ("session.resumed",
-         logs.SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64})),
+        (
+            "session.resumed",
+            logs.SessionResumed(
+                after=7, open_intents=("tu_01",), reason="killed", changed_tools={"bash": "1" * 64}
+            ),
+        ),
         ("session.finished", logs.SessionFinished("exhausted", "50 turns", 50)),
         ("turn.started", logs.TurnStarted(1, "large", "acme")),
-        ("message.recorded", logs.MessageRecorded(d.System("Be terse."))),
+        ("message.recorded", logs.MessageRecorded(message=d.System("Be terse."))),
         ("context.projected", _PROJECTED),
-        ("context.summarised",
-         logs.ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7")),
-        ("tool_intent.validated",
-         logs.ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",))),
-        ("tool_intent.rejected",
-         logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool")),
+        (
+            "context.summarised",
+            logs.ContextSummarised(
+                text="In short.",
+                first=3,
+                last=9,
+                messages=4,
+                provider="acme",
+                model="small",
+                request_id="r7",
+            ),
+        ),
+        (
+            "tool_intent.validated",
+            logs.ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)),
+        ),
+        (
+            "tool_intent.rejected",
+            logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
+        ),
         ("tool_intent.closed", logs.ToolIntentClosed("tu_01", "the process was killed", "bash")),
         ("permission.requested", logs.PermissionRequested("tu_01", "bash", "not in the rules")),
-        ("permission.granted", logs.PermissionGranted("tu_01", "bash", "user", scope="session")),
-        ("permission.denied",
-         logs.PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive")),
-        ("log.pruned",
-         logs.LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC))),
+        (
+            "permission.granted",
+            logs.PermissionGranted(
+                intent_id="tu_01", tool_name="bash", by="user", scope="session"
+            ),
+        ),
+        (
+            "permission.denied",
+            logs.PermissionDenied(
+                intent_id="tu_01",
+                tool_name="bash",
+                by="rule",
+                rule="no-reset",
+                reason="destructive",
+            ),
+        ),
+        (
+            "log.pruned",
+            logs.LogPruned(
+                session="s1",
+                records=3,
+                first_id="01A",
+                last_id="01B",
+                head="ab" * 32,
+                before=datetime(2026, 1, 1, tzinfo=UTC),
+            ),
+        ),
     ],
     ("system", "pseudonymous"): [
-        ("model.swapped",
-         logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,))),
-        ("budget.exceeded",
-         logs.BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD")),
+        (
+            "model.swapped",
+            logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
+        ),
+        (
+            "budget.exceeded",
+            logs.BudgetExceeded(
+                budget="cost", limit=Decimal("1.00"), used=Decimal("1.0425"), unit="USD"
+            ),
+        ),
         ("routing.chosen", logs.RoutingChosen("b:small", "weighted: its turn by weight", "r1")),
-        ("routing.switched",
-         logs.RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1")),
-        ("routing.provider_unavailable",
-         logs.ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small"))),
-        ("routing.provider_recovered",
-         logs.ProviderRecovered("acme", "model_specific", 31.5, ("large",))),
+        (
+            "routing.switched",
+            logs.RoutingSwitched(
+                from_="acme:large",
+                to="b:small",
+                reason="rate_limit",
+                error_class="rate_limit",
+                request_id="r1",
+            ),
+        ),
+        (
+            "routing.provider_unavailable",
+            logs.ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
+        ),
+        (
+            "routing.provider_recovered",
+            logs.ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
+        ),
     ],
-}  # fmt: skip
+}
 # Each sample is (type, payload, actor, sensitivity).
 SAMPLES: list[tuple[str, Any, str, str]] = [
     (kind, payload, *facts) for facts, group in _GROUPS.items() for kind, payload in group

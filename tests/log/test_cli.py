@@ -96,7 +96,7 @@ def test_unreadable_record_does_not_hide_the_log_and_is_told_apart_from_a_change
 ) -> None:
     append_forged(path, "turn.started", b'{"number":1' + b"0" * 5000 + b"}")
     with SqliteLog(path) as log:
-        log.append_sync("fix", SessionStarted("later"))
+        log.append_sync("fix", SessionStarted(goal="later"))
     verified = run("verify", path)
     assert verified.exit_code == EXIT_CODES["log_unreadable"]
     assert "whole, and 1 cannot be read although the hash is correct" in verified.stdout
@@ -135,9 +135,12 @@ def test_show_command_prints_the_records(path: Path) -> None:
 def test_control_characters_in_a_record_are_not_printed(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync(
-            "evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000)
+            "evil",
+            SessionStarted(goal="\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000),
         )
-        log.append_sync("evil", ToolObserved("tu", "bash", "\x9b31m\x00" * 100_000))
+        log.append_sync(
+            "evil", ToolObserved(intent_id="tu", tool_name="bash", content="\x9b31m\x00" * 100_000)
+        )
     for words in (["show", "evil"], ["list"]):
         shown = run(words[0], path, *words[1:]).stdout
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
@@ -163,7 +166,7 @@ def test_session_is_found_by_a_prefix_or_by_the_name_last(path: Path, words: lis
 def test_session_is_found_by_part_of_its_id_and_ambiguity_is_reported(path: Path) -> None:
     with SqliteLog(path) as log:
         for name in ("chat_01AB", "ask_01AC"):
-            log.append_sync(name, SessionStarted(f"question of {name}", kind="chat"))
+            log.append_sync(name, SessionStarted(goal=f"question of {name}", kind="chat"))
     assert "question of chat_01AB" in run("show", path, "01ab").stdout
     found = run("show", path, "01")
     assert (found.exit_code, found.stdout) == (2, "")
@@ -182,7 +185,7 @@ def test_shortened_session_ids_can_be_used_as_arguments(tmp_path: Path) -> None:
     ]
     with SqliteLog(path) as log:
         for name in names:
-            log.append_sync(name, SessionStarted("A question"))
+            log.append_sync(name, SessionStarted(goal="A question"))
     with Terminal("log", "list", "--log", str(path), columns=120) as terminal:
         assert terminal.wait() == 0
     shown = {word for word in terminal.raw.split() if word.startswith(("chat_", "ask_"))}

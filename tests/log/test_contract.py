@@ -79,7 +79,9 @@ def test_actor_and_sensitivity_can_be_set(store: EventLog) -> None:
     assert (record.actor, record.sensitivity) == ("worker", "aggregatable")
 
 
-PRUNED = LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))
+PRUNED = LogPruned(
+    session="s", records=1, first_id="a", last_id="b", head="c", before=datetime.now(UTC)
+)
 LONG = ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})
 INVALID = [
     *read_table("invalid_record_fields"),
@@ -248,11 +250,19 @@ def test_exported_chain_can_be_verified_with_only_a_hash_function(store: EventLo
 def test_bytes_of_a_record_match_format_version_one() -> None:
     """If the encoding of a record changed by one byte, every existing log would become invalid."""
     record = LogRecord(
-        "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None,
-        msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
-        genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1",
-        "turn.started",
-    )  # fmt: skip
+        actor="agent",
+        hash="",
+        id="01M7EJSHEJRBEPVWKBS3Y5E4R0",
+        parent=None,
+        raw=msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
+        previous=genesis('s"1é'),
+        sensitivity="private",
+        seq=1,
+        session='s"1é',
+        timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        turn="t1",
+        type="turn.started",
+    )
     record = msgspec.structs.replace(record, hash=hash_record(record))
     assert (
         record.line.decode()
@@ -324,7 +334,16 @@ def test_pruning_removes_old_sessions_and_records_the_removal(store: EventLog) -
     store.append_sync("going on", TurnStarted(2))
     store.append_sync("new", TurnStarted(1))
     pruned = store.retain(cutoff)
-    assert pruned == (LogPruned("old", 3, old[0].id, old[2].id, old[2].hash, cutoff),)
+    assert pruned == (
+        LogPruned(
+            session="old",
+            records=3,
+            first_id=old[0].id,
+            last_id=old[2].id,
+            head=old[2].hash,
+            before=cutoff,
+        ),
+    )
     assert [entry.session for entry in store.sessions()] == [ADMINISTRATION, "going on", "new"]
     [record] = store.read(ADMINISTRATION)
     assert (record.type, record.payload) == ("log.pruned", pruned[0])
@@ -438,7 +457,7 @@ def test_records_are_found_by_type_across_sessions_and_pages(store: EventLog) ->
     ]
     assert found == [
         *[("a", TurnStarted(number)) for number in range(70)],
-        ("b", SessionStarted("goal")),
+        ("b", SessionStarted(goal="goal")),
         ("b", TurnStarted(1)),
     ]
     assert [record.type for record in store.find("session.started", session="b")] == [
@@ -451,7 +470,7 @@ def test_records_are_found_by_type_across_sessions_and_pages(store: EventLog) ->
 async def _append_many(log: EventLog) -> None:
     pairs = [(TurnStarted(number), ToolStarted("tu", "bash", {})) for number in range(70)]
     await asyncio.gather(*[log.append("a", payload) for pair in pairs for payload in pair])
-    await log.append("b", SessionStarted("goal"))
+    await log.append("b", SessionStarted(goal="goal"))
     await log.append("b", TurnStarted(1))
 
 
@@ -476,7 +495,7 @@ def other(tmp_path: Path, small_pages: None) -> Iterator[SqliteLog]:
     with SqliteLog(tmp_path / "other.db") as log:
         for number in range(120):
             log.append_sync("a", TurnStarted(number))
-        log.append_sync("b", SessionStarted("goal"))
+        log.append_sync("b", SessionStarted(goal="goal"))
         yield log
 
 
@@ -503,7 +522,7 @@ TEXTS = ['She said: "Über 100 % of C:\\new_folder"\nand left', "plain", "日本
 @pytest.mark.parametrize(("text", "hits"), read_table("search_ignores_case"))
 def test_search_ignores_case(store: EventLog, tmp_path: Path, text: str, hits: list[int]) -> None:
     for number, value in enumerate(TEXTS):
-        store.append_sync(f"s{number}", SessionStarted(value))
+        store.append_sync(f"s{number}", SessionStarted(goal=value))
     export = tmp_path / "all.jsonl"
     store.export(export)
     for log in (store, ExportedLog(export)):
@@ -530,6 +549,19 @@ def test_broken_chain_is_not_imported(store: EventLog, other: SqliteLog) -> None
     with pytest.raises(LogCorruptError, match=r"cannot be imported: session a, record 3"):
         store.restore(other)
     assert store.sessions() == ()
+
+
+def test_source_that_is_replaced_during_its_import_is_noticed(
+    store: EventLog, other: SqliteLog
+) -> None:
+    def write_again(done: int, _: int) -> None:
+        if other.retain(timedelta(0)):
+            for number in range(120):
+                other.append_sync("a", TurnStarted(number))
+
+    with pytest.raises(LogLockedError, match="session 'a' changed during the import"):
+        store.restore(other, "a", progress=write_again)
+    assert store.verify().ok
 
 
 def test_records_of_pruning_are_not_imported(store: EventLog, other: SqliteLog) -> None:

@@ -124,7 +124,9 @@ def test_appending_works_again_once_the_disk_has_space(tmp_path: Path) -> None:
 
         def append_until_full() -> None:
             while len(acknowledged) < 100:
-                record = log.append_sync("s0", ToolObserved("tu", "bash", "x" * 2000))
+                record = log.append_sync(
+                    "s0", ToolObserved(intent_id="tu", tool_name="bash", content="x" * 2000)
+                )
                 acknowledged.append(f"{record.session} {record.seq} {record.hash}")
 
         with pytest.raises(LogFullError, match="free some space and append again") as caught:
@@ -132,7 +134,9 @@ def test_appending_works_again_once_the_disk_has_space(tmp_path: Path) -> None:
         assert "SQLITE_FULL" in str(caught.value)
         assert len(acknowledged) > 5
         with pytest.raises(LogFullError):
-            log.append_sync("s1", ToolObserved("tu", "bash", "x" * 2000))
+            log.append_sync(
+                "s1", ToolObserved(intent_id="tu", tool_name="bash", content="x" * 2000)
+            )
         check(log, acknowledged)
         log._connection.execute("PRAGMA max_page_count = 10000")
         assert log.append_sync("s0", TurnStarted(1)).seq == len(acknowledged) + 1
@@ -143,7 +147,10 @@ def test_failed_group_commit_stores_no_record(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s0", TurnStarted(0))
         log._connection.execute("PRAGMA max_page_count = 20")
-        drafts = [draft_record("s0", ToolObserved("tu", "bash", "x" * 2000)) for _ in range(60)]
+        drafts = [
+            draft_record("s0", ToolObserved(intent_id="tu", tool_name="bash", content="x" * 2000))
+            for _ in range(60)
+        ]
         futures = [future for _, future in [log._offer(draft) for draft in drafts]]
         outcomes = [future.exception() for future in futures]
         written = sum(outcome is None for outcome in outcomes)

@@ -29,7 +29,7 @@ async def check_held(log: logs.EventLog) -> None:
 async def test_append_is_rejected_unless_it_follows_the_expected_record(
     store: logs.EventLog,
 ) -> None:
-    assert (await store.append("s1", logs.SessionStarted("Go."), expected=0)).seq == 1
+    assert (await store.append("s1", logs.SessionStarted(goal="Go."), expected=0)).seq == 1
     assert (await store.append("s1", logs.TurnStarted(1), expected=1)).seq == 2
     assert store.append_sync("s1", logs.TurnStarted(2), expected=2).seq == 3
     for wrong in (0, 1, 2, 4, -1):

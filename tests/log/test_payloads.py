@@ -56,9 +56,9 @@ def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: An
                        error_message_redacted=3),  # type: ignore[arg-type]
             "payload of llm.call_failed: error_message_redacted: Expected `str`",
         ),
-        (logs.MessageRecorded(d.User("Hi"), cost_usd=Decimal("1e315") + Decimal("0.25")),
+        (logs.MessageRecorded(message=d.User("Hi"), cost_usd=Decimal("1e315") + Decimal("0.25")),
          "payload of message.recorded: Number out of range"),
-        (logs.MessageRecorded(d.User("Hi"), cost_usd=Decimal("1e400")),
+        (logs.MessageRecorded(message=d.User("Hi"), cost_usd=Decimal("1e400")),
          "payload of message.recorded: Number out of range"),
         (logs.ToolStarted("i", "t", {"x": 10**5000}),
          "payload of tool.started: Exceeds the limit (4300 digits)"),
@@ -70,7 +70,7 @@ def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: An
          "payload of tool.started: the keys of an object must be strings"),  # type: ignore[dict-item]
         (logs.ToolStarted("i", "t", {"x": object()}),
          "payload of tool.started: Encoding objects of type object"),
-        (logs.ToolObserved("i", "t", "half \ud800"),
+        (logs.ToolObserved(intent_id="i", tool_name="t", content="half \ud800"),
          "payload of tool.observed: contains a string that is not valid"),
         (msgspec.structs.replace(INTENT, status="executed"),
          "payload of tool_intent.proposed: status: Invalid enum"),
@@ -124,15 +124,31 @@ CALL: dict[str, Any] = {
 }  # fmt: skip
 OBSERVED: list[Any] = [
     CallStarted(**CALL, estimated_input_tokens=7, attempt=1),
-    CallCompleted(**CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls",
-                  input_tokens=5, cost_usd=Decimal("0.1"), pricing_version="v",
-                  produced_tool_calls=1, content=(d.Text("a secret"),)),
-    CallFailed(**CALL, error_class="network", error_message_redacted="reset", retry_count=2,
-               latency_ms=9.0, status=502),
-    RoutingSwitched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
+    CallCompleted(
+        **CALL,
+        stop_reason="tool_use",
+        latency_ms=2.5,
+        finish_reason="tool_calls",
+        input_tokens=5,
+        cost_usd=Decimal("0.1"),
+        pricing_version="v",
+        produced_tool_calls=1,
+        content=(d.Text("a secret"),),
+    ),
+    CallFailed(
+        **CALL,
+        error_class="network",
+        error_message_redacted="reset",
+        retry_count=2,
+        latency_ms=9.0,
+        status=502,
+    ),
+    RoutingSwitched(
+        from_="p:m", to="q:n", reason="rate_limit", error_class="rate_limit", request_id="r"
+    ),
     *[ProviderUnavailable("p", "provider_wide", reason, ("m",)) for reason in get_args(Trigger)],
     ProviderRecovered("p", "model_specific", 3.0, ("m",)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("event", OBSERVED, ids=lambda event: event.type)

@@ -39,7 +39,9 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "log.db"
     with SqliteLog(path) as log:
         for number in range(10):
-            log.append_sync("s1", ToolObserved(f"tu_{number}", "bash", "x" * 1000))
+            log.append_sync(
+                "s1", ToolObserved(intent_id=f"tu_{number}", tool_name="bash", content="x" * 1000)
+            )
     return path
 
 
@@ -113,7 +115,9 @@ def test_a_reader_never_blocks_the_writer(path: Path) -> None:
         with log._view() as view:
             assert view.length("s1") == 10  # this read opens a transaction
             for _ in range(50):
-                log.append_sync("s1", ToolObserved("tu", "bash", "x" * 100_000))
+                log.append_sync(
+                    "s1", ToolObserved(intent_id="tu", tool_name="bash", content="x" * 100_000)
+                )
             assert view.length("s1") == 10
             assert len(view.page("s1", 0, 100)) == 10
             log.retain(timedelta(days=1))
@@ -366,7 +370,12 @@ def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with SqliteLog(path) as log:
         for number in range(50):
-            log.append_sync("old", ToolObserved(f"tu_{number}", "bash", "unmistakable " * 300))
+            log.append_sync(
+                "old",
+                ToolObserved(
+                    intent_id=f"tu_{number}", tool_name="bash", content="unmistakable " * 300
+                ),
+            )
     full = path.stat().st_size
     assert b"unmistakable" in path.read_bytes()
     with SqliteLog(path) as log:

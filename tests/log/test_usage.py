@@ -16,7 +16,7 @@ from ..listed import Listed, speak
 rates = st.decimals("0.0001", "99", places=4)
 counts = st.integers(1, 300_000)
 usages = st.builds(
-    lambda asked, written, cached: Usage(asked, written, min(asked, cached)),
+    lambda asked, written, cached: Usage(asked, written, cached_input_tokens=min(asked, cached)),
     counts,
     counts,
     counts,
@@ -25,7 +25,8 @@ usages = st.builds(
 
 def make_table(version: str, asked: Decimal, written: Decimal, cached: Decimal) -> PriceTable:
     return PriceTable(
-        (PriceRow("p", Match(equals=("m",)), asked, written, cache_read=cached),), version
+        (PriceRow("p", Match(equals=("m",)), input=asked, output=written, cache_read=cached),),
+        version=version,
     )
 
 

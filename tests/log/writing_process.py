@@ -24,7 +24,9 @@ def say(line: str) -> None:
 def append_for_ever(log: EventLog, number: int) -> None:
     try:
         for turn in range(1 << 30):
-            payload = ToolObserved(f"tu_{number}_{turn}", "bash", "x" * (turn * 37 % 900))
+            payload = ToolObserved(
+                intent_id=f"tu_{number}_{turn}", tool_name="bash", content="x" * (turn * 37 % 900)
+            )
             record = log.append_sync(f"s{(number + turn) % 3}", payload)
             say(f"{record.session} {record.seq} {record.hash}")
     except LogError as error:

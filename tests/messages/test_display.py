@@ -87,11 +87,16 @@ def test_display_counts_a_single_image_in_the_singular() -> None:
 
 def test_display_of_a_report_shows_each_check_and_no_address() -> None:
     outcomes = (
-        CheckOutcome("a.b", "does b", "fail", "not so"),
-        CheckOutcome("a.c", "does c", "pass"),
+        CheckOutcome(name="a.b", title="does b", status="fail", detail="not so"),
+        CheckOutcome(name="a.c", title="does c", status="pass"),
     )
     report = Report(
-        "https://user:secret@h/v1", "openai", "m", "dragoman", "2026-01-01T00:00:00Z", outcomes
+        url="https://user:secret@h/v1",
+        wire="openai",
+        model="m",
+        by="dragoman",
+        at="2026-01-01T00:00:00Z",
+        outcomes=outcomes,
     )
     page = Page(report._repr_html_())
     assert "Check of m over the openai wire" in page.text

@@ -119,7 +119,7 @@ LISTS = [
     (d.Assistant([d.Text("a")]), "content", (d.Text("a"),)),
     (d.RuntimeConfig(stop_sequences=["a"]), "stop_sequences", ("a",)),
     (d.Request([d.User("u")]), "messages", (d.User("u"),)),
-    (d.Request([], [d.Tool("t")]), "tools", (d.Tool("t"),)),
+    (d.Request([], tools=[d.Tool("t")]), "tools", (d.Tool("t"),)),
 ]
 
 
@@ -207,7 +207,7 @@ def test_image_is_made_from_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\x89PNG")
     source = d.Inline(base64.b64encode(b"\x89PNG").decode())
     assert d.Image.from_file(path) == d.Image(source, "image/png")
-    assert d.Image.from_file(str(path), detail="low") == d.Image(source, "image/png", "low")
+    assert d.Image.from_file(str(path), detail="low") == d.Image(source, "image/png", detail="low")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_tool_made_from_a_function_can_have_another_name() -> None:
     def bare() -> None: ...
 
     assert d.Tool.from_function(bare, name="other") == d.Tool(
-        "other", "", {"type": "object", "properties": {}, "required": []}
+        "other", "", parameters={"type": "object", "properties": {}, "required": []}
     )
     assert d.Tool("plain").parameters == {"type": "object", "properties": {}}
 
@@ -361,7 +361,7 @@ def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
         "type": "object", "properties": PROPERTIES, "required": ["city"],
     }  # fmt: skip
     assert d.Tool.from_model(model) == d.Tool(
-        model.__name__, "A place: its city and its zip code.", schema
+        model.__name__, "A place: its city and its zip code.", parameters=schema
     )
 
 
@@ -371,7 +371,7 @@ def test_tool_is_made_from_a_typed_dict() -> None:
         "required": ["city"],
     }  # fmt: skip
     assert d.Tool.from_model(PlaceDict, name="place", description="Where.") == d.Tool(
-        "place", "Where.", schema
+        "place", "Where.", parameters=schema
     )
     assert d.Tool.from_model(PlaceDict).description == ""
 

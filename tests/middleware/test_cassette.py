@@ -25,25 +25,43 @@ from tests.waiting import PATIENCE
 
 from .conftest import ERRORS
 
-TOOL = d.Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
+TOOL = d.Tool("add", "", parameters={"type": "object", "properties": {"n": {"type": "integer"}}})
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 ANSWERS = {
     "text": (reply("héllo\u2028wörld\n"), {}),
     "thinking and a call": (
-        speak(lambda out: (out.thinking("hm"), out.attach(d.Thinking, "sig=="),
-                           out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n"'),
-                           out.tool_input(0, ": 1}")), usage=d.Usage(1, 2, 3, 4, 5, 6, True),
-              finish="tool_calls", raw="tool_use"),
+        speak(
+            lambda out: (
+                out.thinking("hm"),
+                out.attach(d.Thinking, "sig=="),
+                out.tool_start(0, "c1", "add"),
+                out.tool_input(0, '{"n"'),
+                out.tool_input(0, ": 1}"),
+            ),
+            usage=d.Usage(
+                1,
+                2,
+                cached_input_tokens=3,
+                cache_creation_input_tokens=4,
+                reasoning_tokens=5,
+                total_tokens=6,
+                estimated=True,
+            ),
+            finish="tool_calls",
+            raw="tool_use",
+        ),
         {"tools": [TOOL]},
     ),
     "structured": (reply('{"n": 3}'), {"response_schema": SCHEMA}),
     "structured and wrong": (reply('{"n": "x"}'), {"response_schema": SCHEMA}),
     "length": (reply("cut", finish="length", stop_sequence="x"), {}),
     "broken off": (broken("half", d.StreamInterruptedError("cut", provider_message="oops")), {}),
-    "refused": (d.RateLimitError("slow", status=429, retry_after=2.5,
-                                 headers={"retry-after": "2.5"}), {}),
+    "refused": (
+        d.RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}),
+        {},
+    ),
     "silence": (d.TimedOutError("too long", which="first_event"), {}),
-}  # fmt: skip
+}
 
 
 def request(text: Any = "hi", **facts: Any) -> Any:

@@ -52,7 +52,13 @@ async def test_only_certain_errors_lead_to_the_next_candidate(
         d.check_events(heard)
         reason = kind.kind if kind.kind != "unknown" else kind.error_class
         assert switches == [
-            RoutingSwitched("a:big", "b:small", reason, kind.error_class, request.request_id)
+            RoutingSwitched(
+                from_="a:big",
+                to="b:small",
+                reason=reason,
+                error_class=kind.error_class,
+                request_id=request.request_id,
+            )
         ]
     else:
         assert type(error) is kind
@@ -93,7 +99,7 @@ async def test_error_that_ends_the_fallback_lists_earlier_failures() -> None:
 
 # --- candidates that are skipped before any call -----------------------------------------------
 
-TOOL = d.Tool("t", "", {"type": "object", "properties": {}})
+TOOL = d.Tool("t", "", parameters={"type": "object", "properties": {}})
 IMAGE = [d.User([d.Image(d.Url("https://example.org/x.png"))])]
 
 
@@ -306,7 +312,9 @@ async def test_availability_can_be_shared_by_several_fallbacks() -> None:
 
 
 def test_routing_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
-    switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
+    switched = RoutingSwitched(
+        from_="a:m", to="b:m", reason="rate_limit", error_class="rate_limit", request_id="r1"
+    )
     assert msgspec.json.decode(msgspec.json.encode(switched)) == {
         "type": "routing.switched", "from": "a:m", "to": "b:m", "reason": "rate_limit",
         "error_class": "rate_limit", "request_id": "r1",

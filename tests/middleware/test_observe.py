@@ -27,7 +27,7 @@ from tests.listed import Clock, Listed, broken, collect, reply, speak
 from tests.rows import read_table
 from tests.waiting import PATIENCE
 
-TOOL = Tool("add", "", {"type": "object", "properties": {}})
+TOOL = Tool("add", "", parameters={"type": "object", "properties": {}})
 
 
 def call_add(out: Any) -> None:
@@ -50,7 +50,14 @@ async def watch(
 
 
 async def test_successful_call_is_reported() -> None:
-    usage = Usage(20, 7, 12, 3, 2, 27)
+    usage = Usage(
+        20,
+        7,
+        cached_input_tokens=12,
+        cache_creation_input_tokens=3,
+        reasoning_tokens=2,
+        total_tokens=27,
+    )
     say = lambda out: (out.thinking("hm"), out.text("see"), call_add(out))
     thought = speak(say, usage=usage, finish="tool_calls")
     config = RuntimeConfig(temperature=0.5, extras={"private": "detail"})
@@ -118,7 +125,7 @@ async def test_failed_call_is_reported(answer: Any, error_class: str, status: in
 
 
 async def test_tokens_of_an_error_without_events_are_reported() -> None:
-    partial = Response(Assistant("Hi"), "error", Usage(7, 3), model="m-2026")
+    partial = Response(Assistant("Hi"), "error", usage=Usage(7, 3), model="m-2026")
     (_, failed), _ = await watch(Listed(d.UnavailableError("no", response=partial)))
     assert (failed.input_tokens, failed.response_model) == (7, "m-2026")
 

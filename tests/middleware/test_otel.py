@@ -75,11 +75,36 @@ async def call(sdk: Sdk, provider: Listed, request: d.Request, **settings: Any) 
 
 
 async def test_span_has_the_attributes_of_the_request_and_its_usage(sdk: Sdk) -> None:
-    config = d.RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
+    config = d.RuntimeConfig(
+        temperature=0.5,
+        max_tokens=100,
+        top_p=0.9,
+        seed=7,
+        frequency_penalty=0.1,
+        presence_penalty=0.2,
+        stop_sequences=["END"],
+        reasoning="low",
+        extras={"private": 1},
+    )
     request = replace(
         build_request("hello", None, config, model="m", stream=True), session_id="s1"
     )
-    await call(sdk, Listed(reply("x", usage=d.Usage(20, 7, 12, 3, 2))), request)
+    await call(
+        sdk,
+        Listed(
+            reply(
+                "x",
+                usage=d.Usage(
+                    20,
+                    7,
+                    cached_input_tokens=12,
+                    cache_creation_input_tokens=3,
+                    reasoning_tokens=2,
+                ),
+            )
+        ),
+        request,
+    )
     (span,) = sdk.spans
     assert (span.name, span.kind) == ("chat m", SpanKind.CLIENT)
     assert span.status.status_code == StatusCode.UNSET

@@ -198,9 +198,9 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
     provider, clock = Listed(calling("{nonsense"), calling('{"n": 1}')), Clock()
     is_malformed = lambda error: isinstance(error, d.MalformedToolCallError)
     model = retry(provider, clock, classifier=is_malformed)
-    assert (await model.complete("hi", [d.Tool("add", "", SCHEMA)])).tool_calls[0].arguments == {
-        "n": 1
-    }
+    assert (await model.complete("hi", [d.Tool("add", "", parameters=SCHEMA)])).tool_calls[
+        0
+    ].arguments == {"n": 1}
     provider.answers = [d.UnavailableError("down"), "never asked"]
     with pytest.raises(d.UnavailableError):
         await model.complete("hi")
@@ -250,7 +250,7 @@ async def test_per_attempt_overrides_do_not_change_the_first_attempt(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:
     provider, clock = Listed(*[d.UnavailableError("down") for _ in range(3)], "ok"), Clock()
-    config = d.RuntimeConfig(0.0, 10, seed=7, extras={"a": 1, "b": 2})
+    config = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
     await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete(
         "hi", config=config
     )

@@ -104,7 +104,9 @@ def test_replay_command_compares_two_runs(path: Path, tmp_path: Path) -> None:
 
 def test_control_characters_in_a_run_are_not_printed(path: Path) -> None:
     with SqliteLog(path) as log:
-        log.append_sync("evil", ToolObserved("tu", "bash", "\x1b[2J\x9b31m\u202e"))
+        log.append_sync(
+            "evil", ToolObserved(intent_id="tu", tool_name="bash", content="\x1b[2J\x9b31m\u202e")
+        )
     shown = run("evil", "--log", str(path), "--full").stdout
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
 

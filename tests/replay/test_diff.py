@@ -61,7 +61,7 @@ def test_comparing_two_runs_ignores_ids_and_durations() -> None:
 
 
 def test_additional_step_is_reported_as_one_difference() -> None:
-    extra = MessageRecorded(Assistant("By the way ..."), request_id="r9")
+    extra = MessageRecorded(message=Assistant("By the way ..."), request_id="r9")
     [change] = compare_runs(steps(STORY), steps([*STORY[:10], extra, *STORY[10:]]))
     assert (change.kind, change.a, change.b is not None and change.b.title) == (
         "only_b",
@@ -75,7 +75,13 @@ def test_additional_step_is_reported_as_one_difference() -> None:
 def test_difference_of_a_changed_step_names_the_path() -> None:
     other = [
         (
-            ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
+            ToolObserved(
+                intent_id="tu_1",
+                tool_name="bash",
+                content="expected 4, received 6\n",
+                is_error=True,
+                exit_code=2,
+            )
             if isinstance(payload, ToolObserved) and payload.intent_id == "tu_1"
             else payload
         )
@@ -113,7 +119,7 @@ def test_long_runs_are_compared() -> None:
 
 def test_order_of_concurrent_steps_is_not_compared() -> None:
     def seen(number: int) -> ToolObserved:
-        return ToolObserved(f"tu_{number}", "look", str(number))
+        return ToolObserved(intent_id=f"tu_{number}", tool_name="look", content=str(number))
 
     proposed = [intent(1, "look", {"word": "ox"}), intent(2, "look", {"word": "yak"})]
     begun = [
@@ -126,6 +132,16 @@ def test_order_of_concurrent_steps_is_not_compared() -> None:
     )
     assert compare_runs(one, two) == ()
     assert (
-        compare_runs(one, steps([*proposed, *begun, seen(1), ToolObserved("tu_2", "look", "1")]))
+        compare_runs(
+            one,
+            steps(
+                [
+                    *proposed,
+                    *begun,
+                    seen(1),
+                    ToolObserved(intent_id="tu_2", tool_name="look", content="1"),
+                ]
+            ),
+        )
         != ()
     )

@@ -19,7 +19,10 @@ from ..listed import collect
 from ..story import EDIT, GOAL, REMOVE, STORY, TEST, tell
 from ..strategies import assistants
 
-TOOLS = [d.Tool("bash", "", {"type": "object"}), d.Tool("edit_file", "", {"type": "object"})]
+TOOLS = [
+    d.Tool("bash", "", parameters={"type": "object"}),
+    d.Tool("edit_file", "", parameters={"type": "object"}),
+]
 MESSAGES: list[d.Message] = [
     payload.message
     for payload in STORY
@@ -62,7 +65,7 @@ async def test_repeated_run_receives_the_recorded_replies(log: logs.EventLog) ->
         assert reply.message == MESSAGES[count]
         assert [(call.name, call.arguments) for call in reply.tool_calls] == calls
         assert reply.provider == "anthropic"
-    assert reply.usage == d.Usage(1600, 20, 1500)
+    assert reply.usage == d.Usage(1600, 20, cached_input_tokens=1500)
     assert reply.finish_reason == "stop"
     assert provider.remaining == 0
 
@@ -117,9 +120,10 @@ async def test_replay_rejects_a_request_with_another_tool_result(log: logs.Event
 
 
 async def test_replay_rejects_a_call_that_was_not_recorded(log: logs.EventLog) -> None:
-    log.append_sync("one", logs.MessageRecorded(d.User("Hi")))
+    log.append_sync("one", logs.MessageRecorded(message=d.User("Hi")))
     log.append_sync(
-        "one", logs.MessageRecorded(d.Assistant("Hello"), request_id="r1", finish_reason="stop")
+        "one",
+        logs.MessageRecorded(message=d.Assistant("Hello"), request_id="r1", finish_reason="stop"),
     )
     provider = d.ReplayProvider(log, "one")
     assert (await provider.complete("Hi")).text == "Hello"
@@ -128,8 +132,8 @@ async def test_replay_rejects_a_call_that_was_not_recorded(log: logs.EventLog) -
 
 
 async def test_failures_are_replayed_unless_the_call_was_retried(log: logs.EventLog) -> None:
-    log.append_sync("s", logs.SessionStarted("Hi", "m", "p"))
-    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
+    log.append_sync("s", logs.SessionStarted(goal="Hi", model="m", provider="p"))
+    log.append_sync("s", logs.MessageRecorded(message=d.User("Hi")))
     for attempt in range(2):
         log.append_sync("s", started("r1", attempt=attempt))
         facts = {"retry_count": attempt, "status": 429, "request_id": "r1"}
@@ -137,7 +141,16 @@ async def test_failures_are_replayed_unless_the_call_was_retried(log: logs.Event
     log.append_sync("s", started("r2"))
     log.append_sync("s", failed("network", "gone", request_id="r2"))
     log.append_sync("s", started("r2", attempt=1))
-    log.append_sync("s", logs.MessageRecorded(d.Assistant("Hello"), "m", "p", "r2", "stop"))
+    log.append_sync(
+        "s",
+        logs.MessageRecorded(
+            message=d.Assistant("Hello"),
+            model="m",
+            provider="p",
+            request_id="r2",
+            finish_reason="stop",
+        ),
+    )
     log.append_sync("s", started("r3"))  # the process died during this call
     provider = d.ReplayProvider(log, "s")
     with pytest.raises(d.RateLimitError) as caught:
@@ -153,20 +166,36 @@ async def test_failures_are_replayed_unless_the_call_was_retried(log: logs.Event
 async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
     log: logs.EventLog, ended: Any
 ) -> None:
-    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
+    log.append_sync("s", logs.MessageRecorded(message=d.User("Hi")))
     log.append_sync("s", logs.TurnStarted(1))
     log.append_sync("s", started("r1"))
     log.append_sync(
         "s",
-        logs.MessageRecorded(d.Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False),
+        logs.MessageRecorded(
+            message=d.Assistant("Hel"),
+            model="m",
+            provider="p",
+            request_id="r1",
+            finish_reason="cancelled",
+            in_context=False,
+        ),
     )
     # The process was killed, and the process that resumes the session records the failure.
     if ended == "other":
-        log.append_sync("s", logs.SessionResumed(3))
+        log.append_sync("s", logs.SessionResumed(after=3))
     log.append_sync("s", failed(ended, "its end was not recorded", request_id="r1"))
     log.append_sync("s", logs.TurnStarted(2))
     log.append_sync("s", started("r2"))
-    log.append_sync("s", logs.MessageRecorded(d.Assistant("Hello"), "m", "p", "r2", "stop"))
+    log.append_sync(
+        "s",
+        logs.MessageRecorded(
+            message=d.Assistant("Hello"),
+            model="m",
+            provider="p",
+            request_id="r2",
+            finish_reason="stop",
+        ),
+    )
     provider = d.ReplayProvider(log, "s")
     assert provider.remaining == 1
     assert (await provider.complete("Hi")).text == "Hello"
@@ -174,8 +203,18 @@ async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
 
 async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: logs.EventLog) -> None:
     half = d.Assistant([d.Text("I will"), d.ToolCall("c", "bash", None)])
-    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
-    log.append_sync("s", logs.MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
+    log.append_sync("s", logs.MessageRecorded(message=d.User("Hi")))
+    log.append_sync(
+        "s",
+        logs.MessageRecorded(
+            message=half,
+            model="m",
+            provider="p",
+            request_id="r1",
+            finish_reason="error",
+            in_context=False,
+        ),
+    )
     log.append_sync("s", failed("invalid_request", "cut", request_id="r1"))
     events, error = await collect(d.ReplayProvider(log, "s").stream("Hi", TOOLS))
     d.check_events(events)
@@ -194,7 +233,7 @@ def distinct(message: d.Assistant) -> bool:
 def writable(message: d.Assistant) -> bool:
     """Return whether the log accepts a message; the log rejects lone surrogates and NaN."""
     try:
-        draft_record("s", logs.MessageRecorded(message))
+        draft_record("s", logs.MessageRecorded(message=message))
     except logs.InvalidRecordError:
         return False
     return True
@@ -206,12 +245,17 @@ async def test_any_recorded_reply_is_replayed_unchanged(
     message: d.Assistant, log: logs.EventLog
 ) -> None:
     session = f"s{len(log.sessions())}"
-    log.append_sync(session, logs.MessageRecorded(d.User("Hi")))
+    log.append_sync(session, logs.MessageRecorded(message=d.User("Hi")))
     # A reply with an unreadable tool call has the finish reason "error", never "tool_calls".
     reason: FinishReason = (
         "error" if any(call.arguments is None for call in message.tool_calls) else "tool_calls"
     )
-    log.append_sync(session, logs.MessageRecorded(message, "m", "p", "r", reason))
+    log.append_sync(
+        session,
+        logs.MessageRecorded(
+            message=message, model="m", provider="p", request_id="r", finish_reason=reason
+        ),
+    )
     events, error = await collect(d.ReplayProvider(log, session).stream("Hi", TOOLS))
     assert error is None
     d.check_events(events)

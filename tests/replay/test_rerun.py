@@ -229,7 +229,7 @@ async def test_another_model_can_rerun_a_recorded_session(
 def test_a_session_without_a_goal_cannot_be_rerun(tmp_path: Path) -> None:
     place = tmp_path / "log.db"
     with SqliteLog(place) as log:
-        log.append_sync("empty", SessionStarted("Go"))
+        log.append_sync("empty", SessionStarted(goal="Go"))
     result = CliRunner().invoke(
         main, ["replay", "empty", "--log", str(place), "--rerun", "m", "--base-url", "http://x"]
     )
@@ -271,7 +271,7 @@ def propose_writes(*words: str) -> list[Any]:
 async def change(proposal: Any, verdict: Any) -> Decision:
     """Deny "no", run the first "edit" with another input, and allow everything else."""
     if proposal.input["word"] == "no":
-        return Decision(False, "ann", "not now")
+        return Decision(False, "ann", reason="not now")
     is_changed = proposal.input["word"] == "edit" and "edited" not in ran
     changed = {"word": "edited"} if is_changed else None
     return Decision(True, "ann", input=changed)

@@ -75,26 +75,40 @@ def test_summaries_are_tested_for_every_record_type() -> None:
 
 RUN = {"command": "ls"}
 PROPOSED = intent(1, "bash", RUN)
-GRANTED = logs.PermissionGranted("tu_1", "bash", "policy")
+GRANTED = logs.PermissionGranted(intent_id="tu_1", tool_name="bash", by="policy")
 STARTED = logs.ToolStarted("tu_1", "bash", RUN)
-OBSERVED = logs.ToolObserved("tu_1", "bash", "a\nb")
+OBSERVED = logs.ToolObserved(intent_id="tu_1", tool_name="bash", content="a\nb")
 ODD: list[tuple[list[Any], list[str]]] = [
     ([PROPOSED, GRANTED, STARTED, OBSERVED], []),
     ([PROPOSED, STARTED, OBSERVED], ["it ran without a decision"]),
-    ([PROPOSED, logs.PermissionDenied("tu_1", "bash", "policy"), STARTED],
-     ["it ran although it was denied"]),
+    (
+        [
+            PROPOSED,
+            logs.PermissionDenied(intent_id="tu_1", tool_name="bash", by="policy"),
+            STARTED,
+        ],
+        ["it ran although it was denied"],
+    ),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, STARTED], ["it ran before"]),
-    ([PROPOSED, GRANTED, logs.ToolStarted("tu_1", "bash", {"command": "rm"})],
-     ["the input is not the one proposed"]),
+    (
+        [PROPOSED, GRANTED, logs.ToolStarted("tu_1", "bash", {"command": "rm"})],
+        ["the input is not the one proposed"],
+    ),
     ([PROPOSED, GRANTED, OBSERVED], ["there is no record that it began to run"]),
-    ([PROPOSED, GRANTED, logs.ToolFailed("tu_1", "bash", "crash", "")],
-     ["there is no record that it began to run"]),
+    (
+        [
+            PROPOSED,
+            GRANTED,
+            logs.ToolFailed(intent_id="tu_1", tool_name="bash", kind="crash", message=""),
+        ],
+        ["there is no record that it began to run"],
+    ),
     ([GRANTED], ["no such intent was proposed"]),
     ([PROPOSED, PROPOSED], ["the same intent was proposed before"]),
     ([PROPOSED, STARTED, GRANTED], ["it ran without a decision", "decided after it had run"]),
     ([PROPOSED, logs.SessionFinished("completed")], ["left open: bash (tu_1)"]),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, logs.SessionFinished("completed")], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("payloads", "notes"), ODD)
@@ -122,15 +136,15 @@ def test_summary_of_a_record_is_one_line(text: str, short: str) -> None:
 
 def test_step_that_ends_twice_has_a_note(log: logs.EventLog) -> None:
     for payload in (
-        logs.SessionStarted("Go."),
+        logs.SessionStarted(goal="Go."),
         intent(1, "pay", {}),
-        logs.PermissionGranted("tu_1", "pay", "policy"),
+        logs.PermissionGranted(intent_id="tu_1", tool_name="pay", by="policy"),
         logs.ToolStarted("tu_1", "pay", {}),
         logs.ToolIntentClosed("tu_1", "the session ended before this came to an end"),
-        logs.ToolObserved("tu_1", "pay", "paid"),
+        logs.ToolObserved(intent_id="tu_1", tool_name="pay", content="paid"),
         logs.SessionFinished("completed"),
         logs.SessionFinished("completed"),
-        logs.SessionResumed(8, epoch=2),
+        logs.SessionResumed(after=8, epoch=2),
         logs.SessionFinished("completed"),
     ):
         log.append_sync("s", payload)

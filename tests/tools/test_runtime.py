@@ -205,7 +205,7 @@ def test_invalid_tool_settings_are_rejected(facts: Any, complaint: str) -> None:
 
 def test_invalid_schema_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"p.parameters is not a valid JSON Schema"):
-        ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
+        ProcessTool(Tool("p", "", parameters={"type": "objekt"}), ["true"])
 
 
 @given(st.text(max_size=600), st.integers(200, 400))
@@ -275,7 +275,7 @@ PYTHON = [sys.executable, "-c"]
 
 
 def program(code: str, *rest: str, **settings: Any) -> ProcessTool:
-    return ProcessTool(Tool("p", "", SCHEMA), [*PYTHON, code, *rest], **settings)
+    return ProcessTool(Tool("p", "", parameters=SCHEMA), [*PYTHON, code, *rest], **settings)
 
 
 async def test_program_result_has_exit_code_stdout_and_stderr() -> None:
@@ -322,7 +322,7 @@ def test_program_argument_cannot_be_parsed_as_an_option(word: Any, complaint: st
 @pytest.mark.parametrize(("command", "complaint"), read_table("invalid_command_is_rejected"))
 def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        ProcessTool(Tool("p", "", SCHEMA), command)
+        ProcessTool(Tool("p", "", parameters=SCHEMA), command)
 
 
 async def test_error_names_a_program_that_does_not_exist() -> None:
@@ -358,7 +358,9 @@ async def test_no_process_runs_on_after_a_timeout_or_cancel(how: str, tmp_path: 
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]
     running = asyncio.ensure_future(
-        Toolbox([ProcessTool(Tool("p", "", SCHEMA), shell, timeout=PATIENCE)]).execute("p", {})
+        Toolbox([ProcessTool(Tool("p", "", parameters=SCHEMA), shell, timeout=PATIENCE)]).execute(
+            "p", {}
+        )
     )
     await until(lambda: sign.exists() and sign.read_text().endswith("\n"), "the program")
     if how == "cancel":

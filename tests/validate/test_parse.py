@@ -44,7 +44,7 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
                "media_type": "image/png", "detail": "low"},
               {"type": "image", "source": d.Inline("aGk="), "media_type": "image/png"})],
         [d.User([d.Text("t"), d.Image(d.Url("https://x")),
-                 d.Image(d.Inline("aGk="), "image/png", "low"),
+                 d.Image(d.Inline("aGk="), "image/png", detail="low"),
                  d.Image(d.Inline("aGk="), "image/png")])]),
     "documents": (
         [user({"type": "document", "source": {"type": "url", "url": "https://x"}},
@@ -158,19 +158,25 @@ TOOLS: list[tuple[Any, list[d.Tool]]] = [
     ((d.Tool("t"),), [d.Tool("t")]),
     ([{"name": "t"}], [d.Tool("t")]),
     ([{"name": "t", "description": None, "parameters": None}], [d.Tool("t")]),
-    ([{"name": "t", "description": "d", "parameters": SCHEMA}], [d.Tool("t", "d", SCHEMA)]),
-    ([{"name": "t", "parameters": MappingProxyType(SCHEMA)}], [d.Tool("t", "", SCHEMA)]),
+    (
+        [{"name": "t", "description": "d", "parameters": SCHEMA}],
+        [d.Tool("t", "d", parameters=SCHEMA)],
+    ),
+    (
+        [{"name": "t", "parameters": MappingProxyType(SCHEMA)}],
+        [d.Tool("t", "", parameters=SCHEMA)],
+    ),
     (
         [{"type": "function", "function": {"name": "t", "parameters": SCHEMA, "strict": True}}],
-        [d.Tool("t", "", SCHEMA, strict=True)],
+        [d.Tool("t", "", parameters=SCHEMA, strict=True)],
     ),
     ([{"function": {"name": "t"}}], [d.Tool("t")]),
     (
         [{"type": "function", "name": "t", "parameters": SCHEMA, "strict": False}],
-        [d.Tool("t", "", SCHEMA, strict=False)],
+        [d.Tool("t", "", parameters=SCHEMA, strict=False)],
     ),
     ([d.Tool("a"), {"name": "b"}], [d.Tool("a"), d.Tool("b")]),
-    ([now], [d.Tool("now", "Return the time.", d.Tool.from_function(now).parameters)]),
+    ([now], [d.Tool("now", "Return the time.", parameters=d.Tool.from_function(now).parameters)]),
     ([tool(now)], [d.Tool.from_function(now)]),
 ]
 
@@ -209,7 +215,9 @@ CONFIGS: list[tuple[Any, d.RuntimeConfig]] = [
     (MappingProxyType({"seed": 1}), d.RuntimeConfig(seed=1)),
     (
         {"temperature": 1, "stop_sequences": ["a"], "reasoning": "low", "extras": {"top_k": 5}},
-        d.RuntimeConfig(1.0, stop_sequences=["a"], reasoning="low", extras={"top_k": 5}),
+        d.RuntimeConfig(
+            temperature=1.0, stop_sequences=["a"], reasoning="low", extras={"top_k": 5}
+        ),
     ),
     ({"reasoning": 1024, "seed": None}, d.RuntimeConfig(reasoning=1024)),
 ]
@@ -287,12 +295,12 @@ def test_arguments_of_a_call_become_a_request() -> None:
     )
     assert made == d.Request(
         (d.User("hi"),),
-        (d.Tool("t"),),
-        d.RuntimeConfig(seed=1),
-        {"type": "object"},
-        "auto",
-        "m",
-        "r",
+        tools=(d.Tool("t"),),
+        config=d.RuntimeConfig(seed=1),
+        response_schema={"type": "object"},
+        tool_choice="auto",
+        model="m",
+        request_id="r",
         stream=True,
     )
 

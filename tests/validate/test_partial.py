@@ -18,7 +18,7 @@ ANY_OBJECT = {"type": "object"}
 
 
 def delta(text: str, block: int = 0) -> TextDelta:
-    return TextDelta("m", "r", block, text)
+    return TextDelta("m", "r", content_block_index=block, text=text)
 
 
 def values(schema: Any, *fragments: str) -> list[Any]:

@@ -16,7 +16,7 @@ WEATHER = Tool(
     },
 )
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-OFFERED = Expectation(Request([User("u")], [WEATHER, Tool("any")], response_schema=SCHEMA))
+OFFERED = Expectation(Request([User("u")], tools=[WEATHER, Tool("any")], response_schema=SCHEMA))
 BARE = Expectation(Request([User("u")]))
 
 CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
@@ -69,7 +69,7 @@ def test_expected_schema_is_taken_from_the_request() -> None:
 
 
 def test_every_call_with_a_name_is_accepted_if_checks_are_off() -> None:
-    unchecked = Expectation(Request([User("u")], [WEATHER], check_calls=False))
+    unchecked = Expectation(Request([User("u")], tools=[WEATHER], check_calls=False))
     assert unchecked.tool_problem("weather", {"city": 7}) is None
     assert unchecked.tool_problem("fly", {}) is None
     assert unchecked.tool_problem("", {}) == ("malformed", "the call has no name")

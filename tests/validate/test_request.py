@@ -41,27 +41,63 @@ SOUND: list[d.Request] = [
     req(U, A, A, U, U),
     req(U, CALL, R),
     req(U, CALL, R, CALL, R, U),
-    req(U, d.Assistant(tool_calls=[d.ToolCall("1", "f", {}), d.ToolCall("2", "f", {})]),
-        d.ToolResult("2", "b"), R),
+    req(
+        U,
+        d.Assistant(tool_calls=[d.ToolCall("1", "f", {}), d.ToolCall("2", "f", {})]),
+        d.ToolResult("2", "b"),
+        R,
+    ),
     req(U, CALL, CALL, R, R),
     req(U, CALL, U),
     req(U, CALL, d.ToolResult("1", "")),
     req(U, CALL, d.ToolResult("1", [d.Text("r"), PNG])),
     req(U, CALL, d.ToolResult("1", ())),
-    req(U, d.Assistant([d.Thinking("t"), d.RedactedThinking("d"), d.Opaque(1), d.Text("", d.Continuity("s"))]),
-        U),
-    req(d.User([d.Text("u"), PNG, d.Image(d.Url("https://x")), d.Document(d.Url("u")),
-              d.Document(d.Inline("aGk="))])),
+    req(
+        U,
+        d.Assistant(
+            [d.Thinking("t"), d.RedactedThinking("d"), d.Opaque(1), d.Text("", d.Continuity("s"))]
+        ),
+        U,
+    ),
+    req(
+        d.User(
+            [
+                d.Text("u"),
+                PNG,
+                d.Image(d.Url("https://x")),
+                d.Document(d.Url("u")),
+                d.Document(d.Inline("aGk=")),
+            ]
+        )
+    ),
     req(U, d.Assistant([d.Text("a"), d.Text("")]), U),
     req(U, d.Assistant([d.Text(""), d.ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
-    req(U, GOOD_CALL, R, tools=[d.Tool("f", "", NUMBER)]),
+    req(U, GOOD_CALL, R, tools=[d.Tool("f", "", parameters=NUMBER)]),
     # The request does not offer this tool any more.
-    req(U, BAD_CALL, R, tools=[d.Tool("g", "", NUMBER)]),
-    req(U, BAD_CALL, d.ToolResult("1", "a must be an integer", True), tools=[d.Tool("f", "", NUMBER)]),
-    req(d.User([d.Image(d.Inline("aGk="), "Image/PNG", "low"),
-              d.Document(d.Url("u"), "application/pdf", "a.pdf")])),
+    req(U, BAD_CALL, R, tools=[d.Tool("g", "", parameters=NUMBER)]),
+    req(
+        U,
+        BAD_CALL,
+        d.ToolResult("1", "a must be an integer", True),
+        tools=[d.Tool("f", "", parameters=NUMBER)],
+    ),
+    req(
+        d.User(
+            [
+                d.Image(d.Inline("aGk="), "Image/PNG", detail="low"),
+                d.Document(d.Url("u"), "application/pdf", "a.pdf"),
+            ]
+        )
+    ),
     req(d.User([d.Text("a", d.Continuity("s", issuer=d.Issuer("gemini")))])),
-    req(tools=[T, d.Tool("u", "d", OBJECT), d.Tool("v", "d", {}), d.Tool("w", strict=True)]),
+    req(
+        tools=[
+            T,
+            d.Tool("u", "d", parameters=OBJECT),
+            d.Tool("v", "d", parameters={}),
+            d.Tool("w", strict=True),
+        ]
+    ),
     req(config=d.RuntimeConfig(reasoning=1024)),
     req(tool_choice="auto"),
     req(tool_choice="none"),
@@ -70,9 +106,21 @@ SOUND: list[d.Request] = [
     req(config=d.RuntimeConfig(extras={"tools": [{"type": "custom"}]}), tool_choice="required"),
     req(tools=[T], tool_choice=d.ForceTool("t")),
     req(response_schema=OBJECT),
-    req(config=d.RuntimeConfig(0, 1, 0.5, -1, -2, 2.0, ["a"], "low", {"x": object()})),
+    req(
+        config=d.RuntimeConfig(
+            temperature=0,
+            max_tokens=1,
+            top_p=0.5,
+            seed=-1,
+            frequency_penalty=-2,
+            presence_penalty=2.0,
+            stop_sequences=["a"],
+            reasoning="low",
+            extras={"x": object()},
+        )
+    ),
     req(config=d.RuntimeConfig(stop_sequences=[])),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("request_", SOUND)
@@ -166,7 +214,7 @@ REFUSED: list[tuple[d.Request, str]] = [
     (req(config=d.RuntimeConfig(reasoning=True)), REASONING + "True"),
     # invalid arguments of earlier calls
     (
-        req(U, BAD_CALL, R, tools=[d.Tool("f", "", NUMBER)]),
+        req(U, BAD_CALL, R, tools=[d.Tool("f", "", parameters=NUMBER)]),
         "messages[1].content[0].arguments violate the parameters of 'f': \"no\" is not of type \"integer\" at /a",
     ),
     # invalid assistant messages
@@ -201,15 +249,15 @@ REFUSED: list[tuple[d.Request, str]] = [
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
     (req(tools=[d.Tool("")]), "tools[0].name is empty; name the tool"),
     (req(tools=[T, d.Tool("u"), T]), "tools[2].name: 't' is used twice; rename one"),
-    (req(tools=[d.Tool("t", "", {"type": "objekt"})]),
+    (req(tools=[d.Tool("t", "", parameters={"type": "objekt"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
-    (req(tools=[T, d.Tool("u", "", True)]),
+    (req(tools=[T, d.Tool("u", "", parameters=True)]),
      "tools[1].parameters must be a JSON Schema object, not bool"),
-    (req(tools=[d.Tool("t", "", {"type": "string"})]),
+    (req(tools=[d.Tool("t", "", parameters={"type": "string"})]),
      'tools[0].parameters must be an object schema: "type": "object" at its root'),
-    (req(tools=[d.Tool("t", "", {"type": ["object", "null"]})]),
+    (req(tools=[d.Tool("t", "", parameters={"type": ["object", "null"]})]),
      'tools[0].parameters must be an object schema: "type": "object" at its root'),
-    (req(tools=[d.Tool("t", "", {"$ref": "file:///etc/passwd"})]),
+    (req(tools=[d.Tool("t", "", parameters={"$ref": "file:///etc/passwd"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
     # invalid tool choices
     (req(tool_choice="required"), "tool_choice asks for a tool call; pass tools=[...]"),
@@ -262,7 +310,7 @@ def test_any_request_is_accepted_or_rejected_with_an_error(
 ) -> None:
     outcome = ""
     try:
-        check_request(d.Request(messages, tools, tool_choice=choice))
+        check_request(d.Request(messages, tools=tools, tool_choice=choice))
     except d.InvalidRequestError as error:
         outcome = error.message
     answerable = bool(messages) and isinstance(messages[-1], d.User | d.ToolResult)
@@ -403,7 +451,7 @@ def test_nesting_depth_of_requests_is_limited(make: Any, path: str) -> None:
 
 
 def test_earlier_tool_calls_are_accepted_even_if_the_tools_changed() -> None:
-    check_request(req(U, BAD_CALL, R, tools=[d.Tool("f", "", NUMBER)]), history=False)
+    check_request(req(U, BAD_CALL, R, tools=[d.Tool("f", "", parameters=NUMBER)]), history=False)
 
 
 def test_paused_reply_may_be_the_last_message() -> None:
