@@ -1,6 +1,6 @@
 """List what the catalogue believes about vendors and has not been checked for half a year.
 
-A belief is a row of ``catalog/families``, or in a vendor's file a documented fact, a proof of a
+A belief is a row of ``catalog/families``, or in a vendor's file its address, a documented fact, a proof of a
 quirk, a retirement or the model rows; and the price table. The day of a belief is when its source
 was last read. The newest day that a text names counts if it has no ``as_of`` of its own; a proof
 without a day has that of its file.
@@ -53,6 +53,7 @@ def _of_families() -> Iterator[Old]:
 
 def _of_vendor(vendor: Vendor) -> Iterator[Old]:
     file = f"{vendor.id}.yaml"
+    yield Old(file, "address and key variable", vendor.as_of, vendor.source or vendor.docs)
     for name, rule in vendor.rules.items():
         yield Old(file, f"facts: {name}", rule.get("as_of"), str(rule.get("source", "")))
     for day, retirement in vendor.retirements.items():

@@ -23,7 +23,7 @@ from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.headers import ALL_WIRES, HEADERS
 from dragoman.wire.rules import FieldRule
 
-from .vendor_pages import write_beliefs
+from .vendor_pages import write_beliefs, write_more
 
 PACKAGE = Path(dragoman.__file__).parent
 
@@ -44,6 +44,7 @@ def write_pages() -> dict[str, str]:
         "errors.md": write_errors(),
         "gateway-fields.md": write_gateway_fields(),
         "beliefs.md": write_beliefs(),
+        "../providers/more.md": write_more(),
         **write_modules(),
     }
 

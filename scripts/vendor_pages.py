@@ -26,7 +26,9 @@ EXAMPLES = {
     "deepseek": "deepseek-flash", "xai": "grok-4.3", "together": "openai/gpt-oss-120b",
     "fireworks": "accounts/fireworks/models/gpt-oss-120b", "cerebras": "gpt-oss-120b",
     "moonshot": "kimi-k3", "zai": "glm-5.3", "minimax": "MiniMax-M3", "alibaba": "qwen-plus",
-    "xiaomi": "mimo-v2.5-pro",
+    "xiaomi": "mimo-v2.5-pro", "perplexity": "sonar-pro", "huggingface": "openai/gpt-oss-120b",
+    "nvidia": "deepseek-ai/deepseek-v4-pro", "vercel": "anthropic/claude-opus-4.6",
+    "ollama-cloud": "gpt-oss:120b", "volcengine": "doubao-seed-2-1-pro-260628",
     "jina": "jina-embeddings-v4", "voyage": "voyage-3.5", "ollama": "llama3", "vllm": "MODEL",
     "llamacpp": "default", "lmstudio": "MODEL", "sglang": "MODEL", "tei": "MODEL",
 }  # fmt: skip
@@ -50,6 +52,21 @@ applies, the wires, the [quirks](glossary.md#quirk) that it sets, where this was
 rows that match a model, the most specific one decides each quirk. What you set yourself, and what a server's errors teach,
 precedes every row. A row with *guess* has one source, or none that states it outright. `python -m scripts.old_beliefs` lists rows
 that are older than half a year. This page is generated.
+"""
+_MORE_HEAD = """# More vendors
+
+These vendors work by name as well, such as `connect("huggingface:openai/gpt-oss-120b")`. Their addresses, key variables and models
+come from public lists; their replies have not been recorded, except where [another page](index.md) says so. `dragoman check BASE_URL
+--model MODEL --api-key-env VARIABLE` checks what a server really does. A vendor whose base URL is your own needs an adapter in
+[`models.yaml`](../reference/models-yaml.md), as [Azure](azure.md) does.
+
+- Cloudflare's address contains your account: set `CLOUDFLARE_ACCOUNT_ID`.
+- Perplexity sends a cumulative `message` next to each `delta`; only the delta is used (case `openai/message-beside-delta`). Its
+  sources become [citations](../concepts/citations.md) (case `openai/citations-of-a-search`).
+- Portkey needs its own headers: `connect("@PROVIDER/MODEL", base_url="https://api.portkey.ai/v1", headers={"x-portkey-api-key":
+  "..."})`.
+
+This page is generated.
 """
 _BELIEFS_COLUMNS = (
     "| models | vendor | wires | quirks | source | seen |\n|---|---|---|---|---|---|\n"
@@ -75,6 +92,18 @@ def write_names() -> str:
     names = [vendor.name for vendor in list_vendors()]
     table = "[the table of names and key variables](docs/providers/index.md)"
     return f"{', '.join(names[:-1])} and {names[-1]}: {table}.\n"
+
+
+def write_more() -> str:
+    """Return the page of the vendors that no other page describes."""
+    others = [page.read_text() for page in PAGES if page.stem != "more"]
+    described = {found[2] for text in others for found in _FACTS.finditer(text)}
+    parts = [_MORE_HEAD]
+    for vendor in list_vendors():
+        if vendor.id not in described:
+            parts.append(f"\n## {vendor.name}\n\n{write_facts(vendor.id)}")
+            parts += [f"- seen in: {vendor.source}\n"] if vendor.source else []
+    return "".join(parts)
 
 
 def list_vendors() -> list[Vendor]:
@@ -127,6 +156,8 @@ def write_facts(vendor_id: str) -> str:
     """Return a list of what the catalogue contains about one vendor."""
     vendor = load_vendor(vendor_id)
     rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor))]
+    if vendor.aliases:
+        rows.append(("other names", ", ".join(vendor.aliases)))
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))
     if vendor.base_url_env:
         rows.append(("address from", f"`{vendor.base_url_env}`"))
@@ -137,11 +168,12 @@ def write_facts(vendor_id: str) -> str:
             rows.append((label, f"wire `{side.wire}`"))
     chat = [caps for name, caps in vendor.models.items() if name not in vendor.not_chat]
     if chat and vendor.chats:
-        counts = [
-            f"{label} {sum(_knows(caps, field) for caps in chat)}"
-            for field, label in _FEATURES.items()
-        ]
-        rows.append((f"{len(chat)} chat models", ", ".join(counts)))
+        counts = {
+            label: sum(_knows(caps, field) for caps in chat) for field, label in _FEATURES.items()
+        }
+        known = ", ".join([f"{label} {count}" for label, count in counts.items()])
+        features = known if any(counts.values()) else "only the names are known"
+        rows.append((f"{len(chat)} chat models", features))
     rows.append(("documentation", f"<{vendor.docs}>"))
     days = [day for day in (vendor.as_of, vendor.listed.as_of) if day is not None]
     rows.append(("checked", f"{max(days)}; [rules by model](../reference/beliefs.md)"))

@@ -12,8 +12,8 @@ from dragoman.capabilities import NOTICE_DAYS
 from dragoman.registry import load_vendor, vendor_names
 
 TEXTS = (".md", ".py", ".ipynb", ".yaml", ".yml", ".toml", ".json", ".sh", ".js")
-# Results that name the models of a past run.
-RESULTS = ("docs/scoreboards.md", "docs/performance.md")
+# Results that name the models of a past run, and the rules of old models.
+RESULTS = ("docs/scoreboards.md", "docs/performance.md", "docs/reference/beliefs.md")
 
 
 def find_pages() -> Iterator[Path]:

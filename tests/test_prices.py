@@ -43,7 +43,13 @@ D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
 # Every vendor of chat models, and the embedded model; Jina has no chat model.
 # the vendors that no price table has been read for
-UNPRICED = {"alibaba", "jina", "minimax", "moonshot", "xiaomi", "zai"}
+UNPRICED = {
+    "ai21", "alibaba", "baidu", "baseten", "cloudflare", "databricks", "deepinfra", "github",
+    "huggingface", "hyperbolic", "inception", "jina", "litellm", "minimax", "moonshot", "nebius",
+    "novita", "nvidia", "ollama-cloud", "perplexity", "reka", "requesty", "sambanova",
+    "siliconflow", "snowflake", "stepfun", "tencent", "upstage", "venice", "vercel", "volcengine",
+    "xiaomi", "zai",
+}  # fmt: skip
 PROVIDERS = sorted({*vendor_names(), "local"} - UNPRICED)
 JUNE = date(2026, 6, 1)
 

@@ -1,6 +1,7 @@
 """The rows in ``catalog/families`` are valid, and the most specific one decides."""
 
 import datetime
+import json
 import re
 from typing import Any
 
@@ -280,3 +281,47 @@ def test_families_are_named_after_their_files() -> None:
     again = read_families.__wrapped__()
     assert again == read_families()
     assert {"claude", "gpt"} <= again.keys()
+
+
+ENABLED = {"thinking": {"type": "enabled"}}
+DISABLED = {"thinking": {"type": "disabled"}}
+# The vendor, the model, the amount of reasoning, and the fields that are sent; the sources are in
+# the rows of catalog/families/hosts.json.
+AMOUNTS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("volcengine", "doubao-seed-2-1-pro-260628", "off", DISABLED),
+    ("volcengine", "doubao-seed-2-1-pro-260628", "low", {**ENABLED, "reasoning_effort": "low"}),
+    ("siliconflow", "Qwen/Qwen3-32B", "off", {"enable_thinking": False}),
+    ("nvidia", "qwen/qwen3.5-397b-a17b", "off", {}),
+    ("nvidia", "deepseek-ai/deepseek-v4-pro", "off", DISABLED),
+    ("baseten", "zai-org/GLM-5.3", "off", {"reasoning_effort": "low"}),
+    ("baseten", "zai-org/GLM-5.2", "high",
+     {"reasoning_effort": "high", "chat_template_args": {"enable_thinking": True}}),
+    ("baseten", "moonshotai/Kimi-K3", "off", {"reasoning_effort": "none"}),
+    ("huggingface", "Qwen/Qwen3-32B", "minimal", {"reasoning_effort": "low"}),
+    ("deepinfra", "Qwen/Qwen3.6-27B", "off", {"reasoning_effort": "none"}),
+    ("novita", "zai-org/glm-4.5", "off", {"enable_thinking": False}),
+    ("upstage", "solar-pro3", "off", {"reasoning_effort": "low"}),
+    ("inception", "mercury-2.5", "off", {"reasoning_effort": "low"}),
+    ("ollama-cloud", "gpt-oss:120b", "off", {"reasoning_effort": "low"}),
+    ("ollama-cloud", "glm-5.3", "max", {"reasoning_effort": "max"}),
+    ("vercel", "anthropic/claude-sonnet-4.6", "off", {"reasoning": {"effort": "none"}}),
+    ("cerebras", "qwen-3.8-27b", "off", {"reasoning_effort": "none"}),
+    ("lmstudio", "glm-4.7-flash", "off", {"reasoning_effort": "none"}),
+    ("mistral", "zai-glm-5-3", "off", {"reasoning_effort": "low"}),
+    ("mistral", "ministral-14b-2512", "off", {}),
+    ("alibaba", "qwen3.6-plus", "off", {"enable_thinking": False}),
+    ("zai", "glm-5.3", "off", {"reasoning_effort": "low"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("vendor", "model", "amount", "sent"), AMOUNTS)
+def test_amount_of_reasoning_is_sent_as_the_host_of_the_model_expects(
+    vendor: str, model: str, amount: Any, sent: dict[str, Any]
+) -> None:
+    provider = d.connect(f"{vendor}:{model}", api_key="k")
+    body = json.loads(provider.preview(request_for(amount)).http.body)
+    assert {name: body[name] for name in body.keys() - {"model", "messages"}} == sent
+
+
+def request_for(amount: Any) -> d.Request:
+    return d.Request([d.User("Hi")], config=d.RuntimeConfig(reasoning=amount))

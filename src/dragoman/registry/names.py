@@ -23,7 +23,7 @@ from .entries import File, ModelEntry
 from .groups import Group
 from .observed import ObservedFacts, observed_path
 from .updates import read_update, update_prices
-from .vendors import load_vendor, vendor_names
+from .vendors import find_vendor, load_vendor, vendor_names
 
 # The tags of Ollama's models: sizes, quantizations and variants.
 _TAG = re.compile(r"latest|v?\d.{0,100}|(instruct|text|chat|code)([-_].{0,100})?")
@@ -93,12 +93,14 @@ class Names:
             return self._join(self.groups[name])
         entry = self.models.get(name)
         if entry is None:
-            adapter, _, model = name.partition(":")
-            if not model or (adapter not in self.adapters and adapter not in vendor_names()):
+            prefix, _, model = name.partition(":")
+            adapter = prefix if prefix in self.adapters else find_vendor(prefix)
+            if not model or adapter is None:
                 raise InvalidModelError(
                     f"no model is named {name!r}{self._suggest(name)}", model=name
                 )
-            entry = ModelEntry(name, adapter, model)
+            name = f"{adapter}:{model}"
+            entry = self.models.get(name) or ModelEntry(name, adapter, model)
         return self._complete(entry)
 
     def find_at(self, name: str, base_url: str) -> tuple[ModelEntry, Adapter] | None:

@@ -123,7 +123,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
     ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
-    are the models that the vendor switches off, by day.
+    are the models that the vendor switches off, by day. ``aliases`` are other names of the vendor,
+    and ``source`` is where its address and its key variable were seen.
     """
 
     id: str = ""
@@ -132,6 +133,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     base_url: str | None = None
     api_key_env: str | None = None
     docs: str = ""
+    aliases: tuple[str, ...] = ()
+    source: str = ""
     tokens: str = "default"
     local: bool = False
     quirks: dict[str, Any] = field(default_factory=dict)
@@ -321,6 +324,17 @@ def _bundled() -> frozenset[str]:
         if entry.name.endswith(".yaml")
     ]
     return frozenset(names)
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Return the vendors of the bundled catalogue by their other names."""
+    return {alias: vendor for vendor in _bundled() for alias in load_vendor(vendor).aliases}
+
+
+def find_vendor(name: str) -> str | None:
+    """Return the vendor with a name, or with this name as an alias; ``None`` if there is none."""
+    return name if name in vendor_names() else _aliases().get(name)
 
 
 @cache
