@@ -161,11 +161,14 @@ class ServeOptions(Struct):
     store: Annotated[
         str | None,
         "Store responses in a SQLite file or postgresql:// database, each for its key alone; "
-        "previous_response_id, conversations and background mode need a store.",
+        "previous_response_id, conversations and background mode need a store. The store also "
+        "keeps the reasoning between tool calls that clients do not send back.",
         option("PLACE"),
     ] = None
     store_days: Annotated[
-        float, "Delete stored responses after this many days.", option("DAYS", ge=0.001)
+        float,
+        "Delete stored responses and reasoning after this many days.",
+        option("DAYS", ge=0.001),
     ] = 30.0
     admin: Annotated[
         ExistingFile,

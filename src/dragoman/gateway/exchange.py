@@ -16,12 +16,15 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import OverloadedError, ProviderError, UnavailableError, without_frames
+from ..messages import Request
 from ..middleware.redis_limiter import LimiterUnavailableError
+from ..provider import Provider
 from ..wire import Asked, ReplyEncoder, ServerCodec
 from .access import Caller, Scope, Service, read_headers
 from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
+from .kept_state import KeptState
 from .models import Models
 from .reading import Incoming, decode_request, parse_body
 from .request_account import Account, ChatCall
@@ -95,6 +98,19 @@ def identify(service: Service, front: ServerCodec, scope: Scope, account: Accoun
     return account.caller
 
 
+async def _reply_count(
+    front: ServerCodec,
+    provider: Provider,
+    request: Request,
+    writer: ReplyWriter,
+    account: Account,
+) -> None:
+    """Answer a request that asks for the number of its tokens."""
+    count, estimated = await count_input(provider, request)
+    account.warnings += estimated
+    await writer.reply_json(front.write_count(count))
+
+
 class ChatHandler:
     """Handle the POST requests of one wire that call a chat model or ask about one."""
 
@@ -138,21 +154,20 @@ class ChatHandler:
         read = await incoming.work(decode_request, body, fields, path, front, service, caller)
         del body, fields  # free the memory of the body, since the reply may take minutes
         incoming.release_body()
-        asked = account.note_request(read.asked)
+        kept = KeptState(service.store, caller.owner, front)
+        asked = account.note_request(await kept.recall(read.asked))
         resolved = resolve_model(models, caller, asked.request.model)
         account.model = resolved.name
         drops = caller.key is not None and caller.key.on_loss == "drop"
         translated = await incoming.work(
             translate_for, resolved, asked, front, read.is_native, drops
         )
-        account.warnings = translated.warnings
+        account.warnings = (*kept.lost, *translated.warnings)
         await incoming.work(check_translated, resolved, translated, caller)
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, resolved.provider)
         if front.is_count(path):
-            count, estimated = await count_input(resolved.provider, translated.request)
-            account.warnings += estimated
-            await writer.reply_json(front.write_count(count))
+            await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
         encoder = self._make_encoder(asked, incoming.scope, memory)
         call = account.call = ChatCall(resolved.provider, translated.request)
@@ -164,6 +179,7 @@ class ChatHandler:
         if memory is not None:
             last, lost = await memory.keep(last)
             account.warnings += lost
+        account.warnings += await kept.keep(asked.request, call.complete)
         await writer.finish(encoder, last)
 
     async def _start_background(

@@ -28,6 +28,7 @@ from ..wire import CODECS, SERVER_CODECS
 from ..wire.beliefs import paths_of_reasoning, strict_vendors
 from ..wire.continuity import model_line
 from ..wire.endpoint import places_of
+from ..wire.gemini.names import to_standard_base64
 from ..wire.json import dig
 from ..wire.quirks import WireQuirks
 from .script import Answer, Call, Said
@@ -70,14 +71,20 @@ class StrictModel:
                 has_signed_call = True
                 block = replace(block, signature=self._token(block.name, prefix))
             elif place != "call" and isinstance(block, m.Thinking) and block.continuity is None:
-                token = self._token(block.text, prefix)
-                is_signature = place == "signature"
-                state = m.Continuity(
-                    token if is_signature else None, None if is_signature else {place: token}
-                )
+                state = self._make_state(place, block.text, self._token(block.text, prefix))
                 block = replace(block, continuity=state)
             signed.append(block)
         return replace(answer, content=tuple(signed), text="", thinking="", tool_calls=())
+
+    def _make_state(self, place: str, text: str, token: str) -> m.Continuity:
+        """Return the state of a thought with its token, as the vendor sends it."""
+        if place == "signature":
+            return m.Continuity(token)
+        issuer = m.Issuer(self.wire, None, self.model)
+        # The Responses wire has an item for each thought.
+        summary = [{"type": "summary_text", "text": text}]
+        item = {"id": f"rs_{_short(token)[:8]}", "type": "reasoning", "summary": summary}
+        return m.Continuity(None, {**item, place: token}, issuer)
 
     # --- the rules
 
@@ -175,6 +182,9 @@ class StrictModel:
                 continue
             call = message.tool_calls[0]
             token = call.continuity.signature if call.continuity is not None else None
+            # Google's SDK for Python sends signatures back in the URL-safe alphabet.
+            if token is not None and token != placeholder:
+                token = to_standard_base64(token)
             own = self._token(call.name, self._digest(request, at))
             if token is None:
                 yield f"Function call `{call.name}` is missing a thought_signature."

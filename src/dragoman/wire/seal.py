@@ -92,8 +92,20 @@ def has_state(state: Continuity | None) -> bool:
 
 
 def is_foreign(state: Continuity | None, wire: str) -> bool:
-    """Return whether state was issued on another wire than this one."""
-    return state is not None and state.issuer is not None and state.issuer.wire != wire
+    """Return whether state is sealed for a client of this wire.
+
+    It was issued on another wire, or another gateway behind this one sealed it. The second seal
+    keeps the first one closed until the state is back at the gateway that made it.
+    """
+    if state is None or state.issuer is None:
+        return False
+    return state.issuer.wire != wire or _is_sealed(state)
+
+
+def _is_sealed(state: Continuity) -> bool:
+    if state.signature is not None and state.signature.startswith(_PREFIX):
+        return True
+    return state.opaque is not None and holds_sealed(msgspec.json.encode(state.opaque))
 
 
 def seal(
@@ -181,7 +193,8 @@ def sign_thought(text: str, state: Continuity | None, wire: str) -> str | None:
 
 def hide(data: str, state: Continuity | None, wire: str) -> str:
     """Return the data of a redacted thought for a client of ``wire``, sealed if it is foreign."""
-    return seal_hidden(data, state) if is_foreign(state, wire) else data
+    is_sealed = is_foreign(state, wire) or data.startswith(_PREFIX)
+    return seal_hidden(data, state) if is_sealed else data
 
 
 def seal_hidden(data: str, state: Continuity | None) -> str:
@@ -282,14 +295,17 @@ def holds_sealed(body: bytes) -> bool:
 
 
 def is_from(block: AssistantBlock, wire: str) -> bool:
-    """Return whether a block has opaque state that was issued on this wire."""
+    """Return whether a block has opaque state that a client of this wire gets unchanged."""
     state = block.continuity
-    return state is not None and state.issuer is not None and state.issuer.wire == wire
+    is_known = state is not None and state.issuer is not None
+    if not is_known or is_foreign(state, wire):
+        return False
+    return not (isinstance(block, Opaque) and holds_sealed(msgspec.json.encode(block.data)))
 
 
 def own_fields(state: Continuity | None, wire: str) -> dict[str, Any]:
-    """Return the opaque fields of a block with this state, if they were issued on this wire."""
-    if state is None or state.issuer is None or state.issuer.wire != wire:
+    """Return the opaque fields that a client of this wire gets unchanged."""
+    if state is None or state.issuer is None or is_foreign(state, wire):
         return {}
     return dict(state.opaque) if isinstance(state.opaque, dict) else {}
 

@@ -185,6 +185,8 @@ class ServerCodec(ABC):
     """Where a model of the wire has the state of its reasoning: in the ``signature`` of a thought,
     in another field of a thought, or in its first ``call``. Some wires have no such state.
     """
+    returns_state: ClassVar[bool] = True
+    """Whether the clients of this wire send the state of earlier turns back."""
     key_header: ClassVar[str] = ""
     """The header in which clients send their key, if not as a bearer token."""
     read_request: ClassVar[Callable[..., Asked]]

@@ -158,6 +158,7 @@ class CohereServer(ServerCodec):
 
     wire: ClassVar[str] = "cohere"
     table: ClassVar[FieldTable] = TABLE
+    returns_state: ClassVar[bool] = False
     paths = ("/v2/chat",)
     path_marks = ("/v2/",)
     header_marks = ("x-fern-sdk-name",)

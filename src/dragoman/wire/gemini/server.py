@@ -321,6 +321,8 @@ class GeminiServer(ServerCodec):
         "/v1beta1/{call:path}",
     )
     base_path = "/v1beta"
+    # Gemini CLI removes thoughts from its history, and their signatures with them.
+    returns_state: ClassVar[bool] = False
     path_marks = ("/v1beta",)
     header_marks = ("x-goog-api-key", "x-goog-api-client")
     read_request = staticmethod(read_request)

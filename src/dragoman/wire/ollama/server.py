@@ -159,6 +159,7 @@ class OllamaServer(ServerCodec):
     stream_type: ClassVar[type[ReplyEncoder]] = LineStreamEncoder
     body_type: ClassVar[type[ReplyEncoder]] = LineBodyEncoder
     accepts_forms: ClassVar[bool] = True
+    returns_state: ClassVar[bool] = False
 
     def read_question(self, body: bytes, path: str) -> ModelQuestion | None:
         """Return the question if a request asks for a description or loads a model.

@@ -215,6 +215,8 @@ class OpenAIServer(ServerCodec):
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/chat/completions",)
     base_path = "/v1"
+    # A client returns it only if it knows the fields of other servers; see state.py.
+    returns_state: ClassVar[bool] = False
     mentions_json = True
     read_request = staticmethod(read_request)
     stream_type = _StreamEncoder

@@ -13,7 +13,6 @@ already got as ``reasoning_content`` (OpenRouterTeam/ai-sdk-provider#122, kimi-c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,18 +20,8 @@ from msgspec.structs import replace
 from ... import messages as m
 from ..json import dig, entries_of, list_of
 from ..losses import ClientRecord
-from ..seal import (
-    Carried,
-    Sealed,
-    deliver,
-    has_state,
-    is_from,
-    open_sealed,
-    own_fields,
-    seal,
-    seal_block,
-    unseal,
-)
+from ..seal import has_state, is_from, own_fields, seal, seal_block, unseal
+from ..sealed_message import put_sealed
 
 _WIRE = "openai"
 # Where Google's compatible address puts the signature of a call. A client may read this path only.
@@ -142,7 +131,7 @@ class ReturnedState:
                 blocks = _put(own, blocks)
             if found := [sealed for _, sealed in tokens if sealed is not None]:
                 # Opaque blocks are the last details.
-                blocks = _put_sealed(sorted(found, key=lambda each: each.place), blocks)
+                blocks = put_sealed(sorted(found, key=lambda each: each.place), blocks)
         return replace(message, content=blocks)
 
 
@@ -178,65 +167,3 @@ def _put(details: list[dict[str, Any]], blocks: list[m.AssistantBlock]) -> list[
     texts = [detail.get("text") or detail.get("summary") for detail in details]
     text = "".join([each for each in texts if isinstance(each, str)])
     return [m.Thinking(text, state), *blocks]
-
-
-def _put_sealed(
-    sealed: Sequence[Sealed], blocks: list[m.AssistantBlock]
-) -> list[m.AssistantBlock]:
-    """Put the sealed blocks of a message in their places between its texts and calls."""
-    made: list[m.AssistantBlock | Carried] = []
-    if blocks and isinstance(blocks[0], m.Thinking):
-        thought = replace(blocks[0], text=_other_thoughts(blocks[0].text, sealed))
-        made += [thought] if thought.text or thought.continuity is not None else []
-        blocks = blocks[1:]
-    pending = list(sealed)
-    characters = calls = 0
-    for block in _split(blocks, sealed):
-        while pending and _is_before(pending[0], block, characters, calls):
-            made.append(open_sealed(pending.pop(0)))
-        made.append(block)
-        characters += len(block.text) if isinstance(block, m.Text) else 0
-        calls += isinstance(block, m.ToolCall)
-    return deliver([*made, *map(open_sealed, pending)])
-
-
-def _is_before(sealed: Sealed, block: m.AssistantBlock, characters: int, calls: int) -> bool:
-    """Return whether a sealed block comes before a text or a call, which starts at this place.
-
-    Texts come before calls in a message of this wire.
-    """
-    if isinstance(block, m.ToolCall):
-        return sealed.place[1] <= calls
-    return not sealed.place[1] and sealed.place[0] <= characters
-
-
-def _split(blocks: Sequence[m.AssistantBlock], sealed: Sequence[Sealed]) -> list[m.AssistantBlock]:
-    """Split the texts of a message, which this wire joins, at the places of sealed blocks."""
-    ends = [each.place[0] for each in sealed]
-    starts = [each.place[0] - int(each.bound) for each in sealed if each.bound.isdecimal()]
-    made: list[m.AssistantBlock] = []
-    characters = 0
-    for block in blocks:
-        if type(block) is not m.Text:
-            made.append(block)
-            continue
-        stop = len(block.text)
-        inside = {cut - characters for cut in (*starts, *ends)}
-        cuts = [0, *sorted([cut for cut in inside if 0 < cut < stop]), stop]
-        made += [replace(block, text=block.text[cut:end]) for cut, end in pairwise(cuts)]
-        characters += stop
-    return made
-
-
-def _other_thoughts(text: str, sealed: Sequence[Sealed]) -> str:
-    """Return the thinking of a message without the sealed thoughts.
-
-    A thought without state is in ``reasoning_content`` only. If a client changed that text, it is
-    ignored, because the sealed thoughts cannot be found in it.
-    """
-    for each in sealed:
-        before, found, after = text.partition(each.text) if each.text else ("", "", text)
-        if each.text and not found:
-            return ""
-        text = before + after
-    return text
