@@ -325,7 +325,10 @@ def _read_session(log: Any, session: str) -> None:
 
 
 PROPOSAL = Proposal(
-    "bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "execute", ("a/b/" * 300 + "x",)
+    tool_name="bash",
+    input={"command": "pytest -x" * 200, "cwd": "src/a"},
+    side_effect="execute",
+    paths=("a/b/" * 300 + "x",),
 )
 
 

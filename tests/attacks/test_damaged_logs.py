@@ -40,7 +40,7 @@ def write_log(path: Path) -> None:
             log.append_sync("all", payload)
         for number in range(40):
             log.append_sync(
-                "long", logs.MessageRecorded(d.User("Grüße, 世界! " * (number * 7 % 60)))
+                "long", logs.MessageRecorded(message=d.User("Grüße, 世界! " * (number * 7 % 60)))
             )
 
 
@@ -156,7 +156,7 @@ async def replay(log: logs.EventLog, session: str) -> None:
     # Offer every recorded tool, so that every recorded call can be replayed.
     started = provider._started  # noqa: SLF001
     names = started.tools if started is not None else ()
-    tools = [d.Tool(name, "", {"type": "object"}) for name in names]
+    tools = [d.Tool(name, "", parameters={"type": "object"}) for name in names]
     for call in list(provider._recorded):  # noqa: SLF001 - every recorded call is replayed, whichever it is
         await provider.complete(call.complete, tools)
 

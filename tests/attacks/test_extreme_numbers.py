@@ -211,7 +211,7 @@ async def test_setting_of_any_size_is_sent_or_rejected(wire: str, name: str) -> 
 
 def use_prices(path: Path) -> None:
     table = PriceTable.load(path)
-    most = d.cost(d.Usage(10**9, 10**9, 10**9), "acme:m1", table=table)
+    most = d.cost(d.Usage(10**9, 10**9, cached_input_tokens=10**9), "acme:m1", table=table)
     assert not isinstance(most, d.Cost) or 0 <= most.total < 10**30
 
 

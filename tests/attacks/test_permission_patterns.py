@@ -55,7 +55,7 @@ def test_command_patterns_are_matched_in_linear_time(pattern: str, unit: str) ->
     start = pattern.partition("*")[0]
 
     def run(text: str) -> None:
-        policy.judge(Proposal("bash", {"command": text}, "execute"))
+        policy.judge(Proposal(tool_name="bash", input={"command": text}, side_effect="execute"))
 
     assert grows(run, lambda size: start + unit * (size // len(unit)) + "\n") is None
 
@@ -65,6 +65,6 @@ def test_path_patterns_are_matched_in_linear_time(pattern: str) -> None:
     policy = Policy([Rule("deny", path=pattern)])
 
     def run(text: str) -> None:
-        policy.judge(Proposal("t", {}, "write", (text,)))
+        policy.judge(Proposal(tool_name="t", input={}, side_effect="write", paths=(text,)))
 
     assert grows(run, lambda size: "a/b/" * (size // 4) + "x") is None

@@ -104,7 +104,7 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
     provider = dragoman.connect(
         "m", base_url="http://127.0.0.1:9", api_key="k" * 30, transport=transport
     )
-    tool = Tool("look", "", {"type": "object"})
+    tool = Tool("look", "", parameters={"type": "object"})
     with cpu.spending() as spent:
         with pytest.raises(ProviderError) as caught:
             asyncio.run(provider.complete("Hi", [tool]))

@@ -75,7 +75,7 @@ async def test_search_tool_shows_a_path_that_the_approver_allowed(root: Path) ->
 
 async def test_rules_for_other_tools_do_not_affect_the_search_tool(root: Path) -> None:
     policy = Policy(
-        [READING, Rule("deny", "read_file", path="secrets/**"), Rule("deny", path="b/**")]
+        [READING, Rule("deny", tool="read_file", path="secrets/**"), Rule("deny", path="b/**")]
     )
     seen = await run(root, policy, "search", text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)

@@ -168,6 +168,8 @@ async def test_reply_with_many_blocks_is_processed_quickly(
     # Take the best of three measurements.
     while len(units) < 3 and min(units, default=cpu.QUARTER_SECOND) >= cpu.QUARTER_SECOND:
         with cpu.spending() as spent, contextlib.suppress(ProviderError):
-            await provider.complete("Hi", [Tool("t", "", {"type": "object"})], {"max_tokens": 5})
+            await provider.complete(
+                "Hi", [Tool("t", "", parameters={"type": "object"})], {"max_tokens": 5}
+            )
         units.append(spent.units)
     assert min(units) < cpu.QUARTER_SECOND

@@ -14,7 +14,7 @@ from dragoman.tools import ExecutableTool, tool
 from ..session.playing import check_evidence, of, types
 
 ALL = d.Policy([d.Rule("allow")])
-STARTED = logs.SessionStarted("Pay 4711.", "m", "payer", ("pay",))
+STARTED = logs.SessionStarted(goal="Pay 4711.", model="m", provider="payer", tools=("pay",))
 Open = Callable[..., logs.EventLog]
 
 

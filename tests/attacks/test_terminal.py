@@ -70,11 +70,17 @@ def test_report_of_the_check_command_is_escaped(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     outcome = CheckOutcome(
-        "text", "Text", "pass", HOSTILE, (RecordedExchange("POST", "/x", "a", 200, HOSTILE),)
+        name="text",
+        title="Text",
+        status="pass",
+        detail=HOSTILE,
+        evidence=(RecordedExchange("POST", "/x", "a", 200, HOSTILE),),
     )
 
     async def check(*_: object, **__: object) -> Report:
-        return Report("http://x", "openai", HOSTILE, "me", "now", (outcome,))
+        return Report(
+            url="http://x", wire="openai", model=HOSTILE, by="me", at="now", outcomes=(outcome,)
+        )
 
     monkeypatch.setattr("dragoman.cli.check.check_server", check)
     check_command.main(["http://x", *["--json"] * as_json], standalone_mode=False)
@@ -111,7 +117,9 @@ def test_no_command_prints_json_unescaped() -> None:
 def test_approval_question_shows_every_argument_and_path(
     given: dict[str, str], paths: tuple[str, ...]
 ) -> None:
-    shown = _show_proposal(Proposal("patch", given, "write", paths))
+    shown = _show_proposal(
+        Proposal(tool_name="patch", input=given, side_effect="write", paths=paths)
+    )
     assert "HIDDEN" in shown
     for path in paths:
         assert f"path: {path}\n" in shown
@@ -119,10 +127,18 @@ def test_approval_question_shows_every_argument_and_path(
 
 def test_approval_question_shows_an_edit_line_by_line() -> None:
     shown = _show_proposal(
-        Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write")
+        Proposal(
+            tool_name="edit",
+            input={"old": "one\ntwo\nthree", "new": "one\n2\nthree"},
+            side_effect="write",
+        )
     )
     assert shown == "  one\n- two\n+ 2\n  three"
-    long = _show_proposal(Proposal("edit", {"old": "a\n" * 2000, "new": "b\n" * 2000}, "write"))
+    long = _show_proposal(
+        Proposal(
+            tool_name="edit", input={"old": "a\n" * 2000, "new": "b\n" * 2000}, side_effect="write"
+        )
+    )
     assert (long.count("- a"), long.count("+ b")) == (2000, 2000)
 
 
@@ -130,7 +146,11 @@ def test_approval_question_for_an_edit_is_built_in_bounded_time() -> None:
     def run(lines: int) -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
         _show_proposal(
-            Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write")
+            Proposal(
+                tool_name="edit",
+                input={"old": old, "new": old.replace("old_name", "new_name")},
+                side_effect="write",
+            )
         )
 
     # ``difflib.ndiff`` would take seconds for 100 lines and minutes for 500.

@@ -76,7 +76,7 @@ def holding(prompt: str) -> Echo:
 
 def cut_off() -> d.StreamInterruptedError:
     error = d.StreamInterruptedError("cut")
-    error.response = d.Response(d.Assistant("half"), "error", d.Usage(10, 2, estimated=True))
+    error.response = d.Response(d.Assistant("half"), "error", usage=d.Usage(10, 2, estimated=True))
     return error
 
 

@@ -80,7 +80,9 @@ def test_cached_tokens_are_billed_once_on_every_wire() -> None:
 
 
 def test_cost_command_prices_a_reply_that_this_library_saved_as_json() -> None:
-    reply = Response(Assistant("x"), "stop", Usage(1000, 10), model="gpt-5", provider="openai")
+    reply = Response(
+        Assistant("x"), "stop", usage=Usage(1000, 10), model="gpt-5", provider="openai"
+    )
     assert bill("-", given=msgspec.json.encode(reply).decode())["total"] == "0.00135"
 
 

@@ -60,7 +60,7 @@ def script(sleep: Sleep = asyncio.sleep, **more: Answer) -> ScriptedProvider:
         ScriptRule(
             TEXT,
             RequestMatch(pattern=f"^E{code}"),
-            Fault(status=code, message="the model does not exist" if code == 404 else ""),
+            fault=Fault(status=code, message="the model does not exist" if code == 404 else ""),
         )
         for code in STATUSES
     ]

@@ -58,7 +58,7 @@ def script(file: str) -> ScriptedProvider:
             return Answer("I edit it.", tool_calls=[Call(planned[done].name, chosen)])
         return Answer("Done." if planned else f"greet.py\n```\n{NEW}```\n")
 
-    failing = ScriptRule("", RequestMatch(pattern=REFUSED), Fault(status=404))
+    failing = ScriptRule("", RequestMatch(pattern=REFUSED), fault=Fault(status=404))
     return ScriptedProvider(failing, ScriptRule(answer))
 
 

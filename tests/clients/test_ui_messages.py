@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "ui_messages.mjs"
 LOOK = Tool(
-    "look", "Describe a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+    "look",
+    "Describe a place.",
+    parameters={"type": "object", "properties": {"place": {"type": "string"}}},
 )
 
 

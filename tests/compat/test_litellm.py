@@ -52,10 +52,10 @@ FAULTS = {
 }
 RULES = (
     *[
-        ScriptRule(Answer(""), RequestMatch(word), fault=fault)
+        ScriptRule(Answer(""), RequestMatch(text=word), fault=fault)
         for word, (fault, _) in FAULTS.items()
     ],
-    ScriptRule(CALLS, RequestMatch("CALL", turn=1)),
+    ScriptRule(CALLS, RequestMatch(text="CALL", turn=1)),
     ScriptRule(Answer('{"city": "Bern"}'), RequestMatch(schema=True)),
 )
 

@@ -135,7 +135,9 @@ def test_labels_have_a_bounded_number_of_values() -> None:
         metrics.count("openai", name, 200)
         metrics.use(name, f"key{number}", [record])
         metrics.time(name, f"provider{number}", request=0.2)
-        metrics.switch(name, [RoutingSwitched(f"a:{number}", f"b:{number}", "timeout")])
+        metrics.switch(
+            name, [RoutingSwitched(from_=f"a:{number}", to=f"b:{number}", reason="timeout")]
+        )
     budgets = [KeyBudget(f"key{n}", "total", Decimal(300), Decimal(300 - n)) for n in range(300)]
     found = read(metrics.text(budgets))
     for label in ("model", "key", "provider"):

@@ -41,7 +41,7 @@ from .serving import serving
 from .test_app import ANN, BOB, BODY, KEYS, bearer, post
 
 SONNET = "claude-sonnet-4-6"
-COUNTS = (st.integers(1, 300_000), st.integers(0, 9_000))
+usages = st.builds(Usage, st.integers(1, 300_000), st.integers(0, 9_000))
 OWNERS = (("ann", ANN), ("bob", BOB))
 SCOPE: dict[str, Any] = {
     "type": "http",
@@ -68,7 +68,7 @@ def cost_of(observed: list[Any]) -> Decimal | int:
 outcomes = st.lists(
     st.tuples(
         st.sampled_from(["ok", "filtered", "busy", "down", "cut", "hang", "wait"]),
-        st.builds(Usage, *COUNTS),
+        usages,
     ),
     max_size=8,
 )
@@ -272,7 +272,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}
-usages = st.builds(Usage, *COUNTS)
 
 
 @settings(max_examples=10, deadline=None)

@@ -165,7 +165,9 @@ async def test_embedding_calls_are_subject_to_keys_budgets_and_logging(
             gateway(keys=keys, log=log) as (url, embedder, _),
             aiohttp.ClientSession() as session,
         ):
-            embedder.priced_as = PriceRow("p", Match(equals=("sim",)), Decimal(2), Decimal(0))
+            embedder.priced_as = PriceRow(
+                "p", Match(equals=("sim",)), input=Decimal(2), output=Decimal(0)
+            )
             body = {"model": "vectors", "input": TEXTS}
             for key, status in (
                 ("dg-ann", 200),

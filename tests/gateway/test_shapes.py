@@ -6,6 +6,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
@@ -236,7 +238,35 @@ async def test_stop_sequences_are_emulated_where_the_wire_has_none() -> None:
 
 
 def pieces_of(text: str, size: int) -> list[Any]:
-    return [TextDelta("m", "r", 0, text[at : at + size]) for at in range(0, len(text), size)]
+    return [
+        TextDelta("m", "r", content_block_index=0, text=text[at : at + size])
+        for at in range(0, len(text), size)
+    ]
+
+
+def cut(text: str, size: int, stops: list[str]) -> tuple[str, str | None]:
+    """Return the text that is forwarded in pieces of a size, and the stop sequence."""
+    cutter = StopCutter(stops)
+    passed = cutter.feed(pieces_of(text, size))
+    passed += cutter.feed([MessageComplete("m", "r", finish_reason="stop")])
+    texts = [event.text for event in passed if isinstance(event, TextDelta)]
+    return "".join(texts), cutter.found
+
+
+@pytest.mark.parametrize("stops", [["END", "ENDING"], ["ENDING", "END"], ["ND", "END"]])
+def test_stop_sequence_that_ends_first_is_found_and_the_longest_of_two(stops: list[str]) -> None:
+    assert cut("the ENDING", 50, stops) == ("the ", "END")
+
+
+@given(
+    text=st.text("abc", max_size=12),
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    size=st.integers(2, 12),
+)
+def test_stop_sequences_do_not_depend_on_the_boundaries_of_chunks(
+    text: str, stops: list[str], size: int
+) -> None:
+    assert cut(text, size, stops) == cut(text, 1, stops)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
@@ -246,7 +276,9 @@ def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
     assert (
         "".join([event.text for event in passed if isinstance(event, TextDelta)]) == "a STEP, a ST"
     )
-    complete = MessageComplete("m", "r", "cancelled", (Text("a STEP, a STSTOP, more"),))
+    complete = MessageComplete(
+        "m", "r", finish_reason="cancelled", final_content=(Text("a STEP, a STSTOP, more"),)
+    )
     closed = cutter.close(complete)
     assert (closed.final_content, closed.stop_sequence) == ((Text("a STEP, a ST"),), "STOP")
     assert closed.finish_reason == "stop"

@@ -13,7 +13,9 @@ from dragoman.wire import SERVER_CODECS
 
 from .serving import serving
 
-TOOL = d.Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
+TOOL = d.Tool(
+    "look", "Looks.", parameters={"type": "object", "properties": {"at": {"type": "string"}}}
+)
 LOOK = Answer(thinking="Hm.", text="Let me see.", tool_calls=[Call("look", {"at": "x"})])
 
 # Each entry: the wire, the vendor and the model that a gateway sends the requests to.

@@ -123,7 +123,9 @@ def call(arguments: str) -> Any:
         lambda out: out.attach(d.Thinking, "sig"),
         lambda out: (out.tool_start(0, "c1", "depth"), out.tool_input(0, arguments)),
         finish="tool_calls",
-        usage=d.Usage(9, 3, 4, None, 2),
+        usage=d.Usage(
+            9, 3, cached_input_tokens=4, cache_creation_input_tokens=None, reasoning_tokens=2
+        ),
     )
 
 

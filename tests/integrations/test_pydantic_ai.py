@@ -181,7 +181,9 @@ async def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: 
         lambda out: out.attach(d.Thinking, "sig"),
         lambda out: (out.tool_start(0, "c1", "depth"), out.tool_input(0, '{"river": "Rhine"}')),
         finish="tool_calls",
-        usage=d.Usage(9, 3, 4, 1, 2),
+        usage=d.Usage(
+            9, 3, cached_input_tokens=4, cache_creation_input_tokens=1, reasoning_tokens=2
+        ),
     )
     provider = Listed(call, "It is 25 m deep.")
     agent = Agent(DragomanModel(provider))

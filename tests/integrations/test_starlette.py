@@ -254,7 +254,9 @@ async def test_a_stream_that_was_already_read_is_rejected() -> None:
 
 
 LOOK = d.Tool(
-    "look", "Describe a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+    "look",
+    "Describe a place.",
+    parameters={"type": "object", "properties": {"place": {"type": "string"}}},
 )
 
 
@@ -349,12 +351,18 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
         d.Audio(d.Url("https://a.example/x")),
     )  # fmt: skip
     chunks = UIMessageChunks()
-    chunks.convert(d.MessageStart("m", "r", "model"))
-    chunks.convert(d.TextDelta("m", "r", 0, "A."))
-    assert chunks.convert(d.MessageComplete("m", "r", "stop", content)) == [
+    chunks.convert(d.MessageStart("m", "r", model="model"))
+    chunks.convert(d.TextDelta("m", "r", content_block_index=0, text="A."))
+    assert chunks.convert(
+        d.MessageComplete("m", "r", finish_reason="stop", final_content=content)
+    ) == [
         {"type": "text-end", "id": "text-0"},
-        {"type": "source-url", "sourceId": "https://a.example", "url": "https://a.example",
-         "title": "A"},
+        {
+            "type": "source-url",
+            "sourceId": "https://a.example",
+            "url": "https://a.example",
+            "title": "A",
+        },
         {"type": "source-document", "sourceId": "f1", "mediaType": "text/plain", "title": "b.txt"},
         {"type": "file", "url": "data:image/webp;base64,aGk=", "mediaType": "image/webp"},
         {"type": "file", "url": "https://a.example/x", "mediaType": "audio/wav"},
@@ -362,12 +370,14 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
             {
                 "type": "data-dragoman-continuity",
                 "id": f"continuity-{index}",
-                "data": {"index": index,
-                         "continuity": msgspec.to_builtins(content[index].continuity)},
+                "data": {
+                    "index": index,
+                    "continuity": msgspec.to_builtins(content[index].continuity),
+                },
             }
             for index in range(3)
         ],
-    ]  # fmt: skip
+    ]
 
 
 def test_a_ui_message_keeps_opaque_provider_state() -> None:
@@ -381,8 +391,8 @@ def test_a_ui_message_keeps_opaque_provider_state() -> None:
         d.ToolCall("c1", "look", {}, d.Continuity("thought-signature", issuer=issuer)),
     )
     chunks = UIMessageChunks()
-    chunks.convert(d.MessageStart("m", "r", "model"))
-    sent = chunks.convert(d.MessageComplete("m", "r", "stop", content))
+    chunks.convert(d.MessageStart("m", "r", model="model"))
+    sent = chunks.convert(d.MessageComplete("m", "r", finish_reason="stop", final_content=content))
     assert [(chunk["type"], chunk["id"]) for chunk in sent] == [
         ("data-dragoman-block", "block-1"),
         ("data-dragoman-block", "block-2"),

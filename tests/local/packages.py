@@ -58,5 +58,11 @@ def make_entry(content: bytes, *wheels: Wheel) -> CatalogModel:
     """Return a catalogue entry for a model file with the given content."""
     digest = hashlib.sha256(content).hexdigest()
     return CatalogModel(
-        "tiny-1m", "for tests", "MIT", "tiny-1m.gguf", len(content), digest, wheels
+        model="tiny-1m",
+        about="for tests",
+        licence="MIT",
+        file="tiny-1m.gguf",
+        size=len(content),
+        sha256=digest,
+        wheels=wheels,
     )

@@ -233,7 +233,11 @@ async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
     weather = d.Tool(
         "get_weather",
         "Get the weather of a city.",
-        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        parameters={
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     )
     async with d.connect("local:qwen") as model:
         asked = d.User("What is the weather in Paris?")

@@ -70,7 +70,7 @@ def served(wire: str, *answers: Answer) -> Provider:
     for answer in answers:
         # The server proposes what it likes, so no calls are checked here.
         request = Request([User("x")], stream=True, model="m", request_id="R", check_calls=False)
-        encoder = SERVER_CODECS[wire].encoder(Asked(request))
+        encoder = SERVER_CODECS[wire].encoder(Asked(request=request))
         data = b"".join([encoder.feed(event) for event in answer(request)]) + encoder.end()
         replies.append((200, {"content-type": "text/event-stream"}, [data]))
     transport = FixtureTransport(*replies)

@@ -134,7 +134,7 @@ class Run:
 
     async def _approve(self, proposal: Proposal, verdict: Verdict) -> Decision:
         edited = {"n": self.dice.randint(0, 2)} if self.dice.random() < 0.4 else None
-        return Decision(self.dice.random() < 0.7, "ann", "so be it", input=edited)
+        return Decision(self.dice.random() < 0.7, "ann", reason="so be it", input=edited)
 
     def _hear(self, event: Any) -> None:
         if self.cancels and self.left < 3 and isinstance(event, d.TextDelta | d.ToolUseEnd):

@@ -83,7 +83,8 @@ async def run(
 async def test_edited_approval_records_the_proposed_and_the_executed_input() -> None:
     provider = commands("pytest -x")
     records = await run(
-        provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"})
+        provider,
+        lambda p, v: Decision(True, "ann", reason="faster", input={"command": "pytest -q"}),
     )
     assert ran == ["pytest -q"]
     assert of(records, "tool_intent.proposed")[0].input == {"command": "pytest -x"}
@@ -296,7 +297,7 @@ async def test_another_process_can_answer_a_permission_request(any_log: EventLog
     answer_question(log, session.id, question.intent_id, edited)
     question = await until_asked(log, after=question.intent_id)
     assert question.input == {"command": "make"}
-    answer_question(log, session.id, question.intent_id, Decision(False, "bob", "not now"))
+    answer_question(log, session.id, question.intent_id, Decision(False, "bob", reason="not now"))
     assert (await running).outcome == "completed"
     records = list(log.read(session.id))
     assert ran == ["ls -l"]

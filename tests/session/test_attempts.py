@@ -79,7 +79,9 @@ async def test_a_fallback_switch_is_recorded_before_the_reply(log: SqliteLog) ->
     ]  # fmt: skip
     assert [each.provider for each in of(records, "llm.call_failed")] == ["a", "a"]
     request_id = of(records, "llm.call_started")[0].request_id
-    switch = RoutingSwitched("a:m", "b:n", "overloaded", "rate_limit", request_id)
+    switch = RoutingSwitched(
+        from_="a:m", to="b:n", reason="overloaded", error_class="rate_limit", request_id=request_id
+    )
     assert of(records, "routing.switched") == [switch]
     assert [each.model for each in of(records, "llm.call_started")] == ["m|n", "m", "n"]
     said = of(records, "message.recorded")[1]

@@ -32,7 +32,7 @@ Stack = Callable[[Callable[[str, bool], d.Provider]], d.Provider]
 def encode(wire: str, answer: Answer) -> tuple[int, dict[str, str], list[bytes]]:
     """Return a streamed reply of a wire whose bytes arrive in one piece."""
     request = d.Request([d.User("x")], stream=True, model="m", request_id="R", check_calls=False)
-    encoder = SERVER_CODECS[wire].encoder(Asked(request))
+    encoder = SERVER_CODECS[wire].encoder(Asked(request=request))
     data = b"".join([encoder.feed(event) for event in answer(request)]) + encoder.end()
     return 200, {"content-type": "text/event-stream"}, [data]
 

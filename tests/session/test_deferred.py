@@ -48,7 +48,7 @@ def office(regions: int = 10) -> list[Office]:
     tools = []
     for region, verb, thing in product(range(regions), VERBS, THINGS):
         does = f"{verb.title()} a {thing} of the branch in region {region} and log who did it."
-        described = Tool(f"{verb}_{thing}_{region}", does, PARAMETERS, deferred=True)
+        described = Tool(f"{verb}_{thing}_{region}", does, parameters=PARAMETERS, deferred=True)
         tools.append(Office(described, side_effect="read"))
     return tools
 
@@ -119,7 +119,7 @@ async def test_search_needs_no_approval_but_a_rule_may_deny_it() -> None:
     await session.run(TASK)
     granted = of(list(session.log.read(session.id)), "permission.granted")
     assert [(each.tool_name, each.by) for each in granted] == [("search_tools", "policy")]
-    denying = Policy([Rule("deny", "search_tools")])
+    denying = Policy([Rule("deny", tool="search_tools")])
     outcome = await Session(ScriptedProvider(SEARCH, "Done."), office(1), denying).run(TASK)
     assert [each.tool_name for each in outcome.denied] == ["search_tools"]
     model = ScriptedProvider("Done.")
@@ -169,7 +169,7 @@ def test_tools_are_found_by_words_of_names_and_descriptions(query: str, best: st
             Tool("wetter", "Return the weather of tomorrow, a forecast."),
             Tool("check_iban", "Validate a bank account, such as before you send money."),
             Tool("send_mail", "Deliver a message."),
-            Tool("größe", "", {"type": "object"}),
+            Tool("größe", "", parameters={"type": "object"}),
         ]
     )
     assert next((each.name for each in index.search(query)), None) == best

@@ -73,9 +73,16 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     AssembledFrom, ForkedFrom, Inbound, IntentSource, LeftOut, LossWarning, Routing,
 )  # fmt: skip
 EVERY = Usage(
-    100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90,
+    100,
+    50,
+    cached_input_tokens=10,
+    cache_creation_input_tokens=5,
+    reasoning_tokens=7,
+    total_tokens=150,
+    stated_cost_usd=Decimal("0.01"),
+    billed_input_tokens=90,
     billed_output_tokens=40,
-)  # fmt: skip
+)
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
 
@@ -191,9 +198,9 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     denied, or decided by another process.
     """
     answers = [
-        Decision(True, "ann", "faster", input={"command": "ls"}),
+        Decision(True, "ann", reason="faster", input={"command": "ls"}),
         Decision(True, "ann", scope="prefix", prefix="git log"),
-        Decision(False, "ann", "not now"),
+        Decision(False, "ann", reason="not now"),
     ]
     calls = [
         propose(call("bash", call_id=f"c{at}", command=f"git log {at}; x")) for at in range(3)
@@ -208,8 +215,10 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     running = asyncio.create_task(remote.run("Go."))
     asked = None
     for decision in (
-        Decision(True, "bob", "fine", scope="prefix", prefix="git log", input={"command": "ls"}),
-        Decision(False, "bob", "not now"),
+        Decision(
+            True, "bob", reason="fine", scope="prefix", prefix="git log", input={"command": "ls"}
+        ),
+        Decision(False, "bob", reason="not now"),
     ):
         asked = (await until_asked(log, remote.id, after=asked)).intent_id
         answer_question(log, remote.id, asked, decision)
@@ -347,7 +356,9 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
     """Run observed embedding and reranking calls: some succeed after a retry, and others fail."""
     clock = Clock()
     given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
-    price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
+    price = PriceRow(
+        "sim", Match(equals=("sim",)), input=Decimal(1), output=Decimal(1), search=Decimal(2)
+    )
     models: list[Any] = []
     busy = OverloadedError("busy")
     for kind in (SimulatedEmbedder, SimulatedReranker):

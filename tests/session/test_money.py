@@ -213,7 +213,10 @@ def test_model_at_the_vendors_address_has_the_vendors_price() -> None:
         ("free", Decimal(0)),
         ("anthropic", PRICE),
         (f"anthropic:{SONNET}", PRICE),
-        (PriceRow("me", Match(equals=("x",)), Decimal(1), Decimal(2)), Decimal("0.102")),
+        (
+            PriceRow("me", Match(equals=("x",)), input=Decimal(1), output=Decimal(2)),
+            Decimal("0.102"),
+        ),
         (PricedAs(f"anthropic:{SONNET}"), PRICE),
     ],
 )

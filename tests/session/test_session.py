@@ -47,7 +47,7 @@ LOOK_AND_NOTE = propose(
 
 
 async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
-    no = lambda proposal, verdict: Decision(False, "ann", "not today")
+    no = lambda proposal, verdict: Decision(False, "ann", reason="not today")
     session = Session(
         Listed(LOOK_AND_NOTE, "Done."), [look, note], READING, log, system="Be terse.", approve=no
     )
@@ -73,16 +73,16 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
 @pytest.mark.parametrize("action", ["allow", "ask", "deny"])
 def test_rule_with_a_path_is_refused_if_its_tools_name_no_paths(action: Any) -> None:
     provider = Listed()
-    rule = Rule(action, "lo*", path="secrets/**", name="keep out")
+    rule = Rule(action, tool="lo*", path="secrets/**", name="keep out")
     complaint = "the rule 'keep out' has a path, but look never names paths; use arguments instead"
     with pytest.raises(ValueError, match=f"^{complaint}$"):
         Session(provider, [look, note], Policy([rule]))
     Session(provider, [note], Policy([rule]))  # one policy may serve sessions with other tools
-    Session(provider, [look], Policy([Rule(action, "lo*", arguments={"word": "secrets/*"})]))
+    Session(provider, [look], Policy([Rule(action, tool="lo*", arguments={"word": "secrets/*"})]))
 
 
 async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
-    yes = lambda proposal, verdict: Decision(True, "ann", "go on", scope="session")
+    yes = lambda proposal, verdict: Decision(True, "ann", reason="go on", scope="session")
     provider = Listed(LOOK_AND_NOTE, "Done.")
     records = await play(log, provider, [look, note], policy=READING, approve=yes)
     by_rule, by_ann = [record for record in records if record.type == "permission.granted"]

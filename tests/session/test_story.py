@@ -84,7 +84,7 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> No
         asked.append(proposal)
         # the file is unchanged until the edit is approved
         assert (workspace / "add.py").read_text().count(OLD) == 1
-        return Decision(True, "ann", "looks right")
+        return Decision(True, "ann", reason="looks right")
 
     session = Session(simulated(), workspace_tools(workspace), policy, log, approve=approve)
     outcome = await session.run(GOAL)

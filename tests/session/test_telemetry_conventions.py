@@ -22,8 +22,17 @@ from tests.middleware.test_otel import Sdk
 from .test_telemetry import look
 
 MODEL = "sim"
-USED = Usage(30, 7, 12, 3, 2)
-CONFIG = d.RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low")
+USED = Usage(30, 7, cached_input_tokens=12, cache_creation_input_tokens=3, reasoning_tokens=2)
+CONFIG = d.RuntimeConfig(
+    temperature=0.5,
+    max_tokens=100,
+    top_p=0.9,
+    seed=7,
+    frequency_penalty=0.1,
+    presence_penalty=0.2,
+    stop_sequences=["END"],
+    reasoning="low",
+)
 # Recorded by their library, and not by ours.
 NOT_OURS = {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
 

@@ -54,11 +54,15 @@ class StopCutter:
     def _cut(self, event: TextDelta) -> list[Event]:
         held, self._held = self._held, None
         text = event.text if held is None else held.text + event.text
+        # The stop sequence that ends first is found, and the longest of those that end together,
+        # so that the result does not depend on the boundaries of chunks.
         places = [
-            (place, -len(stop), stop) for stop in self._stops if (place := text.find(stop)) >= 0
+            (place + len(stop), place, stop)
+            for stop in self._stops
+            if (place := text.find(stop)) >= 0
         ]
         if places:
-            place, _, self.found = min(places)
+            _, place, self.found = min(places)
             return self._pass(event, text[:place])
         keep = max([_overlap(text, stop) for stop in self._stops], default=0)
         if keep:
