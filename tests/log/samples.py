@@ -176,6 +176,12 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
                 after=7, open_intents=("tu_01",), reason="killed", changed_tools={"bash": "1" * 64}
             ),
         ),
+        (
+            "tools.changed",
+            logs.ToolsChanged(
+                definitions=(d.Tool("look"),), tool_digests={"look": "2" * 64}, removed=("bash",)
+            ),
+        ),
         ("session.finished", logs.SessionFinished("exhausted", "50 turns", 50)),
         ("turn.started", logs.TurnStarted(1, "large", "acme")),
         ("message.recorded", logs.MessageRecorded(message=d.System("Be terse."))),

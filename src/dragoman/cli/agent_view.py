@@ -136,6 +136,7 @@ _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _COLOURS: dict[type, str | None] = {
     logs.SessionStarted: None,
     logs.SessionResumed: None,
+    logs.ToolsChanged: "yellow",
     ToolIntent: "cyan",
     logs.ToolIntentRejected: "red",
     logs.ToolIntentClosed: "red",

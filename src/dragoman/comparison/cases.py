@@ -19,6 +19,7 @@ from ..log import (
     MessageRecorded,
     SessionResumed,
     SessionStarted,
+    ToolsChanged,
 )
 from ..messages import NO_CONFIG, Assistant, Message, RuntimeConfig, Tool, ToolChoice
 
@@ -121,10 +122,12 @@ class _SessionReader:
     def read(self, record: LogRecord) -> Iterator[Case | str]:
         """Process a record; yield a case, or the reason why a call cannot be repeated."""
         payload = record.payload
-        if isinstance(payload, SessionStarted | SessionResumed):
+        if isinstance(payload, SessionStarted | SessionResumed | ToolsChanged):
             names = payload.tools if isinstance(payload, SessionStarted) else ()
             self._tools |= dict.fromkeys(names)
             self._tools |= {tool.name: tool for tool in payload.definitions}
+            for name in payload.removed if isinstance(payload, ToolsChanged) else ():
+                self._tools.pop(name, None)
             self._is_gateway = self._is_gateway or getattr(payload, "kind", "") == "gateway"
         elif self._is_gateway and isinstance(payload, CallStarted):
             self._starts[payload.request_id] = payload

@@ -77,6 +77,7 @@ from .payloads import (
     ToolIntentRejected,
     ToolIntentValidated,
     ToolObserved,
+    ToolsChanged,
     ToolStarted,
     TurnStarted,
     parse_payload,
@@ -99,7 +100,8 @@ __all__ = [
     "ProviderUnavailable", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
     "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
     "SqliteLog", "StopReason", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
-    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolStarted", "TurnStarted",
+    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolStarted",
+    "ToolsChanged", "TurnStarted",
     "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",
     "open_log", "parse_payload", "rate_tool_calls", "read_calls", "read_tool_calls", "read_uses",
 ]  # fmt: skip

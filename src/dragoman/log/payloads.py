@@ -28,7 +28,7 @@ from ..calls import (
     ProviderUnavailable,
     RoutingChosen,
     RoutingSwitched,
-)
+)  # fmt: skip
 from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, System, Tool, ToolResult, User, UserBlock
@@ -90,6 +90,14 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     changed_tools: dict[str, str] = field(default_factory=dict)
     definitions: tuple[Tool, ...] = ()
     at: int | None = None
+
+
+class ToolsChanged(Struct, frozen=True, omit_defaults=True):
+    """An MCP server changed its tools; ``definitions`` and ``tool_digests`` have the new ones."""
+
+    definitions: tuple[Tool, ...] = ()
+    tool_digests: dict[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):
@@ -376,6 +384,7 @@ class LogPruned(Struct, frozen=True, omit_defaults=True):
 Payload: TypeAlias = (
     SessionStarted
     | SessionResumed
+    | ToolsChanged
     | SessionFinished
     | TurnStarted
     | MessageRecorded
@@ -424,6 +433,7 @@ class Entry(Struct, frozen=True):
 _ENTRIES = (
     Entry("session.started", SessionStarted, "user", "private"),
     Entry("session.resumed", SessionResumed, "system", "private"),
+    Entry("tools.changed", ToolsChanged, "system", "private"),
     Entry("session.finished", SessionFinished, "system", "private"),
     Entry("turn.started", TurnStarted, "system", "private"),
     Entry("message.recorded", MessageRecorded, "agent", "private"),

@@ -98,6 +98,7 @@ class ReplayProvider(ReplyProvider):
         self._conversation = logs.Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._started: logs.SessionStarted | None = None
+        self._varying: set[str] = set()  # the tools that changed during the run
         for record in records:
             payload = record.payload
             if isinstance(payload, logs.SessionStarted):
@@ -107,6 +108,8 @@ class ReplayProvider(ReplyProvider):
                 self._intents[payload.id] = payload
             elif isinstance(payload, logs.SessionResumed | logs.TurnStarted):
                 interrupted = isinstance(payload, logs.SessionResumed)
+            elif isinstance(payload, logs.ToolsChanged):
+                self._varying |= {*payload.tool_digests, *payload.removed}
             elif isinstance(payload, logs.SessionFinished):
                 _forget_cut(calls, payload)
             elif isinstance(payload, logs.CallFailed) and (
@@ -169,10 +172,12 @@ class ReplayProvider(ReplyProvider):
         sent = complete if asked["messages"] == complete else _to_plain(call.sent)
         recorded: dict[str, Any] = {"messages": sent}
         if self._started is not None and self._started.tools:
-            # Which deferred tools are offered depends on the provider and on what was found.
-            deferred = {tool.name for tool in self._started.definitions if tool.deferred}
-            recorded["tools"] = sorted({*self._started.tools} - deferred)
-            asked["tools"] = sorted({tool.name for tool in request.tools} - deferred)
+            # Which deferred tools are offered depends on the provider and on what was found, and
+            # recorded tools are offered from the first call on, even if they came later.
+            left_out = {tool.name for tool in self._started.definitions if tool.deferred}
+            left_out |= self._varying
+            recorded["tools"] = sorted({*self._started.tools} - left_out)
+            asked["tools"] = sorted({tool.name for tool in request.tools} - left_out)
         difference = next(find_differences(recorded, asked), None)
         if difference is not None:
             what = "the first difference between what was recorded and what is asked"

@@ -15,6 +15,7 @@ from ..log import (
     ToolFailed,
     ToolIntentValidated,
     ToolObserved,
+    ToolsChanged,
     ToolStarted,
 )
 from ..messages import Tool
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _TOOLS = "dragoman.tools"  # tools are imported on first use, because viewing a run needs none
 _TYPES = (
-    "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated",
+    "session.started", "session.resumed", "tools.changed", "tool_intent.proposed", "tool_intent.validated",
     "tool.started",
     "tool.observed", "tool.failed", "permission.granted", "permission.denied",
 )  # fmt: skip
@@ -50,7 +51,7 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
     decisions: dict[str, Decision] = {}
     for record in log.find(*_TYPES, session=session):
         payload = record.payload
-        if isinstance(payload, SessionStarted | SessionResumed):
+        if isinstance(payload, SessionStarted | SessionResumed | ToolsChanged):
             names = payload.tools if isinstance(payload, SessionStarted) else ()
             described |= {name: Tool(name, "", {"type": "object"}) for name in names}
             described |= {tool.name: tool for tool in payload.definitions}

@@ -124,6 +124,12 @@ def _resumed(it: logs.SessionResumed) -> str:
     return _join(f"after record {it.after}", again, opened, it.reason, changed)
 
 
+def _tools(it: logs.ToolsChanged) -> str:
+    offered = f"offered {', '.join(it.tool_digests)}" if it.tool_digests else None
+    removed = f"removed {', '.join(it.removed)}" if it.removed else None
+    return _join(offered, removed)
+
+
 def _finished(it: logs.SessionFinished) -> str:
     turns = f"after {_number(it.turns, 'turn')}" if it.turns is not None else None
     return _join(_join(it.outcome, turns, by=" "), it.detail, by=": ")
@@ -254,6 +260,7 @@ def _observed(it: logs.ToolObserved) -> str:
 _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.SessionStarted: ("session", _started),
     logs.SessionResumed: ("resumed", _resumed),
+    logs.ToolsChanged: ("tools", _tools),
     logs.SessionFinished: ("finished", _finished),
     logs.TurnStarted: ("turn", _turn),
     logs.MessageRecorded: ("", _message),

@@ -108,6 +108,10 @@ class State:
         elif isinstance(payload, logs.SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
+        elif isinstance(payload, logs.ToolsChanged):
+            kept = [name for name in self.tool_digests if name not in payload.removed]
+            self.tool_digests = {name: self.tool_digests[name] for name in kept}
+            self.tool_digests |= payload.tool_digests
         elif isinstance(payload, logs.SessionFinished):
             self.finished = payload
         elif isinstance(payload, logs.ModelSwapped):

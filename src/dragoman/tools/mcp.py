@@ -13,9 +13,10 @@ import contextlib
 import hashlib
 import inspect
 import logging
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Tool
 from ..transport.connect import is_loopback
+from .mcp_changes import watch_tools
 from .mcp_content import observe
 from .mcp_context import CONTEXT_TOOLS, to_content
 from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
@@ -82,6 +84,9 @@ class McpServer:
 
     With ``context``, the server's resources and prompts are offered by up to four tools with the
     side effect ``read``: ``list_resources``, ``read_resource``, ``list_prompts``, ``get_prompt``.
+
+    A session reads the list of tools again before a turn if the server said that it changed, or
+    if the time is over for which the server vouched for it (``ttlMs``); ``refresh`` does the same.
     """
 
     def __init__(
@@ -127,6 +132,8 @@ class McpServer:
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self._running: list[Questions] = []  # the questions of the running calls
+        self._is_stale = False  # whether the server said that its tools changed
+        self._expires = math.inf  # the time of the event loop up to which the tools hold
         self.tools: list[ExecutableTool] = []
         self.refused: list[str] = []
 
@@ -216,17 +223,49 @@ class McpServer:
         """List or read resources or prompts; ``name`` is the name of one of the four tools."""
         return observe(to_content(name, await self._send(name, **arguments)), self._secrets)
 
+    async def refresh(self) -> bool:
+        """Read the list of tools again if it may have changed; return whether that was done.
+
+        The tools stay the same if the list cannot be read.
+        """
+        now, client, owner = asyncio.get_running_loop().time(), self._client, self._owner
+        if client is None or owner is None or not (self._is_stale or now >= self._expires):
+            return False
+        self._is_stale = False  # a change from here on concerns the next time
+        self._expires = math.inf
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await self._wait(self._list_tools(client), owner)
+            await self._check_pins()
+        except (ToolFailure, TimeoutError) as error:
+            log.warning(
+                "%s: its tools may have changed, but cannot be read: %s", self.label, error
+            )
+            return False
+        return True
+
+    async def _list_tools(self, client: Any) -> None:
+        found, lifetime = await _list(client)
+        self._take_tools(found)
+        if self._context:
+            self._add_context(client.server_capabilities)
+        self._expires = asyncio.get_running_loop().time() + lifetime
+
     async def _send(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the MCP library; raise ``ToolFailure`` if it fails."""
         if self._client is None or self._owner is None or self._owner.done():
             raise ToolFailure("lost", f"{self.label}: the connection is closed")
-        asking = asyncio.ensure_future(getattr(self._client, method)(*arguments, **named))
+        return await self._wait(getattr(self._client, method)(*arguments, **named), self._owner)
+
+    async def _wait(self, request: Coroutine[Any, Any, Any], owner: asyncio.Task[None]) -> Any:
+        """Return the result of a request; raise ``ToolFailure`` if it fails."""
+        asking = asyncio.ensure_future(request)
         # Raise the failure outside of ``except``. Otherwise the library's exception, which may
         # quote the headers, would stay attached to it as its context.
         try:
             # If the connection is lost, the call never ends, but the task that owns the connection
             # does. Wait for both.
-            await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([asking, owner], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise ToolFailure("lost", f"{self.label}: the connection ended during the call")
             return asking.result()
@@ -259,10 +298,10 @@ class McpServer:
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     client = await self._connect(stack, pipe.write_end)
-                    self._take_tools(await _list(client))
-                    if self._context:
-                        self._add_context(client.server_capabilities)
+                    await self._list_tools(client)
                     self._client = client
+                    watching = asyncio.create_task(watch_tools(client, self._mark_stale))
+                    stack.push_async_callback(_stop, watching)
                     if not ready.done():
                         ready.set_result(None)
                     await self._leave.wait()
@@ -277,7 +316,7 @@ class McpServer:
         # Importing the library takes half a second, which only users of MCP should pay.
         try:
             from mcp import Client
-            from mcp_types import ElicitResult
+            from mcp_types import ElicitResult, ToolListChangedNotification
         except ImportError:
             problem = "MCP servers need the extra: pip install 'dragoman[mcp]'"
             raise ToolFailure("not_started", problem) from None
@@ -293,8 +332,16 @@ class McpServer:
             given = params.model_dump(mode="json", by_alias=True)
             return ElicitResult.model_validate(await self._elicit(given))
 
+        async def hear(message: Any) -> None:
+            if isinstance(message, ToolListChangedNotification):
+                self._mark_stale()
+
         streams = answer_requests(transport, self._elicit)
-        return await stack.enter_async_context(Client(streams, elicitation_callback=ask))
+        client = Client(streams, elicitation_callback=ask, message_handler=hear)
+        return await stack.enter_async_context(client)
+
+    def _mark_stale(self) -> None:
+        self._is_stale = True
 
     async def _elicit(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a question of the server. It does not name the call that it belongs to."""
@@ -370,6 +417,7 @@ class McpTool(ExecutableTool):
         super().__init__(description, **settings)
         self._server = server
         self._remote_name = remote_name
+        self.source = server
         self.call = server.call
 
     def context(self) -> dict[str, Any]:
@@ -379,20 +427,33 @@ class McpTool(ExecutableTool):
         return await self.call(self._remote_name, arguments)
 
 
-async def _list(client: Any) -> list[Any]:
+async def _list(client: Any) -> tuple[list[Any], float]:
+    """Return the tools of a server, and how many seconds the list holds.
+
+    A server that does not cache says 0, and one of an earlier protocol nothing: then the list
+    holds until the server says that it changed.
+    """
     found: list[Any] = []
+    lifetime = math.inf
     size, asked = 0, dict[str, str]()
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(**asked)
+        page = await client.list_tools(**asked, cache_mode="refresh")
         found += page.tools
+        if page.ttl_ms > 0:
+            lifetime = min(lifetime, page.ttl_ms / 1000)
         size += len(page.model_dump_json())
         if len(found) > MAX_ITEMS or size > MAX_REPLY:
             problem = f"it has more than {MAX_ITEMS:,} tools, or {MAX_REPLY:,} bytes of them"
             raise ToolFailure("not_started", problem)
         if not page.next_cursor:
-            return found
+            return found, lifetime
         asked = {"cursor": page.next_cursor}
     raise ToolFailure("not_started", f"its list of tools has more than {_MAX_PAGES} pages")
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct, field
@@ -66,6 +66,15 @@ class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistak
         self.duration_ms: float | None = None
 
 
+class ToolSource(Protocol):
+    """Where tools come from that may change while a session runs, such as an MCP server."""
+
+    tools: list[ExecutableTool]
+
+    async def refresh(self) -> bool:
+        """Read the tools again if they may have changed; return whether that was done."""
+
+
 class ExecutableTool(ABC):
     """A tool that this process can run. A model and its provider receive only ``description``.
 
@@ -76,6 +85,7 @@ class ExecutableTool(ABC):
     timeout: float | None = DEFAULT_TIMEOUT
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     interruptible: ClassVar[bool] = True
+    source: ToolSource | None = None
 
     def __init__(
         self,
@@ -131,6 +141,9 @@ class ExecutableTool(ABC):
         """Whether ``locate`` returns paths, so that a rule with a path can match a call."""
         return type(self).locate is not ExecutableTool.locate
 
+    def follow(self, tools: Toolbox) -> None:  # noqa: B027 - most tools know of no others
+        """Take note of other tools after a change of the toolbox."""
+
     def context(self) -> dict[str, Any]:
         """Return how the tool will run (folder, sandbox and similar), for the log."""
         return {}
@@ -152,6 +165,29 @@ class Toolbox:
             if tool.name in self._tools:
                 raise ValueError(f"tools: two are named {tool.name!r}")
             self._tools[tool.name] = tool
+
+    async def refresh(self) -> bool:
+        """Take the tools again of every source that has read them again.
+
+        Return whether there was one. Tools that are still there keep their places, so that the
+        list of tools begins as before. A new tool with the name of another is left out.
+        """
+        sources = dict.fromkeys([tool.source for tool in self if tool.source is not None])
+        changed = [source for source in sources if await source.refresh()]
+        found: dict[str, ExecutableTool] = {}
+        for source in changed:
+            found = {tool.name: tool for tool in source.tools} | found
+        kept: dict[str, ExecutableTool] = {}
+        for name, tool in self._tools.items():
+            if tool.source not in changed:
+                kept[name] = tool
+            elif name in found:
+                kept[name] = found[name]
+        self._tools = kept | {name: tool for name, tool in found.items() if name not in kept}
+        if changed:
+            for tool in self:
+                tool.follow(self)
+        return bool(changed)
 
     def describe(self) -> tuple[Tool, ...]:
         """Return the names, descriptions and schemas of the tools."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..messages import Tool
 from .recorded import RecordedTool
@@ -70,6 +71,12 @@ class SearchTools(ExecutableTool):
         about = _ABOUT.format(len(self._index.tools))
         super().__init__(Tool(SEARCH_TOOLS, about, schema), side_effect="none")
 
+    def follow(self, tools: Toolbox) -> None:
+        """Search the deferred tools that there are now."""
+        self._index = ToolIndex(_find_deferred(tools))
+        about = _ABOUT.format(len(self._index.tools))
+        self.description = replace(self.description, description=about)
+
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         found = self._index.search(arguments["query"])
         listed = [
@@ -84,13 +91,17 @@ def add_search(tools: Toolbox) -> Toolbox:
 
     A recorded ``search_tools`` is kept, so that a run can be repeated.
     """
-    deferred = [tool.description for tool in tools if tool.description.deferred]
+    deferred = _find_deferred(tools)
     own = [tool for tool in tools if tool.name == SEARCH_TOOLS]
     if not deferred or any(isinstance(tool, RecordedTool) for tool in own):
         return tools
     if own:
         raise ValueError(f"tools: {SEARCH_TOOLS!r} is the session's own; rename yours")
     return Toolbox([*tools, SearchTools(deferred)])
+
+
+def _find_deferred(tools: Toolbox) -> list[Tool]:
+    return [tool.description for tool in tools if tool.description.deferred]
 
 
 def read_found(content: object) -> list[str]:
