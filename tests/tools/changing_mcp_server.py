@@ -1,6 +1,6 @@
 """Run an MCP server whose tools change, over standard input and output.
 
-The argument is how it tells clients: ``notice`` sends a change, ``ttl`` limits the time that its list holds.
+The argument is what clients notice: ``notice`` sends changes, ``ttl`` limits the lifetime of the list.
 """
 
 import sys

@@ -50,6 +50,8 @@ class Place:
 
     def __init__(self, **metadata: Any) -> None:
         self.metadata = metadata
+        self.registers = True
+        self.reads_documents = False
         self.forms: list[dict[str, str]] = []
         self.keys: set[tuple[str, str | None]] = set()
         self.logins = 0
@@ -77,7 +79,10 @@ class Place:
             names = ["authorization_endpoint", "token_endpoint", "registration_endpoint"]
             ends = {name: f"{issuer}/{part}" for name, part in zip(names, parts, strict=True)}
             more = {"authorization_response_iss_parameter_supported": "iss" in self.given}
+            more["client_id_metadata_document_supported"] = self.reads_documents
             return web.json_response({"issuer": issuer, **ends, **more})
+        if request.path == "/as/register" and not self.registers:
+            return web.json_response({"error": "access_denied"}, status=403)
         if request.path == "/as/register":
             body = {**await request.json(), "client_id": "registered"}
             return web.json_response(body, status=201)
@@ -179,6 +184,25 @@ async def test_failed_login_ends_without_a_token(
         assert place.forms == []
         assert place.logins <= 1
     assert "Traceback" not in caplog.text
+
+
+async def test_client_of_a_document_needs_no_registration() -> None:
+    page = "https://client.test/dragoman.json"
+    document = json.loads(CliRunner().invoke(main, ["mcp", "document", page]).stdout)
+    async with serve() as place:
+        place.registers = False
+        settings = {"authorize": place.authorize, "tokens": {}, "client_metadata_url": page}
+        with pytest.raises(ToolFailure, match=r"registers no clients.*dragoman mcp document"):
+            await call(place, **settings)
+        place.reads_documents = True
+        assert await call(place, **settings) == "you sent Bearer [hidden]"
+        assert place.asked["client_id"] == place.forms[0]["client_id"] == page
+        assert document["client_id"] == page
+        assert document["redirect_uris"] == [place.asked["redirect_uri"]]
+    for wrong in ("http://client.test/a.json", "https://client.test/", "client.json"):
+        done = CliRunner().invoke(main, ["mcp", "document", wrong])
+        assert done.exit_code == 2
+        assert "must be an https:// address with a path" in done.stderr
 
 
 async def test_login_that_cannot_be_stored_fails_with_the_reason(

@@ -11,8 +11,16 @@ import click
 from msgspec.structs import replace
 
 from ..registry.keys import open_keyring
-from ..tools import KeyringTokens, McpOAuth, McpServer, ToolFailure, log_in_by_browser
-from .console import notify
+from ..tools import (
+    KeyringTokens,
+    McpOAuth,
+    McpServer,
+    ToolFailure,
+    describe_client,
+    log_in_by_browser,
+)
+from ..tools.mcp_oauth import REDIRECT
+from .console import notify, show_json
 from .errors import EXIT_CODES, reject, report_mistakes
 from .log_place import LogPlace
 from .mcp_serve import make_server
@@ -74,6 +82,23 @@ def log_in(
             KeyringTokens()[url] = fresh[url]
         stored = "logged in"
     click.echo(f"{opened.label}: {stored}; it has {len(opened.tools)} tools")
+
+
+@command.command("document")
+@click.argument("url")
+@add_options
+def document(
+    url: str,
+    *,
+    redirect_uri: Annotated[str, "Send the browser to this address after a login."] = REDIRECT,
+) -> None:
+    """Print the document that describes this client to servers without registration, as JSON.
+
+    Publish it at URL, an https:// address, and name it in mcp.yaml: oauth: {client_metadata_url:
+    URL}. A server that supports Client ID Metadata Documents reads it there, once for all servers.
+    """
+    with reject(ValueError):
+        show_json(describe_client(url, redirect_uri))
 
 
 async def _try(server: McpServer) -> None:

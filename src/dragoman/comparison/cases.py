@@ -119,15 +119,19 @@ class _SessionReader:
         self._starts: dict[str | None, CallStarted] = {}
         self._lists: dict[str | None, tuple[Tool, ...]] = {}
 
+    def _read_tools(self, payload: SessionStarted | SessionResumed | ToolsChanged) -> None:
+        if isinstance(payload, SessionStarted):
+            self._tools |= dict.fromkeys(payload.tools)
+        self._tools |= {tool.name: tool for tool in payload.definitions}
+        if isinstance(payload, ToolsChanged):
+            for name in payload.removed:
+                self._tools.pop(name, None)
+
     def read(self, record: LogRecord) -> Iterator[Case | str]:
         """Process a record; yield a case, or the reason why a call cannot be repeated."""
         payload = record.payload
         if isinstance(payload, SessionStarted | SessionResumed | ToolsChanged):
-            names = payload.tools if isinstance(payload, SessionStarted) else ()
-            self._tools |= dict.fromkeys(names)
-            self._tools |= {tool.name: tool for tool in payload.definitions}
-            for name in payload.removed if isinstance(payload, ToolsChanged) else ():
-                self._tools.pop(name, None)
+            self._read_tools(payload)
             self._is_gateway = self._is_gateway or getattr(payload, "kind", "") == "gateway"
         elif self._is_gateway and isinstance(payload, CallStarted):
             self._starts[payload.request_id] = payload

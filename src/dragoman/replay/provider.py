@@ -83,6 +83,10 @@ class ReplayProvider(ReplyProvider):
     def __init__(self, log: logs.EventLog, session: str) -> None:
         self.session = session
         self._read(log.read(session))
+        self._varying: set[str] = set()  # the tools that changed during the run
+        for record in log.find("tools.changed", session=session):
+            if isinstance(record.payload, logs.ToolsChanged):
+                self._varying |= {*record.payload.tool_digests, *record.payload.removed}
         self._asked = 0
 
     @property
@@ -98,7 +102,6 @@ class ReplayProvider(ReplyProvider):
         self._conversation = logs.Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._started: logs.SessionStarted | None = None
-        self._varying: set[str] = set()  # the tools that changed during the run
         for record in records:
             payload = record.payload
             if isinstance(payload, logs.SessionStarted):
@@ -108,8 +111,6 @@ class ReplayProvider(ReplyProvider):
                 self._intents[payload.id] = payload
             elif isinstance(payload, logs.SessionResumed | logs.TurnStarted):
                 interrupted = isinstance(payload, logs.SessionResumed)
-            elif isinstance(payload, logs.ToolsChanged):
-                self._varying |= {*payload.tool_digests, *payload.removed}
             elif isinstance(payload, logs.SessionFinished):
                 _forget_cut(calls, payload)
             elif isinstance(payload, logs.CallFailed) and (

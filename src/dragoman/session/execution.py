@@ -40,6 +40,17 @@ class Pipeline:
     gate: Gate
     journal: Journal
 
+    async def refresh_tools(self) -> None:
+        """Take changed tools from their sources; record which differ from the recorded ones."""
+        if not await self.tools.refresh():
+            return
+        known, digests = self.journal.state.tool_digests, {it.name: it.digest for it in self.tools}
+        differing = {name: new for name, new in digests.items() if known.get(name) != new}
+        removed = tuple([name for name in known if name not in digests])
+        if differing or removed:
+            tools = tuple([self.tools.find(name).description for name in differing])
+            await self.journal.write(logs.ToolsChanged(tools, differing, removed))
+
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
         """Validate every intent, get permission for it, and run it if it is allowed.
 

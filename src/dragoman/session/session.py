@@ -354,8 +354,7 @@ class Session(Displayed, Generic[Parsed]):
         return Step(self.state.spent.turns, None, (), await self._finish("exhausted", detail))
 
     async def _turn(self) -> Step:
-        if await self.tools.refresh():
-            await self._record_tools()
+        await self._pipeline.refresh_tools()
         number = self.state.spent.turns + 1
         final = self._settings.output is not None and (self._final or not self.tools.describe())
         turn = Turn(
@@ -490,15 +489,6 @@ class Session(Displayed, Generic[Parsed]):
         self._at = None
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
-
-    async def _record_tools(self) -> None:
-        """Record which tools differ from the recorded ones, if any does."""
-        known, digests = self.state.tool_digests, {tool.name: tool.digest for tool in self.tools}
-        differing = {name: new for name, new in digests.items() if known.get(name) != new}
-        removed = tuple([name for name in known if name not in digests])
-        if differing or removed:
-            tools = tuple([t.description for t in self.tools if t.name in differing])
-            await self._journal.write(logs.ToolsChanged(tools, differing, removed))
 
     async def _finish(
         self, ending: Ending, detail: str | None = None, parsed: Any = None

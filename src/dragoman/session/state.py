@@ -108,14 +108,12 @@ class State:
         elif isinstance(payload, logs.SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
-        elif isinstance(payload, logs.ToolsChanged):
-            kept = [name for name in self.tool_digests if name not in payload.removed]
-            self.tool_digests = {name: self.tool_digests[name] for name in kept}
-            self.tool_digests |= payload.tool_digests
         elif isinstance(payload, logs.SessionFinished):
             self.finished = payload
         elif isinstance(payload, logs.ModelSwapped):
             self.model = payload.to
+        elif isinstance(payload, logs.ToolsChanged):
+            self._follow_tools(payload)
         else:
             self._follow_intent(record, payload)
 
@@ -147,6 +145,11 @@ class State:
         guess = self.call.started.estimated_input_tokens if self.call is not None else None
         self.call = None
         self.spent.add_call(payload, guess or 0)
+
+    def _follow_tools(self, changed: logs.ToolsChanged) -> None:
+        self.tool_digests |= changed.tool_digests
+        for name in changed.removed:
+            self.tool_digests.pop(name, None)
 
     def _follow_intent(self, record: logs.LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))

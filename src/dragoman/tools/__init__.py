@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
-from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore, log_in_by_browser
+from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore, describe_client, log_in_by_browser
 from .pins import AcceptChange, ToolChange, ToolPins
 from .plugins import gather_tools, plugin_tools
 from .process import ProcessTool, clean_environment
@@ -45,7 +45,7 @@ __all__ = [
     "FailureKind", "FunctionTool", "KeyringTokens", "McpOAuth", "McpServer", "McpTool",
     "Observation", "PathError", "ProcessTool", "Protection", "RecordedRun", "RecordedTool",
     "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolFailure", "ToolPins", "Toolbox",
-    "Workspace", "add_search", "clean_environment", "find_sandbox", "gather_tools", "hide_memory",
+    "Workspace", "add_search", "clean_environment", "describe_client", "find_sandbox", "gather_tools", "hide_memory",
     "limit_output", "list_protections", "log_in_by_browser", "plugin_tools", "run_in_thread",
     "tool", "workspace_tools",
 ]  # fmt: skip

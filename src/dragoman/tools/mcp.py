@@ -34,6 +34,7 @@ from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
 from .mcp_oauth import Guard, McpOAuth, check_place, make_auth
 from .mcp_questions import Questions
 from .mcp_stdio import ProgramStream, answer_requests, open_program
+from .mcp_tasks import make_tasks
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe
 from .runtime import (
@@ -85,8 +86,9 @@ class McpServer:
     With ``context``, the server's resources and prompts are offered by up to four tools with the
     side effect ``read``: ``list_resources``, ``read_resource``, ``list_prompts``, ``get_prompt``.
 
-    A session reads the list of tools again before a turn if the server said that it changed, or
-    if the time is over for which the server vouched for it (``ttlMs``); ``refresh`` does the same.
+    A session reads the list of tools again before a turn if the server reported a change, or if
+    the lifetime of the list (``ttlMs``) is over; ``refresh`` does the same. A call that the server
+    turns into a task is polled until the task ends; if the call is stopped, the task is cancelled.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class McpServer:
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self._running: list[Questions] = []  # the questions of the running calls
-        self._is_stale = False  # whether the server said that its tools changed
+        self._is_stale = False  # whether the server reported a change of its tools
         self._expires = math.inf  # the time of the event loop up to which the tools hold
         self.tools: list[ExecutableTool] = []
         self.refused: list[str] = []
@@ -337,7 +339,8 @@ class McpServer:
                 self._mark_stale()
 
         streams = answer_requests(transport, self._elicit)
-        client = Client(streams, elicitation_callback=ask, message_handler=hear)
+        callbacks: Any = {"elicitation_callback": ask, "message_handler": hear}
+        client = Client(streams, extensions=[make_tasks()], **callbacks)
         return await stack.enter_async_context(client)
 
     def _mark_stale(self) -> None:
@@ -430,8 +433,8 @@ class McpTool(ExecutableTool):
 async def _list(client: Any) -> tuple[list[Any], float]:
     """Return the tools of a server, and how many seconds the list holds.
 
-    A server that does not cache says 0, and one of an earlier protocol nothing: then the list
-    holds until the server says that it changed.
+    A server without caching sends 0, and one of an earlier protocol nothing: then the list holds
+    until the server reports a change.
     """
     found: list[Any] = []
     lifetime = math.inf

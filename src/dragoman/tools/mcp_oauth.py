@@ -26,9 +26,17 @@ from ..transport.connect import is_loopback
 
 Authorize: TypeAlias = Callable[[str], Awaitable[str]]
 _NO_LOGIN = "no login is stored; log in with dragoman mcp login, or pass McpOAuth(authorize=...)"
+_NO_REGISTRATION = (
+    "the server registers no clients; pass client_id= of a registered one, or client_metadata_url= "
+    "with the address of the document that dragoman mcp document prints"
+)
 _MAX_PROBLEM = 500  # limit in characters: the authorization server may write the message
 _TIMEOUT = {"connect": 30.0, "read": 30.0, "write": 30.0, "pool": 30.0}
 _HEAD = "Content-Type: text/plain\r\nConnection: close\r\nContent-Length: "
+REDIRECT = "http://127.0.0.1:8976/callback"
+"""Where the browser is sent to after a login, by default."""
+
+_CLIENT_NAME = "Dragoman"
 _PAGE = "You can close this page and return to the program.\n"
 _MAX_LINE = 16 * 1024
 
@@ -77,7 +85,7 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
     is such a function.
 
     Pass ``client_id`` for a client that is registered already, or ``client_metadata_url`` for one
-    that a document describes. A ``client_secret`` is sent only to the authorization server
+    that a document describes (``describe_client``), for servers without registration. A ``client_secret`` is sent only to the authorization server
     ``issuer``. The grant ``client_credentials`` needs no login.
     """
 
@@ -88,7 +96,7 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
     issuer: str | None = None
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     auth_method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
-    redirect_uri: str = "http://127.0.0.1:8976/callback"
+    redirect_uri: str = REDIRECT
     tokens: TokenStore | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +107,26 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"McpOAuth({self.grant}, client_id={self.client_id!r}, issuer={self.issuer!r})"
+
+
+def describe_client(url: str, redirect_uri: str = REDIRECT) -> dict[str, Any]:
+    """Return the document that describes this client, to be published at ``url``.
+
+    A server that supports Client ID Metadata Documents fetches it in place of a registration,
+    which the specification of 2026-07-28 deprecates.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.path in ("", "/") or parts.fragment:
+        raise ValueError(f"url: must be an https:// address with a path, not {url!r}")
+    return {
+        "client_id": url,
+        "client_name": _CLIENT_NAME,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+        "application_type": "native",
+    }
 
 
 class _Storage:
@@ -193,7 +221,7 @@ def make_auth(oauth: McpOAuth, server: str, secrets: list[str]) -> Any:
             raise OAuthFlowError(f"the login was refused: {first['error']} {why}".rstrip())
         return AuthorizationCodeResult.model_validate({"code": "", **first})
 
-    metadata = {"client_name": "Dragoman", "redirect_uris": [oauth.redirect_uri]}
+    metadata = {"client_name": _CLIENT_NAME, "redirect_uris": [oauth.redirect_uri]}
     parts = OAuthClientMetadata.model_validate(metadata), storage, show, answer
     described = oauth.client_metadata_url
     provider = OAuthClientProvider(server, *parts, client_metadata_url=described)
@@ -276,6 +304,8 @@ class Guard:
 
     async def run(self, request: Any) -> AsyncGenerator[Any, Any]:
         """Yield the requests to send; see ``httpx2.Auth.async_auth_flow``."""
+        from mcp.client.auth import OAuthRegistrationError
+
         flow = self._auth.async_auth_flow(request)
         try:
             outgoing, sent = await anext(flow), None
@@ -296,6 +326,8 @@ class Guard:
             return
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
+            if isinstance(error, OAuthRegistrationError):
+                self.problem += f"; {_NO_REGISTRATION}"
         finally:
             await flow.aclose()
         # The server refuses this request again, and its answer becomes the error of the call.
