@@ -1,12 +1,26 @@
 """Schemas, tool arguments and extra fields are sent with their keys in the order of the caller."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.capabilities import Capabilities
-from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Issuer,
+    Opaque,
+    Request,
+    RuntimeConfig,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
+from dragoman.provider import connect
 from dragoman.wire import CODECS
 
 # The key "z" comes before "a" here, as "reasoning" should come before "answer": models write the
@@ -93,3 +107,69 @@ def test_key_order_of_emulated_tools_is_kept() -> None:
     )
     assert found.count(["z", "a"]) >= 2
     assert [order for order in found if order not in IN_ORDER] == []
+
+
+def turned(value: Any) -> Any:
+    """Return a value with the keys of each object in the reverse order."""
+    if isinstance(value, dict):
+        return {name: turned(value[name]) for name in reversed(value)}
+    return [turned(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("structured", [None, "prompt"])
+def test_canonical_requests_have_equal_bytes_in_any_order_of_keys(
+    wire: str, structured: str | None
+) -> None:
+    for canonical in (True, False):
+        quirks = {"canonical": canonical} | ({"structured": structured} if structured else {})
+        codec = CODECS[wire].connect("m", "http://127.0.0.1:9", quirks, Capabilities())
+        bodies = set()
+        for given in (lambda value: value, turned):
+            state = (
+                User("hi"),
+                Assistant("Hm.", tool_calls=[ToolCall("c1", "f", given(ARGUMENTS))]),
+                ToolResult("c1", "r"),
+            )
+            extras = {"more": given(ARGUMENTS)}
+            for fields in (
+                {"messages": state, "tools": [Tool("f", "", given(SCHEMA))]},
+                {"messages": (User("hi"),), "response_schema": given(SCHEMA)},
+            ):
+                config = RuntimeConfig(max_tokens=9, extras=extras)
+                bodies.add(codec.encode(Request(config=config, model="m", **fields)).http.body)
+        assert len(bodies) == (2 if canonical else 4)
+
+
+def test_state_of_an_issuer_is_not_sorted() -> None:
+    opaque = {"type": "server_tool_use", "id": "s", "name": "x", "input": {"z": 1, "a": 2}}
+    state = Continuity(opaque=None, issuer=Issuer("anthropic", None, "m"))
+    messages = (User("hi"), Assistant([Opaque(opaque, state), Text("x")]), User("go"))
+    codec = CODECS["anthropic"].connect(
+        "m", "http://127.0.0.1:9", {"canonical": True}, Capabilities()
+    )
+    sent = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9), model="m")).http.body
+    assert b'"input":{"z":1,"a":2}' in sent or b'"input"' not in sent
+
+
+def test_connect_and_models_yaml_have_the_setting_canonical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:9/v1"
+    assert not quirks_of(connect("m", base_url=url)).canonical
+    plain: Any = quirks_of(connect("m", base_url=url, canonical=True, quirks={"any_model": True}))
+    assert (plain.canonical, plain.any_model) == (True, True)
+    file = tmp_path / "models.yaml"
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    adapter = f"type: llamacpp, base_url: '{url}'"
+    file.write_text(
+        f"adapters: {{a: {{{adapter}}}, b: {{{adapter}, quirks: {{canonical: true}}}}}}\n"
+    )
+    assert not quirks_of(connect("a:m")).canonical
+    assert quirks_of(connect("b:m")).canonical
+    asked: Any = quirks_of(connect("a:m", canonical=True))
+    assert (asked.canonical, asked.any_model) == (True, True)
+
+
+def quirks_of(provider: Any) -> Any:
+    return getattr(provider, "inner", provider).codec.quirks

@@ -6,6 +6,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Never, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ..capabilities import Capabilities
 from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
@@ -50,6 +53,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     token_family: str | None = None,
     keep_raw: bool = True,
+    canonical: bool | None = None,
     priced_as: PricedAs | PriceRow | str | None = None,
     **unknown: Never,
 ) -> Provider:
@@ -61,27 +65,26 @@ def connect(
     vendor's key. Any other name is the one that the server at that address has for the model; the
     server's ``wire`` is ``"openai"`` by default.
 
-    By default, a call is sent only once. ``retries=2`` adds a ``Retry`` layer, which repeats a
-    call after a transient failure. An adapter in ``models.yaml`` with ``max_retries`` also adds
-    one. ``describe()`` shows the layers.
+    A call is sent once. ``retries=2`` adds a ``Retry`` layer, which repeats a call after a
+    transient failure, as ``max_retries`` of an adapter in ``models.yaml`` does.
 
     ``api_key`` and ``headers`` are sent only to the origin of ``base_url``; without ``base_url``,
-    the key comes from the environment. ``api_key`` may also be an ``Auth``, or a function or
-    coroutine function. The function returns the key, or a ``Token``, which is renewed before it
-    expires. ``capabilities`` declares what the model supports, as ``Capabilities`` or a mapping of
-    its fields. ``quirks`` declares how the server differs from the wire, as the wire's ``Quirks``
-    or a mapping of its fields. ``timeouts`` sets the four deadlines; a number sets only ``total``.
-    ``name`` is the provider's name in events and errors, by default the vendor or the host;
-    ``vendor`` is the vendor whose opaque state the endpoint understands; ``token_family`` is the
-    tokenizer family used to estimate token counts, one of ``tokens.FAMILIES``. ``priced_as`` is
-    the price that applies, if the host of ``base_url`` does not determine it: ``"vendor:model"``
-    in a price table, ``"free"``, or a ``PriceRow``.
+    the key comes from the environment. ``api_key`` may also be an ``Auth``, or a function that
+    returns the key, or a ``Token``, which is renewed before it expires; it may be a coroutine
+    function. ``capabilities`` declares what the model supports, and ``quirks`` how the server
+    differs from the wire: as ``Capabilities`` and the wire's ``Quirks``, or as mappings of their
+    fields. ``timeouts`` sets the four deadlines; a number sets only ``total``. ``name`` is the
+    provider's name in events and errors, by default the vendor or the host; ``vendor`` is the
+    vendor whose opaque state the endpoint understands; ``token_family`` is the tokenizer family
+    for estimates, one of ``tokens.FAMILIES``. ``canonical`` sorts the keys of requests, so that
+    equal ones have equal bytes. ``priced_as`` is the price, if the host of ``base_url`` does not
+    determine it: ``"vendor:model"`` in a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
         "timeouts": timeouts, "on_loss": on_loss, "transport": transport, "name": name,
         "vendor": vendor, "headers": headers, "token_family": token_family,
-        "keep_raw": keep_raw, "priced_as": priced_as,
+        "keep_raw": keep_raw, "canonical": canonical, "priced_as": priced_as,
     }  # fmt: skip
     for wrong in unknown:
         hint = suggest(wrong, ("base_url", "retries", *settings)) or "see help(connect)"
@@ -141,6 +144,7 @@ def bind(
     vendor: str | None = None,
     token_family: str | None = None,
     keep_raw: bool = True,
+    canonical: bool | None = None,
     **settings: Any,
 ) -> Provider:
     """Return a provider for a model at an address; ``connect`` documents the settings.
@@ -156,6 +160,11 @@ def bind(
     if token_family not in FAMILIES:
         raise ValueError(f"token_family: {token_family!r} is not one of {', '.join(FAMILIES)}")
     known = read_capabilities(capabilities)
+    if canonical:
+        is_read = isinstance(quirks, Struct)
+        quirks = (
+            replace(quirks, canonical=True) if is_read else {**(quirks or {}), "canonical": True}
+        )
     codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
     return HttpProvider(
         codec,

@@ -21,6 +21,7 @@ from ..errors import ProviderError
 from ..events import Assembler, read_json
 from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
 from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
+from .canonical import sort_request
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
 from .json import dig, plain_value, put_over
@@ -313,6 +314,8 @@ class Endpoint(ABC, Generic[Q]):
                 request, self.wire, quirks.reasoning, fields, self.reasoning_parent
             )
         request = self.prepare(request, quirks, notes)
+        if quirks.canonical:
+            request = sort_request(request)
         path = None
         if request.response_schema is not None:
             path = self.structured_path(request, quirks)

@@ -52,6 +52,12 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     name unchanged.
     """
 
+    canonical: bool = False
+    """Whether the keys of schemas, arguments, extras and options are sorted, so that equal requests
+    have equal bytes, for a cache that compares them. By default, the caller's order is kept, in
+    which a model writes the properties of its answer.
+    """
+
     def reasons(self, amount: str | int | None) -> bool:
         """Return whether the model reasons if a request sets this amount of reasoning."""
         style = self.reasoning
