@@ -9,6 +9,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
@@ -51,8 +52,16 @@ def check(status: int, headers: Any, body: bytes) -> None:
 @BOUNDS
 @given(data=st.data())
 def test_responses_match_the_openapi_description(operation: Any, data: st.DataObject) -> None:
-    response = data.draw(operation.as_strategy()).call()
+    case = data.draw(operation.as_strategy())
+    # otherwise nearly every reply would be about an unknown model
+    if isinstance(case.body, dict) and data.draw(st.booleans()):
+        case.body["model"] = "fast"
+    if "name" in case.path_parameters and data.draw(st.booleans()):
+        case.path_parameters["name"] = "fast"
+    response = case.call()
     check(response.status_code, response.headers, response.content)
+    if str(response.headers.get("content-type")).startswith(("application/json", "['application")):
+        case.validate_response(response, checks=[response_schema_conformance])
     described = SCHEMA.raw_schema["paths"][operation.path][operation.method.lower()]["responses"]
     assert str(response.status_code) in described or response.status_code in (404, 405)
 

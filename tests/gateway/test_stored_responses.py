@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,9 @@ async def stored(
     store, model = ResponseStore(path / "store.db"), Listed(*answers)
     async with (
         serving(create_app({"fast": model}, store=store, **settings)) as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+        openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="x", max_retries=0, _strict_response_validation=True
+        ) as client,
     ):
         yield client, model, store
     store.close()
@@ -69,8 +72,9 @@ async def test_conversation_is_continued_by_the_previous_response_id(tmp_path: P
         await client.responses.delete(second.id)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(second.id)
-        with pytest.raises(openai.NotFoundError, match="previous_response_id"):
+        with pytest.raises(openai.BadRequestError, match="previous_response_id") as unknown:
             await client.responses.create(model="fast", input="?", previous_response_id=second.id)
+        assert unknown.value.code == "previous_response_not_found"
     assert texts(model, 2) == [
         ("User", "First?"),
         ("Assistant", "One."),
@@ -158,6 +162,53 @@ async def test_background_response_is_completed(tmp_path: Path) -> None:
         assert (made.status, made.error is not None) == ("failed", True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"conversation": "conv_nope"}, 404),
+        ({"conversation": {"id": "conv_nope"}}, 404),
+        ({"previous_response_id": "resp_nope"}, 400),
+        ({"previous_response_id": "resp_nope", "conversation": "conv_nope"}, 400),
+        ({"input": [{"type": "item_reference", "id": "msg_nope"}]}, 404),
+        ({"model": "unknown"}, 404),
+        ({"input": 5}, 400),
+        ({"max_output_tokens": "many"}, 400),
+        ({"tools": [{"type": "function"}]}, 400),
+    ],
+    ids=str,
+)
+async def test_wrong_request_is_rejected_alike_with_and_without_background(
+    fields: dict[str, Any], status: int, tmp_path: Path
+) -> None:
+    refusals = []
+    async with stored(tmp_path, "One.") as (client, model, _):
+        for background in (False, True):
+            asked: Any = {"model": "fast", "input": "Hi", **fields, "background": background}
+            with pytest.raises(openai.APIStatusError) as refused:
+                await client.responses.create(**asked)
+            refusals.append((refused.value.status_code, refused.value.body))
+    assert refusals[0] == refusals[1]
+    assert refusals[0][0] == status
+    if "model" not in fields:
+        assert refused.value.code != "model_not_found"
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_response_shows_its_conversation_as_an_object(
+    background: bool, tmp_path: Path
+) -> None:
+    async with stored(tmp_path, "One.") as (client, _, _store):
+        talk = await client.conversations.create()
+        assert abs(talk.created_at - time.time()) < 3600
+        assert (await client.conversations.retrieve(talk.id)).created_at == talk.created_at
+        made = await client.responses.create(
+            model="fast", input="Hi", conversation=talk.id, background=background
+        )
+        assert made.conversation is not None
+        assert made.conversation.id == talk.id
+
+
 async def test_background_response_is_cancelled(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with stored(tmp_path, [gate], "Hi") as (client, model, _):
@@ -203,13 +254,14 @@ async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
         for refused in (
             his.responses.retrieve(made.id),
             his.responses.delete(made.id),
-            his.responses.create(model="fast", input="?", previous_response_id=made.id),
             his.responses.create(
                 model="fast", input=[{"type": "item_reference", "id": made.output[0].id or ""}]
             ),
         ):
             with pytest.raises(openai.NotFoundError):
                 await refused
+        with pytest.raises(openai.BadRequestError, match="nothing is kept for this key"):
+            await his.responses.create(model="fast", input="?", previous_response_id=made.id)
         with pytest.raises(openai.AuthenticationError):
             await client.responses.retrieve(made.id)
         assert (await hers.responses.retrieve(made.id)).id == made.id
@@ -240,7 +292,7 @@ async def test_full_disk_costs_stored_responses_but_no_reply(
         items: Any = [{"type": "message", "role": "user", "content": text}]
         for refused, status in (
             (client.responses.retrieve(made.id), 404),
-            (client.responses.create(model="fast", input="?", previous_response_id=made.id), 404),
+            (client.responses.create(model="fast", input="?", previous_response_id=made.id), 400),
             (client.conversations.create(items=items), 503),
         ):
             with pytest.raises(openai.APIStatusError) as caught:
@@ -264,7 +316,9 @@ async def test_error_explains_how_to_configure_the_missing_response_store() -> N
     model = Listed("Hi", repeat=True)
     async with (
         serving(create_app({"fast": model})) as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+        openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="x", max_retries=0, _strict_response_validation=True
+        ) as client,
     ):
         wrong: list[dict[str, Any]] = [
             {"input": "Hi", "previous_response_id": "resp_1"},

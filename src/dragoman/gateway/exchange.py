@@ -147,7 +147,7 @@ class ChatHandler:
         memory = None
         if front.keeps_responses and service.store is not None:
             if is_background(fields) and not front.is_count(path):
-                await self._start_background(incoming.scope, fields, caller, writer)
+                await self._start_background(incoming, body, fields, caller, models, writer)
                 return
             memory = Memory(service.store, caller.owner, response_id)
             fields = await memory.recall(fields)
@@ -183,16 +183,35 @@ class ChatHandler:
         await writer.finish(encoder, last)
 
     async def _start_background(
-        self, scope: Scope, fields: Mapping[str, Any], caller: Caller, writer: ReplyWriter
+        self,
+        incoming: Incoming,
+        body: bytes,
+        fields: Mapping[str, Any],
+        caller: Caller,
+        models: Models,
+        writer: ReplyWriter,
     ) -> None:
-        background = self._service.background
+        """Start a background response; first reject what fails before a model is called."""
+        service, front = self._service, self._front
+        background = service.background
+        assert service.store is not None
         assert background is not None
+        recalled = await Memory(service.store, caller.owner).recall(fields)
+        read = await incoming.work(
+            decode_request, body, recalled, incoming.path, front, service, caller
+        )
+        resolved = resolve_model(models, caller, read.asked.request.model)
+        drops = caller.key is not None and caller.key.on_loss == "drop"
+        translated = await incoming.work(
+            translate_for, resolved, read.asked, front, read.is_native, drops
+        )
+        await incoming.work(check_translated, resolved, translated, caller)
 
         async def serve(scope: Scope, receive: Receive, send: Send, response_id: str) -> None:
             answer = partial(self._answer, response_id=response_id)
             await handle(self._service, self._front, scope, receive, send, answer)
 
-        made = await background.start(scope, fields, caller.owner, serve)
+        made = await background.start(incoming.scope, fields, caller.owner, serve)
         await writer.reply_json(msgspec.json.encode(made))
 
     def _make_encoder(self, asked: Asked, scope: Scope, memory: Memory | None) -> ReplyEncoder:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from ..wire import SERVER_CODECS
+from ..errors import InvalidRequestError
+from ..retrieval.wire.server import RETRIEVAL_SERVERS, RetrievalServer
+from ..wire import SERVER_CODECS, ServerCodec
+from .unknown_paths import find_codec
 
 _STATUSES = {
     "400": "The request is wrong; the body names the field.",
@@ -25,15 +30,7 @@ _STATUSES = {
 }
 _DENIED = ("400", "401", "403")
 _MISSING = (*_DENIED, "404")
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "object", "required": ["message", "type"]}},
-}
-_SENTENCE = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-_NOTE = {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}
-# The form of errors on the paths that begin with these parts; on all others it is ``_ERROR``.
-_FORMS = {"/api/": _SENTENCE, "/v2/chat": _NOTE, "/model/": _NOTE}
+_SAMPLE = InvalidRequestError("the request is wrong")
 _EVENTS = "text/event-stream"
 _LINES = "application/x-ndjson"
 _FRAMES = "application/vnd.amazon.eventstream"
@@ -131,6 +128,7 @@ _COUNTED = {**_ANTHROPIC, "required": ["model", "messages"]}
 _ROOTS = ("/v1beta/models", "/v1/models")  # for both versions of Gemini's API
 _RESPONSE, _CONVERSATION = "/v1/responses/{name}", "/v1/conversations/{name}"
 
+_Server: TypeAlias = ServerCodec | RetrievalServer
 # The path, the summary, the body, and the media type of a stream if there may be one. A gateway
 # without a store rejects requests about stored responses and conversations.
 _Post: TypeAlias = tuple[str, str, dict[str, Any], str | None]
@@ -208,7 +206,7 @@ def document() -> dict[str, Any]:
             "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
             "responses": {
                 "200": {"description": "The reply.", "content": content},
-                **_refusals(path, _STATUSES),
+                **_refusals(_STATUSES, [_find_codec(path)]),
             },
         }
     for method, path, summary, statuses in _OTHERS:
@@ -216,7 +214,7 @@ def document() -> dict[str, Any]:
         if path == "/metrics":
             shown = {"text/plain": {"schema": _TEXT}}
         found = {"200": {"description": summary, "content": shown}}
-        responses = {**found, **_refusals(path, statuses)}
+        responses = {**found, **_refusals(statuses, _find_codecs(path))}
         _open(paths, path)[method] = {"summary": summary, "responses": responses}
     unready = {"description": "Not ready.", "content": {"application/json": {"schema": _FREE}}}
     paths["/ready"]["get"]["responses"]["503"] = unready
@@ -240,7 +238,38 @@ def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:
     return found
 
 
-def _refusals(path: str, statuses: Iterable[str]) -> dict[str, Any]:
-    form = next((form for start, form in _FORMS.items() if path.startswith(start)), _ERROR)
-    content = {"application/json": {"schema": form}}
+def _refusals(statuses: Iterable[str], codecs: Iterable[_Server]) -> dict[str, Any]:
+    forms: list[dict[str, Any]] = []
+    for codec in codecs:
+        if (form := _describe(json.loads(codec.error(_SAMPLE).body))) not in forms:
+            forms.append(form)
+    content = {"application/json": {"schema": forms[0] if len(forms) == 1 else {"anyOf": forms}}}
     return {status: {"description": _STATUSES[status], "content": content} for status in statuses}
+
+
+def _find_codec(path: str) -> _Server:
+    """Return the codec that writes the errors of a path for POST requests."""
+    servers: list[tuple[str, _Server]] = [*RETRIEVAL_SERVERS.items()]
+    for codec in SERVER_CODECS.values():
+        servers += [(each, codec) for each in (*codec.paths, *codec.other_paths)]
+    for pattern, server in servers:
+        if re.fullmatch(re.escape(pattern).replace(r"\{call:path\}", ".+"), path):
+            return server
+    return find_codec(path, {})
+
+
+def _find_codecs(path: str) -> list[_Server]:
+    """Return the codecs that write the errors of a page: on some, the one of the client's headers."""
+    found = find_codec(path, {})
+    if any(mark in path for mark in found.path_marks):
+        return [found]
+    return [found, *[codec for codec in SERVER_CODECS.values() if codec.header_marks]]
+
+
+def _describe(sample: Any) -> dict[str, Any]:
+    """Return a schema of values that have the form of a sample."""
+    if isinstance(sample, dict):
+        properties = {name: _describe(each) for name, each in sample.items()}
+        return {"type": "object", "required": [*sample], "properties": properties}
+    types = {str: "string", int: "integer", list: "array"}
+    return {"type": types[type(sample)]} if type(sample) in types else {}

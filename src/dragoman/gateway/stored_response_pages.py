@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from ..wire.fields import read_body
 from .access import Caller, Service
 from .pages import Page, serve_page
 from .store import ResponseStore
-from .stored_responses import CONVERSATION, RESPONSE, NotKeptError, new_id
+from .stored_responses import CONVERSATION, RESPONSE, new_id, refuse_unknown
 
 _CODEC = next(codec for codec in SERVER_CODECS.values() if codec.keeps_responses)
 _MAX_BODY = 1024 * 1024
@@ -73,14 +75,18 @@ class _KeptPages:
         """Create a conversation that contains the items in the body."""
         fields = await _read(asked)
         name, metadata = new_id("conv"), fields.get("metadata") or {}
-        record = {"items": _read_items(fields), "metadata": metadata}
+        record = {
+            "items": _read_items(fields),
+            "metadata": metadata,
+            "created_at": int(time.time()),
+        }
         await self._store.put(caller.owner, [(CONVERSATION, name, record)])
-        return _show(name, metadata)
+        return _show(name, record)
 
     async def conversation(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return a conversation without its items."""
         record = await self._find(asked, caller, CONVERSATION)
-        return _show(asked.path_params["name"], record.get("metadata") or {})
+        return _show(asked.path_params["name"], record)
 
     async def items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the items of a conversation."""
@@ -111,8 +117,8 @@ class _KeptPages:
         return found[name]
 
 
-def _reject(kind: str) -> NotKeptError:
-    return NotKeptError(f"no {kind} of this id is kept for this key")
+def _reject(kind: str) -> InvalidRequestError:
+    return refuse_unknown(f"no {kind} of this id is kept for this key")
 
 
 async def _read(asked: HttpAsked) -> dict[str, Any]:
@@ -136,8 +142,13 @@ def _read_items(fields: dict[str, Any]) -> list[Any]:
     return [{"id": new_id("msg"), **item} for item in items]
 
 
-def _show(name: str, metadata: Any) -> dict[str, Any]:
-    return {"id": name, "object": "conversation", "created_at": 0, "metadata": metadata}
+def _show(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "conversation",
+        "created_at": record.get("created_at", 0),  # 0 if an earlier release stored it
+        "metadata": record.get("metadata") or {},
+    }
 
 
 def _list(items: list[Any]) -> dict[str, Any]:

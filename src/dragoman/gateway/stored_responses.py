@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
+from ..errors import InvalidRequestError, ProviderError, cut
 from ..messages import LossWarning, new_ulid
 from ..wire.responses.echo import DEFAULTS, write_echo
 from ..wire.responses.server_request import as_items
@@ -26,8 +26,18 @@ RESPONSE, ITEM, CONVERSATION = "response", "item", "conversation"
 MAX_REFERENCES = 1000
 
 
-class NotKeptError(InvalidModelError):
-    """Raised when the client refers to an id that is not stored for its key."""
+def refuse_unknown(message: str, *, is_response: bool = False) -> InvalidRequestError:
+    """Return the error for an id that is not stored for the key of the client.
+
+    ``is_response`` is whether the request continues from a response that is not stored.
+    """
+    if is_response:
+        # Clients send the complete conversation again if they read this code with status 400, as
+        # OpenAI sends both (2026-11: Codex, and gateways in front of it).
+        return InvalidRequestError(
+            message, status=400, provider_code="previous_response_not_found"
+        )
+    return InvalidRequestError(message, status=404)
 
 
 class Memory:
@@ -88,7 +98,7 @@ class Memory:
             elif (kept := found.get(str(item.get("id")))) is not None:
                 made.append(kept)
             else:
-                raise NotKeptError(
+                raise refuse_unknown(
                     f"input[{at}]: no item {cut(str(item.get('id')), 80)!r} is kept for this key"
                 )
         return made
@@ -98,7 +108,10 @@ class Memory:
             raise InvalidRequestError(f"{field} must be a string")
         found = await self._store.get(self._owner, kind, [name])
         if name not in found:
-            raise NotKeptError(f"{field}: nothing is kept for this key under {cut(name, 80)!r}")
+            raise refuse_unknown(
+                f"{field}: nothing is kept for this key under {cut(name, 80)!r}",
+                is_response=kind == RESPONSE,
+            )
         return found[name]
 
     def echo(self) -> dict[str, Any]:

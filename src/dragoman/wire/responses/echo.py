@@ -48,6 +48,9 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
         found["reasoning"] = {"effort": None, "summary": None, **found["reasoning"]}
     if "tools" in found:
         found["tools"] = show_tools(found["tools"])
+    # a request may name a conversation by its id alone, a response has an object
+    if isinstance(found.get("conversation"), str):
+        found["conversation"] = {"id": found["conversation"]}
     return found
 
 
