@@ -3,6 +3,7 @@ secret.
 """
 
 import asyncio
+import contextlib
 import html.parser
 import json
 import re
@@ -31,7 +32,9 @@ from dragoman.conformance.report import (
 from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptRule, SimServer
 from dragoman.wire import SERVER_CODECS
 
+from ..ports import find_free_port
 from ..server import Connection, answering, replying, serve
+from ..waiting import arrival
 
 Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
@@ -69,6 +72,20 @@ def look(request: d.Request) -> str | None:
     return None
 
 
+def recall(request: d.Request) -> str | None:
+    """Return an answer that shows what was read: the system prompt, a turn, a result or a text."""
+    first, last = request.messages[0], request.messages[-1]
+    if isinstance(first, d.System):
+        return first.content.rpartition(" ")[2]
+    if isinstance(last, d.ToolResult):
+        return f"It says: {last.text}"
+    if len(request.messages) > 2 or "Repeat" in last.text:
+        return f"{first.text} {last.text}"  # type: ignore[union-attr]
+    if request.config.seed is not None:
+        return f"{TEXT} {request.config.seed}"
+    return None
+
+
 def obliging(request: d.Request) -> Answer:
     """Answer like a model that does everything the request asks for."""
     config, text = request.config, TEXT
@@ -91,11 +108,19 @@ def obliging(request: d.Request) -> Answer:
         )
         given = ARGUMENTS.get(name, {"city": "Bern"})
         return Answer(tool_calls=[Call(name, given) for _ in range(count)])
+    if (found := recall(request)) is not None:
+        return Answer(found, usage=d.Usage(9, 14))
     if config.max_tokens is not None and config.max_tokens <= 5:
         return Answer("one two", finish="length", usage=d.Usage(9, config.max_tokens))
     return Answer(text, usage=d.Usage(9, 14, total_tokens=23))
 
 
+# These wires have no seed.
+UNSEEDED = {
+    "anthropic": ("sampling.seed",),
+    "bedrock": ("sampling.seed",),
+    "responses": ("sampling.seed",),
+}
 LONG = RequestMatch(where=lambda request: len(str(request.messages)) > 1200)
 TOO_LONG = ScriptRule(
     fault=Fault(error="ContextOverflowError", message="the prompt is too long"), match=LONG
@@ -117,7 +142,7 @@ async def test_correct_server_passes_the_checks(dragoman_sim: Sim, wire: str) ->
     found = outcomes(report)
     assert [outcome for outcome in report.outcomes if outcome.status == "fail"] == []
     assert {name for name, status in found.items() if status != "pass"} <= {
-        "errors.key", "sampling.logprobs", "sampling.seed", "limits.stop",
+        "errors.key", "sampling.logprobs", "limits.stop", *UNSEEDED.get(wire, ()),
         "schema.native" if wire == "bedrock" else "stream.end_mark",
     }  # fmt: skip
     if wire == "bedrock":  # it has no format of replies
@@ -191,7 +216,8 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
     ),
     "ignores tools": (ScriptRule(textual, RequestMatch(where=has_tools)),
                       {"tools.auto": "unsupported", "tools.forced": "fail",
-                       "tools.required": "fail", "tools.streamed": "unsupported"}),
+                       "tools.required": "fail", "tools.streamed": "unsupported",
+                       "tools.none": "not_observed"}),
     "calls another": (ScriptRule(ignoring_choice, RequestMatch(where=has_tools)),
                       {"tools.forced": "fail", "tools.auto": "pass"}),
     "refuses tools": (ScriptRule(fault=Fault(status=400, message="tools are not supported"),
@@ -212,12 +238,16 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
                             match=RequestMatch(where=has_image)),
                  {"images.inline": "unsupported"}),
     "takes pictures": (ScriptRule(TEXT, RequestMatch(where=has_image)),
-                       {"images.inline": "not_applicable"}),
+                       {"images.inline": "not_observed"}),
     "guesses": (ScriptRule("It is red.", RequestMatch(where=has_image)),
-                {"images.inline": "not_applicable"}),
+                {"images.inline": "not_observed"}),
+    "has one answer": (ScriptRule(TEXT),
+                       {"text.system": "not_observed", "text.turns": "not_observed",
+                        "text.unicode": "not_observed", "tools.none": "not_observed",
+                        "tools.results": "not_observed", "sampling.seed": "not_observed"}),
     "says what one may wish": (ScriptRule("Red, or blue: it is coloured.",
                                           RequestMatch(where=has_image)),
-                               {"images.inline": "not_applicable"}),
+                               {"images.inline": "not_observed"}),
     "breaks off": (ScriptRule(obliging, RequestMatch(stream=True), fault=Fault(end_at=300)),
                    {"stream.rules": "fail", "text.complete": "pass"}),
     "labels wrongly": (ScriptRule(obliging, RequestMatch(stream=True),
@@ -368,6 +398,40 @@ async def test_remaining_checks_are_skipped_when_the_time_limit_is_reached(
     assert report.capabilities == d.Capabilities()
 
 
+async def test_check_of_an_address_without_a_server_ends_at_once(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{find_free_port()}"
+    for given in ({}, {"model": "m", "wire": "openai"}):
+        with pytest.raises(d.NetworkError, match="cannot be reached"):
+            await check_server(url, **given)  # type: ignore[arg-type]
+    done = await asyncio.to_thread(CliRunner().invoke, main, ["check", url, "--model", "m"])
+    assert done.exit_code == 14
+    assert "FAIL" not in done.output
+
+
+async def test_checks_after_the_end_of_a_server_are_not_failures() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        calls = 0
+
+        async def leave(connection: Connection) -> None:
+            nonlocal calls
+            calls += 1
+            if calls < 4:
+                await answering("hello there")(connection)
+            else:
+                ending.set()
+                await asyncio.Event().wait()
+
+        ending = asyncio.Event()
+        server = await stack.enter_async_context(serve(leave))
+        checking = asyncio.ensure_future(check_server(server.base_url, "m", "openai"))
+        await arrival(ending.wait(), "the fourth request")
+        await stack.aclose()
+        report = await checking
+    gone = [each for each in report.outcomes if "no longer be reached" in each.detail]
+    assert len(gone) > 30
+    assert {each.status for each in gone} == {"not_applicable"}
+
+
 async def test_invalid_arguments_of_a_server_check_are_rejected(dragoman_sim: Sim) -> None:
     url = dragoman_sim(GOOD).base_urls["openai"]
     with pytest.raises(ValueError, match="unknown wire"):
@@ -414,6 +478,7 @@ NASTY = Report(
         CheckOutcome(name="a.c", title="does c", status="pass"),
         CheckOutcome(name="a.d", title="does d", status="unsupported", detail="no"),
         CheckOutcome(name="a.e", title="does e", status="not_applicable", detail="no"),
+        CheckOutcome(name="a.f", title="does f", status="not_observed", detail="no"),
     ),
     capabilities=d.Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
     probes={"seed": None},
@@ -423,7 +488,7 @@ NASTY = Report(
 def test_junit_report_is_valid_xml() -> None:
     suite = ElementTree.fromstring(write_junit(NASTY).encode())[0]
     facts = [suite.get(name) for name in ("tests", "failures", "skipped", "errors")]
-    assert facts == ["4", "1", "2", "0"]
+    assert facts == ["5", "1", "3", "0"]
     assert suite.find("testcase/failure") is not None
 
 
@@ -452,7 +517,7 @@ def test_text_report_is_readable_without_colour() -> None:
     ):
         assert word in text
     assert "\x1b[" not in text
-    assert "1 pass, 1 fail, 1 not supported, 1 not applicable" in text
+    assert "1 pass, 1 fail, 1 not supported, 1 not observed, 1 not applicable" in text
     table = [line for line in write_markdown(NASTY).splitlines() if line.startswith("| `")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table)
 
@@ -507,7 +572,7 @@ MISUSED = [
     (["check", "http://127.0.0.1:1/v1", "--skip", "nope"], 2, "no check has that name"),
     (["check", "ftp://x", "--model", "m", "--wire", "openai"], 2, "http or https"),
     (["check", "http://127.0.0.1:1/v1", "--wire", "morse"], 2, "morse"),
-    (["check", "http://127.0.0.1:1/v1"], 11, "lists no model"),
+    (["check", "http://127.0.0.1:1/v1"], 14, "cannot be reached"),
 ]
 
 

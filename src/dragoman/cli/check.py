@@ -24,6 +24,7 @@ _COLOURS = {
     "pass": "green",
     "fail": "red",
     "unsupported": "yellow",
+    "not_observed": "yellow",
     "not_applicable": "bright_black",
 }
 _WIRES = sorted({*CODECS, *EMBED_CODECS, *RERANK_CODECS})

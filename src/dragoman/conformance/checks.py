@@ -33,6 +33,10 @@ class NotApplicable(Exception):  # noqa: N818
     """The check cannot have a conclusive result on this server."""
 
 
+class NotObserved(Exception):  # noqa: N818
+    """The server accepts the request, but its replies do not show whether it does what is asked."""
+
+
 class Check(Struct, frozen=True):
     """One check of a server. If it is ``optional``, the server may reject the request cleanly."""
 
@@ -62,7 +66,16 @@ def _demand(holds: bool, found: str) -> None:
         raise Failed(found)
 
 
+def _observe(reply: Response, word: str, otherwise: str) -> None:
+    """Require a word in a reply that proves that the server read the request."""
+    if word.lower() not in reply.text.lower():
+        raise NotObserved(otherwise)
+
+
 _QUESTION = "Tell me about the sea in a few sentences."
+_WORD = "ultramarine"
+_NAME = "Ottilie"
+_RESULT = "Hail, 37 degrees."
 _TOOL = m.Tool(
     "get_weather",
     "Get the current weather in a city.",
@@ -88,24 +101,35 @@ async def _text(server: Server) -> str:
     return f"ended with {reply.finish_reason}"
 
 
-@_check("text.system", "takes a system prompt", optional=True)
+@_check("text.system", "follows a system prompt", optional=True)
 async def _system(server: Server) -> None:
-    await server.ask([m.System("You are terse."), m.User(_QUESTION)])
+    prompt = f"Answer every message with the single word {_WORD}."
+    reply = await server.ask([m.System(prompt), m.User("Which word do you say?")])
+    _observe(reply, _WORD, "the system prompt is accepted, but the reply does not follow it")
 
 
-@_check("text.turns", "takes a conversation of several turns")
+@_check("text.turns", "reads earlier turns of a conversation")
 async def _turns(server: Server) -> None:
-    await server.ask(
-        [m.User("My name is Ada."), m.Assistant("Hello, Ada."), m.User("What is my name?")]
+    reply = await server.ask(
+        [
+            m.User(f"My name is {_NAME}."),
+            m.Assistant("Hello."),
+            m.User("What is my name? Answer with my name."),
+        ]
+    )
+    _observe(
+        reply, _NAME, "the turns are accepted, but the reply does not show that they are read"
     )
 
 
-@_check("text.unicode", "takes text beyond ASCII")
+@_check("text.unicode", "reads and writes text beyond ASCII")
 async def _unicode(server: Server) -> None:
     reply = await server.ask("Repeat: Grüße, 世界, 🙂")
     if "\ufffd" in reply.text and "\ufffd" in (await server.ask("Say hello.")).text:
         raise NotApplicable("the model itself writes damaged characters")
     _demand("\ufffd" not in reply.text, "the reply contains damaged characters")
+    if not any(text in reply.text for text in ("Grüße", "世界", "🙂")):
+        raise NotObserved("the text is accepted, but the reply repeats none of it")
 
 
 @_check("usage.reported", "reports the tokens of a reply")
@@ -149,10 +173,14 @@ async def _stop(server: Server) -> None:
 
 @_check("sampling.seed", "gives the same reply for the same seed", optional=True)
 async def _seed(server: Server) -> None:
-    config = {"seed": 7, "temperature": 1.0, "max_tokens": 24}
-    first, second = [(await server.ask(_QUESTION, config=config)).text for _ in range(2)]
-    if first != second:
+    replies = []
+    for seed in (7, 7, 8, 9):
+        config = {"seed": seed, "temperature": 1.0, "max_tokens": 24}
+        replies.append((await server.ask(_QUESTION, config=config)).text)
+    if replies[0] != replies[1]:
         raise Unsupported("the seed is accepted, but two replies differ")
+    if len(set(replies)) == 1:
+        raise NotObserved("every reply is the same, with other seeds too")
 
 
 @_check("sampling.logprobs", "reports log probabilities", optional=True)
@@ -262,6 +290,9 @@ async def _required(server: Server) -> None:
 async def _none(server: Server) -> None:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="none")
     _demand(not reply.tool_calls, "it called a tool although none is allowed")
+    allowed = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="auto")
+    if not allowed.tool_calls:
+        raise NotObserved("it calls no tool when one is allowed, either")
 
 
 @_check("tools.streamed", "streams a call", optional=True)
@@ -290,15 +321,16 @@ async def _parallel(server: Server) -> None:
     _demand(len(set(ids)) == len(ids), "two calls have the same id")
 
 
-@_check("tools.results", "takes the result of a call", optional=True)
+@_check("tools.results", "reads the result of a call", optional=True)
 async def _results(server: Server) -> None:
     call = m.ToolCall("call_1", _TOOL.name, {"city": "Bern"})
     talk = [
         m.User(_TOOL_QUESTION),
         m.Assistant(tool_calls=[call]),
-        m.ToolResult("call_1", "Sunny, 21 degrees."),
+        m.ToolResult("call_1", _RESULT),
     ]
-    await server.ask(talk, tools=[_TOOL])
+    reply = await server.ask(talk, tools=[_TOOL])
+    _observe(reply, "37", "the result is accepted, but the reply does not show that it is read")
 
 
 async def _judge(family: Family, server: Server) -> str:
@@ -373,7 +405,7 @@ async def _images(server: Server) -> str:
     for colour, square in _SQUARES.items():
         answer = await _show(server, square)
         if {word.lower() for word in _COLOUR.findall(answer)} != {colour}:
-            raise NotApplicable("accepted, but nothing proves that the model saw it")
+            raise NotObserved("accepted, but nothing proves that the model saw it")
     return f"it tells {' from '.join(_SQUARES)}"
 
 

@@ -16,11 +16,11 @@ from ..events import StreamContractError
 from ..provider.http_model import show_url
 from ..transport import Transport
 from ..wire import CODECS
-from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
+from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, NotObserved, Unsupported
 from .families import describe_rate
 from .provider import leave_out
 from .report import CheckOutcome, Report, Status
-from .server import Server, find_model, find_window, find_wire
+from .server import Server, find_model, find_window, find_wire, reach
 
 Progress = Callable[[int, int, str], None]
 
@@ -51,6 +51,8 @@ async def check_server(
     if wire is not None and wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
     chosen = leave_out(CHECKS, skip, "check")
+    if transport is None:
+        await reach(url, seconds)
     wire = wire or await find_wire(url, api_key, seconds)
     model = model or await find_model(url, wire, api_key, seconds)
     if model is None:
@@ -79,11 +81,13 @@ async def _run_all(
     server: Server, checks: list[Check], until: float, progress: Progress | None
 ) -> list[CheckOutcome]:
     outcomes: list[CheckOutcome] = []
+    why = ""
     for at, check in enumerate(checks):
         if progress is not None:
             progress(at, len(checks), check.name)
         if time.monotonic() >= until:
             why = "the time budget was used up"
+        if why:
             late = CheckOutcome(check.name, check.title, "not_applicable", why, about=False)
             outcomes.append(late)
             continue
@@ -91,9 +95,20 @@ async def _run_all(
         evidence = server.witness.take()[-3:]
         is_lacking = outcome.status in ("fail", "unsupported")
         outcomes.append(replace(outcome, evidence=evidence if is_lacking else ()))
+        if outcome.status == "fail" and not outcome.about and await _is_gone(server):
+            why = "the server can no longer be reached"
     if progress is not None:
         progress(len(checks), len(checks), "")
     return outcomes
+
+
+async def _is_gone(server: Server) -> bool:
+    """Return whether a server refuses connections."""
+    try:
+        await reach(server.url, server.timeouts.total or 10.0)
+    except errors.NetworkError:
+        return True
+    return False
 
 
 async def run_check(check: Check, subject: Any) -> CheckOutcome:
@@ -105,6 +120,8 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
         detail = await check.run(subject) or ""
     except NotApplicable as found:
         status, detail = "not_applicable", str(found)
+    except NotObserved as found:
+        status, detail = "not_observed", str(found)
     except Unsupported as found:
         status, detail = "unsupported", str(found)
     except Failed as found:
@@ -169,7 +186,9 @@ def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool |
     lost connection.
     """
     conclusive = [
-        found[name] for name in names if name in found and found[name].status != "not_applicable"
+        found[name]
+        for name in names
+        if name in found and found[name].status not in ("not_observed", "not_applicable")
     ]
     if any(outcome.status == "pass" for outcome in conclusive):
         return True

@@ -14,12 +14,13 @@ from msgspec import Struct
 from ..capabilities import Capabilities
 from ..messages.display import Display, Displayed, Table
 
-Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
+Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_observed", "not_applicable"]
 
 WORDS: dict[Status, str] = {
     "pass": "pass",
     "fail": "FAIL",
     "unsupported": "not supported",
+    "not_observed": "not observed",
     "not_applicable": "not applicable",
 }
 """The word for each status, so that a report is readable without colour."""
@@ -204,7 +205,7 @@ def _evidence_lines(outcome: CheckOutcome) -> list[str]:
 def write_junit(report: Report) -> str:
     """Return JUnit XML for CI servers."""
     counts = report.counts
-    skipped = counts["unsupported"] + counts["not_applicable"]
+    skipped = counts["unsupported"] + counts["not_observed"] + counts["not_applicable"]
     total = sum(outcome.seconds for outcome in report.outcomes)
     head = (
         f"<testsuite name={quoteattr(f'dragoman check {report.model}')} "
@@ -246,7 +247,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; vertical-align: top;
 border-bottom: 1px solid #8884; } code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; }
-.pass { color: #16803c; } .fail { color: #c0262d; font-weight: 600; } .unsupported, .not_applicable { color: #777; }
+.pass { color: #16803c; } .fail { color: #c0262d; font-weight: 600; } .unsupported, .not_observed, .not_applicable { color: #777; }
 """
 
 

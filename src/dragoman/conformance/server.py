@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import MIN_SECRET, ProviderError, cut, scrub
+from ..errors import MIN_SECRET, NetworkError, ProviderError, cut, scrub
 from ..events import Event, Response, check_events, read_json
 from ..messages import Request, RuntimeConfig, User
 from ..provider import HttpProvider
@@ -208,6 +208,21 @@ async def _get(
         return read_json(reply.body) if reply.status == 200 else None
     except (ProviderError, ValueError):
         return None
+
+
+async def reach(url: str, seconds: float) -> None:
+    """Raise ``NetworkError`` if no server accepts a connection at the address; send no key."""
+    transport, most = HttpTransport(), min(10.0, seconds)
+    try:
+        request = HttpRequest("GET", root_of(url) + "/", {"accept": "application/json"})
+        await transport.exchange(request, {}, Timeouts(connect=most, total=most))
+    except NetworkError as error:
+        if error.is_unreached:
+            raise
+    except ProviderError:
+        return  # any answer will do, and a busy server may not give one in time
+    finally:
+        await transport.close()
 
 
 async def find_wire(url: str, key: str | None, seconds: float) -> str:

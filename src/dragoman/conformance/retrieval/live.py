@@ -11,6 +11,7 @@ from ...retrieval import bind_embedder, bind_reranker
 from ..checks import Check, Failed, Unsupported
 from ..live import run_check
 from ..report import Report
+from ..server import reach
 from .contract import NEAR, find_cosine
 
 _TEXTS = ("The Rhine rises in the Alps.", "Bread is made of flour.", "A prime has two divisors.")
@@ -32,6 +33,8 @@ async def check_retrieval_server(
 
     This makes about ten short calls.
     """
+    if "transport" not in settings:
+        await reach(url, seconds)
     bind: Any = bind_embedder if operation == "embed" else bind_reranker
     key = {"api_key": api_key} if api_key else {}
     async with bind(model, url, wire=wire, timeouts=seconds, **key, **settings) as opened:
