@@ -27,6 +27,13 @@ PROMISES = [
 # The maximum ratios of our figures to those of the minimal client: the memory of an open stream,
 # and the CPU time of the import and of the first call.
 MEMORY, STARTING = 0.5, 0.5
+# The maximum ratios of the CPU time of an import to that of another library.
+IMPORTS = [
+    ("import dragoman", "openai", 1 / 10),
+    ("import dragoman", "litellm", 1 / 50),
+    ("from dragoman import connect", "openai", 1 / 4),
+    ("from dragoman import connect", "litellm", 1 / 20),
+]
 # The maximum ratios of the CPU time of a complete call through the gateway, and for which cases.
 GATEWAY = [
     ("gateway / relay", "hand-written relay", 1.4),
@@ -119,7 +126,10 @@ def renew_claims(root: Path, results: dict[str, Any]) -> None:
     calls, chunks = [
         results["openai"][case] for case in ("complete, text", "stream, a chunk, coalesced")
     ]
-    imports = {**results["imports"], "dragoman": results["imports"]["import dragoman"]}
+    imports = results["imports"]
+    # ``import dragoman`` loads a part only; the others are loaded with the first ``connect``
+    alone = {**imports, "dragoman": imports["import dragoman"]}
+    ready = {**imports, "dragoman": imports["from dragoman import connect"]}
     rows: dict[str, list[str]] = {}
     for name in ("dragoman", "litellm", "pydantic-ai"):
         if name not in calls or name not in imports:
@@ -127,7 +137,8 @@ def renew_claims(root: Path, results: dict[str, Any]) -> None:
         for row, cell in (
             ("CPU of a call", f"{calls[name]['us'] / 1000:.2g} ms"),
             ("CPU of a streamed chunk", f"{chunks[name]['us']:.0f} µs"),
-            ("import", f"{imports[name]['ms']:,.0f} ms"),
+            ("import, ready to connect", f"{ready[name]['ms']:,.0f} ms"),
+            ("import alone", f"{alone[name]['ms']:,.0f} ms"),
         ):
             rows.setdefault(row, []).append(cell)
     for page in [root / name for name in CLAIMS]:
@@ -217,13 +228,11 @@ def _promises(results: dict[str, Any]) -> list[str]:
                 f"| {case} | floor | {_share(most)} | {_share(now)} | "
                 f"{'yes' if now <= most else '**no**'} |"
             )
-    for client, most in (("openai", 1 / 10), ("litellm", 1 / 50)):
-        if client in results["imports"]:
-            now = results["imports"]["import dragoman"]["ms"] / results["imports"][client]["ms"]
+    for statement, client, most in IMPORTS:
+        if client in imports:
+            now = imports[statement]["ms"] / imports[client]["ms"]
             kept = "yes" if now <= most else "**no**"
-            lines.append(
-                f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |"
-            )
+            lines.append(f"| `{statement}` | {client} | {_share(most)} | {_share(now)} | {kept} |")
     text = results.get("gateway", "")
     found = json.loads(text) if text.startswith("{") else {}  # otherwise the reason of a failure
     for name, other, most in GATEWAY:

@@ -168,6 +168,13 @@ def test_figures_of_a_comparison_match_the_benchmark(page: str) -> None:
         for cell, peer in zip(claimed[row], ("dragoman", "litellm", "pydantic-ai"), strict=False):
             found = float(peers[peer].split()[0].replace(",", ""))
             assert 0.5 < _figure(cell) / found < 2, (row, peer)
+    imports = rows(bench.partition("### Importing")[2].partition("###")[0])
+    for row, own in (
+        ("import, ready to connect", "from dragoman import connect"),
+        ("import alone", "import dragoman"),
+    ):
+        for cell, peer in zip(claimed[row], (own, "litellm", "pydantic-ai"), strict=False):
+            assert 0.5 < _figure(cell) / (1000 * float(imports[peer][0])) < 2, (row, peer)
 
 
 def test_every_public_name_is_in_the_reference() -> None:
