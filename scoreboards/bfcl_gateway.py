@@ -7,18 +7,21 @@ reply, and with the next pair of wires, so that all pairs of a client's and a mo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
+
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.gateway.app import create_app
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from dragoman.transport.serving import serving
 
-from .bfcl import PACKAGE, WIRES, Case, load
-from .board import Board
+from .bfcl import LEGAL, PACKAGE, WIRES, Case, load
+from .board import Board, judge
 from .install import PYTHON_PACKAGES
 
 TITLE = "BFCL through the gateway"
@@ -30,6 +33,8 @@ class Journey:
     """Send cases through a gateway, one at a time."""
 
     url = ""  # of the gateway
+    damage: Callable[[Answer], Answer] = staticmethod(lambda answer: answer)
+    """Change what the model answers, for a negative control."""
 
     def __init__(self) -> None:
         self._case: Case | None = None
@@ -40,11 +45,12 @@ class Journey:
         """Return the expected calls, by the names that arrive; the model's wire may change them."""
         self._arrived = request
         assert self._case is not None
-        pairs = zip(self._case.tools, request.tools, strict=True)
+        pairs = zip(self._case.tools, request.tools, strict=False)
         names = {mine.name: theirs.name for mine, theirs in pairs}
-        return Answer(
-            tool_calls=[Call(names[each.name], each.arguments) for each in self._case.calls]
-        )
+        calls = [
+            Call(names.get(each.name, each.name), each.arguments) for each in self._case.calls
+        ]
+        return self.damage(Answer(tool_calls=calls))
 
     async def send(self, case: Case, front: str, model: str, *, streamed: bool) -> str:
         """Return ``equal``, ``reported``, or how a tool or a call that arrives differs."""
@@ -63,16 +69,32 @@ class Journey:
             )
         except d.ProviderError as error:
             return f"{type(error).__name__}: {error}"[:300]
-        arrived = () if self._arrived is None else self._arrived.tools
-        sent = [_write(each.description, each.parameters) for each in case.tools]
-        got = [_write(each.description, each.parameters) for each in arrived]
-        wanted = [_write(each.name, each.arguments) for each in case.calls]
-        read = [_write(each.name, each.arguments) for each in reply.message.tool_calls]
-        if (sent, wanted) == (got, read):
-            return "equal"
-        return (
-            "reported" if reply.warnings else f"sent {sent} {wanted}, arrived {got} {read}"[:300]
+        if self._arrived is None:
+            return "no request arrived"
+        return judge(
+            self._compare(case, self._arrived, reply, front, model),
+            [warning.path for warning in reply.warnings],
         )
+
+    def _compare(
+        self, case: Case, arrived: d.Request, reply: d.Response, front: str, model: str
+    ) -> dict[str, tuple[object, object]]:
+        """Return what was sent and what arrived, by path, in both directions."""
+        parts: dict[str, tuple[object, object]] = {
+            "messages": (case.question, "".join([each.text for each in arrived.messages])),
+            "config.max_tokens": (99, arrived.config.max_tokens),
+            "tools": (len(case.tools), len(arrived.tools)),
+        }
+        for at, (mine, theirs) in enumerate(zip(case.tools, arrived.tools, strict=False)):
+            is_legal = all(re.fullmatch(LEGAL[wire], mine.name) for wire in (front, model))
+            parts[f"tools[{at}].name"] = (mine.name, theirs.name if is_legal else mine.name)
+            parts[f"tools[{at}].description"] = (mine.description, theirs.description)
+            parts[f"tools[{at}].parameters"] = (str(mine.parameters), str(theirs.parameters))
+        wanted = [(each.name, str(each.arguments)) for each in case.calls]
+        read = [(each.name, str(each.arguments)) for each in reply.message.tool_calls]
+        parts["tool_calls"] = (wanted, read)
+        parts["ids"] = (len(wanted), len({each.id for each in reply.message.tool_calls}))
+        return parts
 
     def _find_client(self, front: str, model: str) -> d.Provider:
         if (front, model) not in self._clients:
@@ -88,10 +110,6 @@ class Journey:
             await client.close()
 
 
-def _write(name: str, value: Any) -> str:
-    return f"{name} {value}"
-
-
 def plan(cases: Sequence[Case]) -> Iterator[tuple[Case, str, str, bool]]:
     """Yield each case with the wires of the client and of the model, and whether it streams."""
     pairs = list(product(WIRES, WIRES))
@@ -99,11 +117,15 @@ def plan(cases: Sequence[Case]) -> Iterator[tuple[Case, str, str, bool]]:
         yield case, *pairs[at % len(pairs)], at % 2 == 1
 
 
-async def send_all(cases: Sequence[Case]) -> tuple[Counter[Any], dict[str, str]]:
-    """Return the outcomes by the client's wire, kind and result, and the first change on each."""
+async def send_all(
+    cases: Sequence[Case], damage: Callable[[Answer], Answer] | None = None
+) -> tuple[Counter[Any], dict[tuple[str, str], str]]:
+    """Return the outcomes by the client's wire, kind and result, and what changed in each case."""
     counts: Counter[Any] = Counter()
-    wrong = dict.fromkeys(WIRES, "")
+    wrong: dict[tuple[str, str], str] = {}
     journey = Journey()
+    if damage is not None:
+        journey.damage = damage  # type: ignore[method-assign]
     with SimServer(ScriptedProvider(ScriptRule(journey.answer)), models=("sim",)) as upstream:
         models = {
             wire: d.connect(
@@ -114,12 +136,34 @@ async def send_all(cases: Sequence[Case]) -> tuple[Counter[Any], dict[str, str]]
         async with serving(create_app(models)) as journey.url:
             for case, front, model, streamed in plan(cases):
                 outcome = await journey.send(case, front, model, streamed=streamed)
-                if outcome not in OUTCOMES:
-                    wrong[front] = wrong[front] or f"{case.name}, to {model}: {outcome}"
+                is_changed = outcome not in OUTCOMES
+                wrong[case.name, front] = f"to {model}: {outcome}" if is_changed else ""
+                if is_changed:
                     outcome = "changed"
                 counts[front, streamed, outcome] += 1
             await journey.close()
     return counts, wrong
+
+
+def _rename(answer: Answer) -> Answer:
+    calls = [replace(call, name=f"{call.name}x") for call in answer.tool_calls]
+    return replace(answer, tool_calls=calls)
+
+
+def _add_argument(answer: Answer) -> Answer:
+    calls = [
+        replace(call, arguments={**call.arguments, "added": 1})  # type: ignore[dict-item]
+        for call in answer.tool_calls
+    ]
+    return replace(answer, tool_calls=calls)
+
+
+CONTROLLED = 49  # cases of each negative control: one for each pair of wires
+CONTROLS: dict[str, Callable[[Answer], Answer]] = {
+    "calls renamed": _rename,
+    "an argument added": _add_argument,
+    "calls removed": lambda answer: Answer("No."),
+}
 
 
 def run() -> Board:
@@ -129,11 +173,15 @@ def run() -> Board:
         "bfcl_gateway",
         TITLE,
         "The cases above that expect calls, from a client of each wire over HTTP through the gateway to a simulated model of\n"
-        "each wire. The tools that arrive there and the calls that come back must be equal, or a loss is reported.",
+        "each wire. The question, the limit and the tools that arrive there and the calls that come back must be equal, or a\n"
+        "loss must be reported at the same place. Each case makes the way once, so each of the 49 pairs of wires has some.",
         versions={PACKAGE: PYTHON_PACKAGES[PACKAGE]},
     )
-    counts, wrong = asyncio.run(send_all(cases))
-    board.cells = {("all cases", wire): wrong[wire] for wire in WIRES}
+    counts, board.cells = asyncio.run(send_all(cases))
+    for name, damage in CONTROLS.items():
+        found, _ = asyncio.run(send_all(cases[:CONTROLLED], damage))
+        noticed = sum(count for key, count in found.items() if key[2] == "changed")
+        board.controls[name] = (noticed, found.total())
     lines = ["| client | bodies: equal/reported/changed | streams: equal/reported/changed |"]
     lines.append("|---|---|---|")
     for wire in WIRES:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 _NAMED = 5  # rows that are named with a reason; others are counted
 
@@ -12,7 +14,8 @@ class Board:
     """What one suite found.
 
     ``cells`` has the outcome of each row and column: empty if it passed, or the reason if not. A
-    reason in ``expected`` is known; any other makes the run fail.
+    reason in ``expected`` is known; any other makes the run fail, and so does one that explains
+    no failure.
     """
 
     name: str
@@ -20,16 +23,21 @@ class Board:
     about: str
     versions: dict[str, str] = field(default_factory=dict)
     cells: dict[tuple[str, str], str] = field(default_factory=dict)
-    expected: dict[str, str] = field(default_factory=dict)
-    """The reason of a failure that is known, by the words that its text contains."""
+    expected: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The reason of a failure that is known, by the patterns of its row and its column."""
     counts: str = ""
     """A table that takes the place of the passed rows, for a suite with too many of them."""
+    controls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each damage that the suite must notice: how often it did, and how often it was tried."""
     missing: str = ""
     """Why the suite could not be run."""
 
-    def reason(self, outcome: str) -> str:
+    def reason(self, row: str, column: str) -> str:
         """Return the known reason of a failed cell, or an empty text."""
-        return next((why for words, why in self.expected.items() if words in outcome), "")
+        for (rows, columns), why in self.expected.items():
+            if fnmatchcase(row, rows) and fnmatchcase(column, columns):
+                return why
+        return ""
 
     @property
     def surprises(self) -> list[str]:
@@ -37,9 +45,20 @@ class Board:
         found = [
             f"{row}, {column}: {outcome}"
             for (row, column), outcome in self.cells.items()
-            if outcome and not self.reason(outcome)
+            if outcome and not self.reason(row, column)
         ]
-        return [*([self.missing] if self.missing else []), *found]
+        if self.missing:
+            return [self.missing]
+        for rows, columns in self.expected:
+            if not any(
+                outcome and fnmatchcase(row, rows) and fnmatchcase(column, columns)
+                for (row, column), outcome in self.cells.items()
+            ):
+                found.append(f"{rows}, {columns}: no failure has this reason any longer")
+        for damage, (noticed, tried) in self.controls.items():
+            if not 0 < tried == noticed:
+                found.append(f"control {damage!r}: noticed {noticed:,} of {tried:,} times")
+        return found
 
     def show(self) -> str:
         """Return the section of the page."""
@@ -51,6 +70,15 @@ class Board:
         passed = sum(not outcome for outcome in self.cells.values())
         lines += [f"**{passed:,} of {len(self.cells):,} passed.**", ""]
         lines += [self.counts or self._passed(), ""]
+        if self.controls:
+            shown = [
+                f"{damage} ({noticed:,} of {tried:,})"
+                for damage, (noticed, tried) in self.controls.items()
+            ]
+            lines += [
+                "Damage on the wire that must be noticed, and was: " + "; ".join(shown) + ".",
+                "",
+            ]
         if failures := self._failures():
             lines += ["| failed | at | reason |", "|---|---|---|", *failures, ""]
         return "\n".join(lines)
@@ -75,7 +103,7 @@ class Board:
         groups: dict[str, list[tuple[str, str]]] = {}
         for cell, outcome in self.cells.items():
             if outcome:
-                why = self.reason(outcome) or f"not expected: {outcome}"
+                why = self.reason(*cell) or f"not expected: {outcome}"
                 groups.setdefault(why, []).append(cell)
         lines = []
         for why, cells in groups.items():
@@ -85,3 +113,31 @@ class Board:
             where = ", ".join(dict.fromkeys(column for _, column in cells))
             lines.append(f"| {shown} | {where} | {why.replace('|', chr(92) + '|')} |")
         return lines
+
+
+def judge(parts: Mapping[str, tuple[object, object]], losses: Iterable[str]) -> str:
+    """Return ``equal``, ``reported``, or how the parts that arrive differ from those that were sent.
+
+    ``parts`` has what was sent and what arrived, by path. A loss that is reported explains a
+    difference at its own path, or below it, and no other.
+    """
+    reported = [path for path in losses if path]
+    changed = {path: pair for path, pair in parts.items() if pair[0] != pair[1]}
+    if not changed:
+        return "equal"
+    open_ones = {
+        path: pair
+        for path, pair in changed.items()
+        if not any(
+            path == loss or _is_inside(loss, path) or _is_inside(path, loss) for loss in reported
+        )
+    }
+    if not open_ones:
+        return "reported"
+    return "; ".join([f"{path}: sent {a!r}, arrived {b!r}" for path, (a, b) in open_ones.items()])[
+        :300
+    ]
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return path.startswith((f"{outer}.", f"{outer}["))

@@ -28,7 +28,7 @@ COLUMNS = {
     "reply": ("requests/s", "latency p50", "latency p99", "CPU"),
 }
 EXPECTED = {
-    "portkey: no stream is answered": "Portkey's gateway answers each streamed request with status 500: "
+    ("portkey", "stream"): "Portkey's gateway answers each streamed request with status 500: "
     "it changes the headers of Node's `fetch`, which are immutable",
 }
 _METRICS = {
