@@ -163,6 +163,44 @@ def test_cut_reply_announces_more_bytes_than_it_has(
     assert int(length) > size
 
 
+HI = {"role": "user", "content": "Hi"}
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        ([{"role": "system", "content": "Say hi."}], 200),
+        ([{"role": "developer", "content": "Say hi."}], 200),
+        ([HI, {"role": "assistant", "content": "Sure, "}], 200),
+        ([{"role": "assistant", "content": "Hello."}, HI], 200),
+        ([HI, {"role": "system", "content": "Be brief."}, HI], 200),
+        ([], 400),
+        ([HI, CALLED], 400),
+        ([{"role": "stranger", "content": "Hi"}], 400),
+    ],
+    ids=str,
+)
+async def test_simulator_answers_the_conversations_that_servers_answer(
+    messages: list[Any], status: int, dragoman_sim: Sim
+) -> None:
+    sim = dragoman_sim("Hello.")
+    async with openai.AsyncOpenAI(
+        base_url=sim.base_urls["openai"], api_key="k", max_retries=0
+    ) as client:
+        found = 200
+        try:
+            await client.chat.completions.create(model="m", messages=messages)
+        except openai.APIStatusError as error:
+            found = error.status_code
+    assert found == status
+
+
 def test_simulator_rejects_a_request_that_is_too_large(dragoman_sim: Sim) -> None:
     size = server_module.MAX_BODY + 1
     head = f"POST /v1/messages HTTP/1.1\r\nconnection: close\r\ncontent-length: {size}"

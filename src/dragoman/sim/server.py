@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import InvalidModelError, ProviderError, advise_import
 from ..events import Event
-from ..messages import Request
+from ..messages import Assistant, Request, System, User
 from ..provider import Provider, connect
 from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
 from ..retrieval.wire.server import RetrievalServer
@@ -197,7 +198,7 @@ class SimServer:
             if self.models and asked.request.model not in self.models:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             made = asked.with_extras()
-            check_request(made, history=False)
+            check_request(_complete(made), history=False)
             if self.provider.strict:
                 named = made.model or self.provider.model
                 rules = StrictModel(codec.wire, named, self.provider.vendor)
@@ -306,6 +307,20 @@ class _Endpoint:
         if reply is not None:
             response = Response(reply.body, reply.status, reply.headers)
             await response(request.scope, request.receive, send)
+
+
+def _complete(made: Request) -> Request:
+    """Return a request that the checks of ``Provider.complete`` accept, if a server would.
+
+    Servers answer a conversation of a system prompt alone, one that begins or ends with the
+    assistant, and one with system messages in its middle (OpenAI, llama.cpp: 2026-11).
+    """
+    turns = [message for message in made.messages if not isinstance(message, System)]
+    last = made.messages[-1] if made.messages else None
+    is_open = isinstance(last, Assistant) and bool(last.tool_calls)
+    if last is None or is_open or any(not message.content for message in turns):
+        return made
+    return replace(made, messages=[User("begin"), *turns, User("end")])
 
 
 class _Performance:
