@@ -11,10 +11,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import BaseModel
+from pydantic_ai import Agent, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
     BinaryContent,
     FilePart,
+    ModelMessage,
     ModelResponse,
     TextPart,
     ThinkingPart,
@@ -389,6 +392,38 @@ async def test_tool_choices_are_translated_to_a_framework_and_back(
     assert found == choice or (
         isinstance(choice, d.ForceTool) and [tool.name for tool in request.tools] == ["look"]
     )
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("output", [City, ToolOutput(City, name="give"), [City, str]], ids=str)
+async def test_output_tools_reach_a_model_of_pydantic_ai_as_output_tools(output: Any) -> None:
+    """A function model that answers by its output tool works with and without the bridge."""
+    seen: list[AgentInfo] = []
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(info)
+        return ModelResponse([ToolCallPart(info.output_tools[0].name, {"name": "Bern"})])
+
+    direct = FunctionModel(answer)
+    for model in (direct, DragomanModel(from_pydantic_ai(direct))):
+        agent = Agent(model, output_type=output)
+
+        @agent.tool_plain
+        def look(place: str) -> str:
+            """Look at a place."""
+            return place
+
+        assert (await agent.run("Where?")).output == City(name="Bern")
+    first, second = seen
+    assert [tool.name for tool in second.function_tools] == ["look"]
+    assert second.output_tools[0].kind == "output"
+    for name in ("name", "description", "parameters_json_schema"):
+        for mine, theirs in zip(first.output_tools, second.output_tools, strict=True):
+            assert getattr(mine, name) == getattr(theirs, name)
+    assert first.allow_text_output == second.allow_text_output
 
 
 async def test_invalid_tool_calls_of_langchain_raise_an_error() -> None:

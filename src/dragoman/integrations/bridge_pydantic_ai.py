@@ -20,6 +20,7 @@ from ..errors import UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
 from .bridge import SETTINGS, CallPiece, Finish, Piece
 from .losses import drop_block, find_marks
+from .pydantic_ai_messages import OutputTool
 
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -83,18 +84,29 @@ def _make_settings(request: m.Request) -> ModelSettings:
 
 
 def _make_parameters(request: m.Request) -> ModelRequestParameters:
-    tools = [
-        ToolDefinition(
-            name=tool.name,
-            description=tool.description or None,
-            parameters_json_schema=tool.parameters,
+    tools = [_make_definition(tool) for tool in request.tools if not isinstance(tool, OutputTool)]
+    outputs = [_make_definition(tool) for tool in request.tools if isinstance(tool, OutputTool)]
+    if outputs:
+        may_answer = request.tool_choice not in ("required", m.ForceTool(outputs[0].name))
+        return ModelRequestParameters(
+            function_tools=tools,
+            output_mode="tool",
+            output_tools=outputs,
+            allow_text_output=may_answer,
         )
-        for tool in request.tools
-    ]
     if request.response_schema is None:
         return ModelRequestParameters(function_tools=tools)
     output = OutputObjectDefinition(json_schema=request.response_schema, name="output")
     return ModelRequestParameters(function_tools=tools, output_mode="native", output_object=output)
+
+
+def _make_definition(tool: m.Tool) -> ToolDefinition:
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description or None,
+        parameters_json_schema=tool.parameters,
+        kind="output" if isinstance(tool, OutputTool) else "function",
+    )
 
 
 def write_messages(

@@ -28,13 +28,12 @@ from pydantic_ai.usage import RequestUsage
 
 from .. import events as ev
 from ..errors import ProviderError
-from ..messages import Tool
 from ..provider import EventStream, Provider
 from .bridge import SETTINGS
 from .exact_message import KEPT
 from .loops import open_named
 from .losses import DragomanLossWarning, warn_of_losses
-from .pydantic_ai_messages import read_choice, read_messages
+from .pydantic_ai_messages import read_choice, read_messages, read_tools
 
 __all__ = ["DragomanLossWarning", "DragomanModel"]
 
@@ -149,10 +148,7 @@ class DragomanModel(Model[Provider]):
         }
         mode, definitions = read_choice(settings, parameters)
         if definitions:
-            arguments["tools"] = [
-                Tool(tool.name, tool.description or "", tool.parameters_json_schema)
-                for tool in definitions
-            ]
+            arguments["tools"] = read_tools(definitions, parameters)
             arguments["tool_choice"] = mode
         if parameters.output_mode == "native" and parameters.output_object is not None:
             arguments["response_schema"] = parameters.output_object.json_schema

@@ -96,6 +96,27 @@ def _rebuild_reply(message: pai.ModelResponse) -> Iterator[m.AssistantBlock]:
             yield m.ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
 
 
+class OutputTool(m.Tool, frozen=True):
+    """A tool whose arguments are the result of a run, as ``ToolOutput`` defines it.
+
+    For a server it is a tool like any other. The bridge to a model of Pydantic AI passes it on as
+    an output tool, which such a model sees apart from the functions.
+    """
+
+
+def read_tools(
+    definitions: Sequence[ToolDefinition], parameters: ModelRequestParameters
+) -> list[m.Tool]:
+    """Return the tools that a request offers."""
+    outputs = {tool.name for tool in parameters.output_tools}
+    return [
+        (OutputTool if tool.name in outputs else m.Tool)(
+            tool.name, tool.description or "", tool.parameters_json_schema
+        )
+        for tool in definitions
+    ]
+
+
 def read_choice(
     settings: ModelSettings | None, parameters: ModelRequestParameters
 ) -> tuple[m.ToolChoice, list[ToolDefinition]]:

@@ -169,7 +169,7 @@ def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
     return tuple(
         [
-            tool if type(tool) is m.Tool else _parse_tool(tool, f"tools[{at}]")
+            tool if isinstance(tool, m.Tool) else _parse_tool(tool, f"tools[{at}]")
             for at, tool in enumerate(tools)
         ]
     )
