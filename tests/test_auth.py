@@ -350,3 +350,30 @@ async def test_bedrock_reads_region_and_keys(monkeypatch: pytest.MonkeyPatch) ->
     assert signed.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
     assert "/eu-west-1/bedrock/aws4_request" in signed
     assert keyed == "Bearer an-api-key-of-bedrock"
+
+
+@pytest.mark.parametrize(
+    ("key", "mistake"),
+    [
+        ("sk-1\n", "contains a line break"),
+        ("sk-1\r\nx: y", "contains a line break"),
+        (" sk-1 ", "contains a space"),
+        ("Bearer sk-1", "contains a space"),
+        ("\u201csk-1\u201d", "contains typographic quotes"),
+        ('"sk-1"', "contains quotes"),
+        ("sk-\u00e4", "contains characters that no key has"),
+        ("", "no key was given"),
+    ],
+)
+async def test_key_that_cannot_be_one_is_refused_before_anything_is_sent(
+    key: str, mistake: str
+) -> None:
+    with pytest.raises(AuthenticationError, match=mistake) as caught:
+        connect("m", base_url="http://127.0.0.1:9/v1", api_key=key)
+    assert not caught.value.transient
+    assert not key.strip() or key.strip() not in str(caught.value)
+    assert caught.value.model == "m"
+    if key:
+        model = connect("m", base_url="http://127.0.0.1:9/v1", api_key=lambda: key)
+        with pytest.raises(AuthenticationError, match=mistake):
+            await model.complete("Hi")

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import inspect
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +31,37 @@ log = logging.getLogger("dragoman")
 
 MARGIN = 60.0
 """How many seconds before its expiry a token is renewed."""
+
+
+_KEY_MISTAKES = {
+    "a line break": re.compile(r"[\r\n]"),
+    "a space": re.compile(r"[^\S\r\n]"),
+    "typographic quotes": re.compile(r"[\u2018-\u201f\u00ab\u00bb]"),
+    "quotes": re.compile(r"^[\"'`]|[\"'`]$"),
+    "characters that no key has": re.compile(r"[^\x21-\x7e]"),
+}
+
+
+def check_key(key: str, **where: Any) -> str:
+    """Return a key; raise ``AuthenticationError`` if it is empty or cannot be a key.
+
+    A key that was read from a file ends with a line break, and one that was copied from a page may
+    have spaces or quotes around it. ``where`` are the provider and the model of the error.
+    """
+    if not key:
+        raise AuthenticationError(
+            "no key was given: api_key is empty",
+            advice="Leave api_key out to use the key in the environment, or to send no key.",
+            **where,
+        )
+    for mistake, pattern in _KEY_MISTAKES.items():
+        if pattern.search(key):
+            raise AuthenticationError(
+                f"the key contains {mistake}, so it was not sent",
+                advice="Remove it, for example with key.strip().",
+                **where,
+            )
+    return key
 
 
 class Token(Struct, frozen=True):
@@ -129,14 +161,11 @@ class TokenAuth(Auth):
             problem = f"the key could not be obtained: {type(error).__name__}"
             raise AuthenticationError(problem, provider_code="no_credentials") from None
         token = Token(found) if isinstance(found, str) else found
-        if (
-            not isinstance(token, Token)
-            or not isinstance(token.value, str)
-            or not token.value.isprintable()
-        ):
+        if not isinstance(token, Token) or not isinstance(token.value, str):
             raise AuthenticationError("the function for the key must return a text or a Token")
         if not token.value:
             raise AuthenticationError("the function for the key returned an empty text")
+        check_key(token.value)
         self._token = token
         return token
 

@@ -27,7 +27,7 @@ from ..prices import PricedAs, PriceRow, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..wire import HttpReply, HttpRequest
 from ..wire.codec import HINTS
-from .auth import Auth, TokenAuth, TokenSource
+from .auth import Auth, TokenAuth, TokenSource, check_key
 from .model import Model
 from .tracing import TRACE_HEADERS, add_trace
 
@@ -75,7 +75,9 @@ class HttpModel(Model):
         if on_loss not in ("warn", "reject"):
             raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
         self.on_loss = on_loss
-        key = api_key if isinstance(api_key, str) else None
+        key = None
+        if isinstance(api_key, str):
+            key = check_key(api_key, provider=name, model=model)
         self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         # the configured header whose values are sent together with those of the codec
