@@ -15,6 +15,7 @@ from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
 from ..prices import PriceTable
 from ..provider import SCHEMES, connect
+from ..provider.call_log import print_log
 from ..registry import Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
@@ -55,16 +56,25 @@ class ModelOptions(Struct, frozen=True):
     """The options for the address, the wire, the key and the timeout of a model."""
 
     base_url: Annotated[
-        str | None, "Call the model at this URL; vendor:model needs no URL.", option("URL")
+        str | None,
+        "Call the model at this URL. For vendor:model, this is another address of that vendor.",
+        option("URL"),
     ] = None
     wire: Annotated[
-        str, "Set the wire (API format) of --base-url.", option(shell_complete=complete_wire)
-    ] = "openai"
+        str | None,
+        "Set the wire (API format) of --base-url; the default is the wire of the vendor, or openai.",
+        option(shell_complete=complete_wire),
+    ] = None
     api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
     timeout: Annotated[float | None, "Stop a call after this time.", option("SECONDS")] = None
+    verbose: Annotated[
+        bool, "Print each call with its request and reply to the standard error output."
+    ] = False
 
     def connect_settings(self) -> dict[str, Any]:
-        """Return the options that are given as arguments of ``connect``."""
+        """Return the options that are given as arguments of ``connect``; begin to print calls."""
+        if self.verbose:
+            print_log("debug")
         settings: dict[str, Any] = {} if self.timeout is None else {"timeouts": self.timeout}
         if self.base_url is not None:
             key = os.environ.get(self.api_key_env)

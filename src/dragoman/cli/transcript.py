@@ -341,14 +341,15 @@ def _read_place(line: str) -> dict[str, Any]:
     return _make_metadata(words[1], words[2] if len(words) > 2 else None, "openai")
 
 
-def _make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
+def _make_metadata(model: str, base_url: str | None, wire: str | None) -> dict[str, Any]:
     """Return the data with which ``chat --continue`` reopens the model.
 
     A URL that may contain a secret is omitted.
     """
     if base_url is None or "@" in base_url or "?" in base_url:
         return {"model": model}
-    return {"model": model, "base_url": base_url, "wire": wire}
+    place = {"model": model, "base_url": base_url}
+    return place if wire is None else {**place, "wire": wire}
 
 
 def _estimate(

@@ -20,11 +20,12 @@ from ..calls import (
     RoutingSwitched,
     redact,
 )
+from ..provider.call_log import ATTEMPT
 from .availability import Admission, Availability, Thresholds
 from .cache import CACHE, Cache
 from .cassette import CassetteError, CassetteMiss, Record
 from .fallback import Fallback, NotConfigured, RoutingEvent
-from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
+from .layer import RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
 from .observe import CallEvent, EventsDropped, Observe, Subscriber
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit

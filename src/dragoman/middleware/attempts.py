@@ -37,9 +37,10 @@ from ..messages import Request, Thinking, ToolCall
 from ..prices import Cost, PricedAs, Unpriced
 from ..prices.billing import STATED
 from ..provider import Model, Reply
+from ..provider.call_log import ATTEMPT
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
 from ..validate.quality import judge_calls
-from .layer import ATTEMPT, RETRY_REASON, find_served, walk_served
+from .layer import RETRY_REASON, find_served, walk_served
 
 log = logging.getLogger("dragoman")
 

@@ -21,11 +21,6 @@ from ..wire import SwapPlan
 
 log = logging.getLogger("dragoman")
 
-ATTEMPT = "dragoman.attempt"
-"""The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``,
-...
-"""
-
 RETRY_REASON = "dragoman.retry_reason"
 """The key of ``Request.metadata`` with the reason for a further attempt: ``"transient"`` or
 ``"reask"``.

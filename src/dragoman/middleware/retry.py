@@ -18,9 +18,10 @@ from ..errors import CallCancelledError, InvalidRequestError, ProviderError, Str
 from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
 from ..provider import LayerCall, Model
+from ..provider.call_log import ATTEMPT
 from ..validate import parse_config, to_instance
 from .attempts import Attempt
-from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, notify, walk
+from .layer import RETRY_REASON, Middleware, Wrapper, check_number, notify, walk
 
 log = logging.getLogger("dragoman")
 
@@ -212,8 +213,13 @@ class Retry(Wrapper, Middleware):
             call.reason = "transient"
         log.info(
             "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
-            self.name, self.model, call.request.request_id, call.attempt, error.error_class, wait,
-        )  # fmt: skip
+            self.name,
+            self.model,
+            call.request.request_id,
+            call.attempt + 1,
+            error.error_class,
+            wait,
+        )
         notify("on_retry", self._on_retry, error, call.attempt, wait)
         call.attempt += 1
         if wait > 0:

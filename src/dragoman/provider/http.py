@@ -23,6 +23,7 @@ from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpRequest, SwapPlan
 from ..wire.continuity import find_compaction, withhold_state
 from ..wire.counting import count_tokens
+from .call_log import CallLine
 from .contract import ReplyProvider
 from .http_model import HttpModel
 from .model_limits import NO_LOSS, fit_request
@@ -133,6 +134,13 @@ class HttpProvider(HttpModel, ReplyProvider):
             self._report(encoded.warnings, request)
         return encoded
 
+    def begin_line(self, request: Request) -> CallLine | None:
+        """Return the line of a call in the log, or ``None`` if calls are not logged."""
+        if not log.isEnabledFor(logging.INFO):
+            return None
+        name = f"{self.name}/{self.model}"
+        return CallLine(name, request.request_id, request.metadata, self._reveal_secrets)
+
     def make_assembler(self, request: Request, encoded: Encoded) -> Assembler:
         """Return the assembler of the reply to an encoded request."""
         return Assembler(
@@ -191,6 +199,7 @@ class WireReply(AssembledReply):
         self._exchange: AbstractAsyncContextManager[HttpStream] | None = None
         self._http: HttpStream | None = None
         self._decoder: Decoder | None = None
+        self._line: CallLine | None = None
         self._ended = False
 
     @property
@@ -258,12 +267,17 @@ class WireReply(AssembledReply):
         """
         provider = self._provider
         request, losses = provider._fit(self.request)
+        line = self._line = provider.begin_line(request)
         while True:
             codec = provider.codec
             encoded = provider._encode(codec, request, losses)
             self.out = out = provider.make_assembler(self.request, encoded)
+            if line is not None:
+                line.send(encoded.http)
             exchange = await provider.exchange(encoded.http, stream=request.stream)
             http = await exchange.__aenter__()
+            if line is not None:
+                line.receive(http.status)
             if http.status < 300:
                 self._exchange, self._http = exchange, http
                 self._decoder = codec.decoder(request, out)
@@ -298,6 +312,9 @@ class WireReply(AssembledReply):
 
     async def _leave(self, error: BaseException | None) -> None:
         self._ended = True
+        line, self._line = self._line, None
+        if line is not None:
+            line.end(self.usage, self.raw, error)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             await exchange.__aexit__(type(error) if error is not None else None, error, None)
