@@ -18,12 +18,14 @@ from click.testing import CliRunner
 
 from dragoman.cli import main
 from dragoman.cli.acp import EditorAgent, EditorSession, _pass_messages
+from dragoman.cli.acp_models import EditorModels
 from dragoman.cli.agent_view import AgentView
 from dragoman.cli.mcp_servers import McpOptions, open_servers
 from dragoman.errors import AuthenticationError
-from dragoman.log import EventLog, MemoryLog, SqliteLog
+from dragoman.log import EventLog, MemoryLog, SessionStarted, SqliteLog
 from dragoman.messages import Request, ToolResult
 from dragoman.permission import Policy, Rule
+from dragoman.registry import stored_keys
 from dragoman.session import Session
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tools import workspace_tools
@@ -96,7 +98,7 @@ async def serving(
     log = log or MemoryLog()
 
     async def open_session(
-        session: EditorSession, servers: Any, resume: str | None
+        session: EditorSession, provider: Any, servers: Any, resume: str | None
     ) -> Session[Any]:
         tools = workspace_tools(session.workspace)
         view = AgentView(as_json=True)
@@ -113,7 +115,8 @@ async def serving(
 
     ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     (reader, writer), (own_reader, own_writer) = ends
-    agent = EditorAgent(open_session, provider, log)
+    models = provider if isinstance(provider, EditorModels) else EditorModels(lambda _: provider)
+    agent = EditorAgent(open_session, models, log)
     work = asyncio.create_task(agent.serve(reader, writer))
     connection = acp.connect_to_agent(editor, own_writer, own_reader, use_unstable_protocol=True)  # type: ignore[arg-type]
     try:
@@ -262,7 +265,9 @@ async def test_lines_that_are_no_messages_are_reported_and_end_nothing(
 async def test_line_that_is_no_message_does_not_end_the_sessions(folder: Path) -> None:
     ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     (reader, writer), (own_reader, own_writer) = ends
-    agent = EditorAgent(lambda *_: pytest.fail("no session"), Listed(), MemoryLog())
+    agent = EditorAgent(
+        lambda *_: pytest.fail("no session"), EditorModels(lambda _: Listed()), MemoryLog()
+    )
     work = asyncio.create_task(agent.serve(reader, writer))
     params = {"protocolVersion": 1, "clientCapabilities": {}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
@@ -457,7 +462,7 @@ async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Pa
             await connection.prompt(session_id=session_id, prompt=[audio])
         with pytest.raises(acp.RequestError, match="Incorrect key") as caught:
             await ask(connection, session_id)
-        assert caught.value.code == -32603
+        assert caught.value.code == -32000  # the editor offers to log in
         assert "provider_authentication" in str(caught.value.data)
         assert SECRET not in f"{caught.value} {caught.value.data}"
         assert (await ask(connection, session_id)).stop_reason == "end_turn"
@@ -494,3 +499,124 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(main, ["agent", "--acp", "m", *words])
     assert result.exit_code == 2
     assert "pip install 'dragoman[acp]'" in result.output
+
+
+async def test_recorded_sessions_are_listed_by_folder(folder: Path, tmp_path: Path) -> None:
+    """An editor finds old threads; those of other writers and of no folder are not listed."""
+    log = MemoryLog()
+    starts = [
+        ("agent_1", {"goal": "Fix\nit.", "metadata": {"workspace": str(folder)}}),
+        ("agent_2", {"goal": "Look.", "metadata": {"workspace": str(tmp_path)}}),
+        ("agent_3", {"goal": "Nowhere."}),
+        ("chat_4", {"kind": "chat", "metadata": {"workspace": str(folder)}}),
+    ]
+    starts += [(f"many_{at}", {"metadata": {"workspace": "/many"}}) for at in range(51)]
+    for name, facts in starts:
+        log.append_sync(name, SessionStarted(**facts))
+    editor = Editor()
+    async with serving(editor, Listed("Done."), log) as connection:
+        listed = await connection.list_sessions(cwd=str(folder))
+        assert [(each.session_id, each.cwd, each.title) for each in listed.sessions] == [
+            ("agent_1", str(folder), "Fix it.")
+        ]
+        assert listed.sessions[0].updated_at.endswith("Z")
+        first = await connection.list_sessions()
+        rest = await connection.list_sessions(cursor=first.next_cursor)
+        names = [each.session_id for each in (*first.sessions, *rest.sessions)]
+        assert sorted(names) == sorted(
+            name for name, facts in starts if name[-1] not in "34" or "m" in name
+        )
+        assert (len(first.sessions), rest.next_cursor) == (50, None)
+        with pytest.raises(acp.RequestError, match="cursor: 'x' is not from the answer before"):
+            await connection.list_sessions(cursor="x")
+
+
+async def test_model_effort_and_mode_are_options_of_a_session(folder: Path) -> None:
+    first, second = Listed(EDIT, "One."), Listed(EDIT, "Two.", name="other")
+    models = EditorModels(
+        lambda name: second if name == "b" else first,
+        lambda: ["a", "b"],
+        {"a": ("low", "high"), "b": ("low",)}.get,
+    )
+    editor, log = Editor("no"), MemoryLog()
+    async with serving(editor, models, log) as connection:
+        opened = await connection.new_session(cwd=str(folder), mcp_servers=[])
+        session_id = opened.session_id
+        own = f"{first.name}:{first.model}"
+        shown = {each.id: (each.category, each.current_value) for each in opened.config_options}
+        assert shown == {
+            "model": ("model", own),
+            "mode": ("mode", "ask"),
+            "effort": ("thought_level", "default"),
+        }
+
+        async def choose(option: str, value: str) -> dict[str, str]:
+            answer = await connection.set_config_option(
+                session_id=session_id, config_id=option, value=value
+            )
+            return {each.id: each.current_value for each in answer.config_options}
+
+        assert (await choose("effort", "high"))["effort"] == "high"
+        await ask(connection, session_id)
+        assert first.requests[0].config.reasoning == "high"
+        # the other model does not have this amount
+        expected = {"model": "b", "mode": "ask", "effort": "default"}
+        assert await choose("model", "b") == expected
+        assert await choose("mode", "allow") == expected | {"mode": "allow"}
+        assert len(editor.questions) == 1
+        await ask(connection, session_id)
+        assert len(editor.questions) == 1
+        assert (folder / "a.txt").read_text() == "two\n"
+        assert second.requests[0].config.reasoning is None
+        for option, value in [("model", "c"), ("colour", "red"), ("effort", "high")]:
+            with pytest.raises(acp.RequestError):
+                await choose(option, value)
+    records = list(log.read(session_id))
+    assert [it.to for it in of(records, "model.swapped")] == [f"other:{second.model}"]
+    check_evidence(records)
+
+
+async def test_agent_without_a_key_starts_and_explains_how_to_get_one(folder: Path) -> None:
+    has_key = False
+
+    def open_named(_: str | None) -> Listed:
+        if not has_key:
+            raise AuthenticationError("set ANTHROPIC_API_KEY", provider="anthropic")
+        return Listed("Done.")
+
+    async with serving(Editor(), EditorModels(open_named)) as connection:
+        capable = schema.ClientCapabilities(auth=schema.AuthCapabilities(terminal=True))
+        for capabilities, kinds in [(FORMS, [None]), (capable, [None, "terminal"])]:
+            begun = await connection.initialize(
+                protocol_version=1, client_capabilities=capabilities
+            )
+            methods = begun.auth_methods
+            assert [getattr(each, "type", None) for each in methods] == kinds
+        assert "dragoman keys set" in methods[0].description
+        assert methods[1].args == ["--login"]
+        for attempt in (
+            begin(connection, folder),
+            connection.authenticate(method_id="stored-key"),
+        ):
+            with pytest.raises(acp.RequestError, match="set ANTHROPIC_API_KEY") as caught:
+                await attempt
+            assert caught.value.code == -32000
+        with pytest.raises(acp.RequestError, match="no method of authentication is named 'x'"):
+            await connection.authenticate(method_id="x")
+        has_key = True
+        await connection.authenticate(method_id="stored-key")
+        assert (await ask(connection, await begin(connection, folder))).stop_reason == "end_turn"
+
+
+def test_login_stores_the_key_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    words = ["agent", "--acp", "--login", "anthropic:claude-sonnet-4-6"]
+    done = CliRunner().invoke(main, words, input="sk-1\n")
+    assert (done.exit_code, SECRET in done.output) == (0, False)
+    assert "ANTHROPIC_API_KEY is stored in" in done.output
+    assert "ANTHROPIC_API_KEY" in stored_keys()
+    refused = CliRunner().invoke(main, ["agent", "--login", "Go."])
+    assert (refused.exit_code, "--login belongs to --acp" in refused.output) == (2, True)

@@ -39,7 +39,7 @@ async function open(answers = [], form = {}) {
     .onRequest(told.elicitation.create, () => ({ action: "accept", content: form }));
   const stream = acp.ndJsonStream(Writable.toWeb(child.stdin), Readable.toWeb(child.stdout));
   const { agent } = app.connect(stream);
-  const { agentCapabilities } = await agent.request(ask.initialize, {
+  const { agentCapabilities, authMethods } = await agent.request(ask.initialize, {
     protocolVersion: acp.PROTOCOL_VERSION,
     clientCapabilities: { elicitation: { form: {} } },
   });
@@ -50,6 +50,7 @@ async function open(answers = [], form = {}) {
       .join("");
   return {
     agentCapabilities,
+    authMethods,
     updates,
     text,
     request: (method, params) => agent.request(method, params),
@@ -132,6 +133,29 @@ const cases = {
     const broken = { cwd, mcpServers: [tools("/none.py")] };
     const error = await editor.request(ask.session.new, broken).catch((reason) => reason);
     expect([error.code, error.message.includes("/none.py")], [-32603, true]);
+    await editor.close();
+  },
+  async listed() {
+    const first = await open();
+    const id = await first.begin();
+    await first.prompt(id, "Hi");
+    await first.close();
+    const second = await open();
+    const { sessions } = await second.request(ask.session.list, { cwd });
+    const [found] = sessions.filter((each) => each.sessionId === id);
+    expect([found.cwd, found.title, second.agentCapabilities.sessionCapabilities.list], [cwd, "Hi", {}]);
+    await second.close();
+  },
+  async options() {
+    const editor = await open(["no"]);
+    const { sessionId, configOptions } = await editor.request(ask.session.new, { cwd, mcpServers: [] });
+    expect(configOptions.map((each) => each.category), ["model", "mode", "thought_level"]);
+    const chosen = { sessionId, configId: "mode", value: "allow" };
+    const answer = await editor.request(ask.session.setConfigOption, chosen);
+    expect(answer.configOptions[1].currentValue, "allow");
+    writeFileSync(file, "one\n");
+    await editor.prompt(sessionId, "EDIT");
+    expect([readFileSync(file, "utf8"), editor.authMethods[0].id], ["two\n", "stored-key"]);
     await editor.close();
   },
   async errors() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -64,7 +65,7 @@ async def test_editor_uses_the_agent_by_the_protocols_own_library(
         status, printed = await run_program(command, workspace, {})
     assert status == 0, printed
     found = json.loads(printed.strip().splitlines()[-1])
-    assert len(found) == (8 if tried == "all" else 2)
+    assert len(found) == (10 if tried == "all" else 2)
     assert {name: what for name, what in found.items() if what != "yes"} == {}
 
 
@@ -80,3 +81,17 @@ async def test_harness_of_the_ai_sdk_drives_the_agent(tmp_path: Path) -> None:
     assert status == 0, printed
     found = json.loads(printed.strip().splitlines()[-1])
     assert found == {"first": TEXT, "second": "I edit it.Done.", "file": "two\n"}
+
+
+async def test_client_of_a_registry_uses_the_agent(tmp_path: Path) -> None:
+    """acpx starts agents of the protocol's registry, lists their sessions and chooses models."""
+    program = find_program("node", "node_modules", ".bin", "acpx")
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    (workspace / "a.txt").write_text("one\n")
+    with SimServer(script(), models=("sim",)) as server:
+        agent = shlex.join(start_agent(server, WIRES[0], tmp_path / "log"))
+        command = [program, "--agent", agent, "--approve-all", "--format", "quiet", "exec", "EDIT"]
+        status, printed = await run_program(command, workspace, {})
+    assert (status, "Done." in printed) == (0, True), printed
+    assert (workspace / "a.txt").read_text() == "two\n"

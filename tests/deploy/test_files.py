@@ -5,6 +5,7 @@ The README's commands count as well: a file or a secret that they make exists.
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from dragoman.cli import main
 from dragoman.gateway.keys import KeyRing
 from dragoman.gateway.metrics import Metrics
 from dragoman.registry import Registry
+from dragoman.validate.schema import compile_schema, first_error
 
 from ..pages import ROOT
 from ..rows import read_table
@@ -390,3 +392,51 @@ def test_dashboard_and_alerts_use_metrics_that_exist(file: str) -> None:
     exist = set(re.findall(r"^# TYPE (\w+)", Metrics().text(), re.MULTILINE))
     assert {re.sub("_bucket$", "", name) for name in shown} <= exist
     assert len(shown) >= 2
+
+
+# --- the registry of agents --------------------------------------------------------------------
+
+# The required fields and their forms in agentclientprotocol/registry, agent.schema.json (2026-08).
+MANIFEST: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["id", "name", "version", "description", "license_url", "distribution"],
+    "properties": {
+        "id": {"pattern": "^[a-z][a-z0-9-]*$"},
+        "version": {"pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+$"},
+        "license_url": {"pattern": "^https://"},
+        "authors": {"type": "array", "items": {"type": "string"}},
+        **{
+            name: {"type": "string", "minLength": 1} for name in ("name", "description", "license")
+        },
+        "distribution": {
+            "required": ["uvx"],
+            "additionalProperties": False,
+            "properties": {
+                "uvx": {
+                    "required": ["package", "cmd", "args"],
+                    "additionalProperties": False,
+                    "properties": {"package": {}, "cmd": {}, "args": {"type": "array"}},
+                }
+            },
+        },
+    },
+}
+
+
+def test_manifest_of_the_agent_starts_the_released_agent() -> None:
+    manifest = json.loads((DEPLOY / "acp" / "agent.json").read_text())
+    assert first_error(compile_schema(MANIFEST, "the manifest"), manifest) is None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (manifest["version"], manifest["license"]) == (project["version"], project["license"])
+    started = manifest["distribution"]["uvx"]
+    name, _, version = started["package"].partition("==")
+    extras = re.fullmatch(r"dragoman\[(.*)\]", name)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+    assert version == project["version"]
+    assert started["cmd"] in project["scripts"]
+    name, *options = started["args"]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert set(options) <= {flag for each in command.params for flag in each.opts}

@@ -31,19 +31,47 @@ from pydantic import ValidationError
 
 from .. import log as logs
 from ..calls import redact
-from ..errors import ProviderError
+from ..errors import AuthenticationError, ProviderError
 from ..events import Event, TextDelta, ThinkingDelta, ToolIntent
-from ..messages import Assistant, Image, Inline, Text, Thinking, User, UserBlock
+from ..messages import (
+    NO_CONFIG,
+    Assistant,
+    Image,
+    Inline,
+    RuntimeConfig,
+    Text,
+    Thinking,
+    User,
+    UserBlock,
+)
 from ..permission import Decision, Proposal, Verdict, find_prefix
 from ..provider import Provider
 from ..replay import describe_action, make_headline
 from ..session import Outcome, Session, SessionError
 from ..tools import ToolFailure
+from .acp_history import list_sessions
+from .acp_models import EditorModels, SessionOptions
 from .approval import read_answer
 from .errors import to_record
 
 log = logging.getLogger("dragoman")
 
+_AUTH_REQUIRED = -32000
+# Registries list only agents with a method of the type agent or terminal
+# (agentclientprotocol/registry, AUTHENTICATION.md, 2026-08-12). The second needs an editor that
+# opens a terminal.
+_STORED_KEY = {
+    "id": "stored-key",
+    "name": "Stored API key",
+    "description": "Run `dragoman keys set VENDOR` in a terminal, then try again.",
+}
+_TERMINAL = {
+    "type": "terminal",
+    "id": "terminal",
+    "name": "Enter an API key",
+    "description": "Enter the key of the model's vendor; it is stored for later.",
+    "args": ["--login"],
+}
 _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32600, -32602, -32603, -32002
 _SHOWN = 3  # mistakes of a request that its error names
 # kinds of tool calls, by side effects; the kinds "read" and "execute" have the same names
@@ -73,6 +101,7 @@ class EditorSession:
 
     def __init__(self, connection: Connection, workspace: Path, *, has_forms: bool) -> None:
         self.session: Session[Any]
+        self.options: SessionOptions
         self.stack, self.workspace = AsyncExitStack(), workspace  # the stack holds MCP servers
         self._connection, self._has_forms = connection, has_forms
         self._run: asyncio.Task[Outcome[Any]] | None = None
@@ -207,6 +236,8 @@ class EditorSession:
 
     async def approve(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Ask the editor about a tool call, with the answers that the terminal offers."""
+        if self.options.mode == "allow" and "question" not in proposal.input:
+            return Decision(True, "user", "the editor allows all calls")
         tool, prefix = proposal.tool_name, find_prefix(proposal.input)
         answers = {
             "yes": "Allow",
@@ -248,8 +279,10 @@ class EditorSession:
         return Decision(True, "user", input=proposal.input | (answer.get("content") or {}))
 
 
-# Opens a session in a folder, with these MCP servers; resumes the session that is named, if any.
-OpenSession: TypeAlias = Callable[[EditorSession, Any, str | None], Awaitable[Session[Any]]]
+# Opens a session in a folder with a model and MCP servers, or resumes the session that is named.
+OpenSession: TypeAlias = Callable[
+    [EditorSession, Provider, Any, str | None], Awaitable[Session[Any]]
+]
 
 
 class EditorAgent:
@@ -259,8 +292,15 @@ class EditorAgent:
     the protocol reserves for extensions, is ignored.
     """
 
-    def __init__(self, open_session: OpenSession, provider: Provider, log: logs.EventLog) -> None:
-        self._open_session, self._provider, self._log = open_session, provider, log
+    def __init__(
+        self,
+        open_session: OpenSession,
+        models: EditorModels,
+        log: logs.EventLog,
+        config: RuntimeConfig = NO_CONFIG,
+    ) -> None:
+        self._open_session, self._models, self._log = open_session, models, log
+        self._config = config
         self._opened: dict[str, EditorSession] = {}
         self._has_forms = False
         self._connection: Connection
@@ -290,30 +330,59 @@ class EditorAgent:
     async def initialize(
         self, client_capabilities: schema.ClientCapabilities | None = None, **_: Any
     ) -> dict[str, Any]:
+        has_images = True
+        # A model without a key must not keep the editor from showing how to log in.
+        with contextlib.suppress(ProviderError, click.ClickException):
+            provider = await self._models.open()
+            has_images = provider.capabilities.known("supports_images") is not False
+        auth = client_capabilities.auth if client_capabilities is not None else None
         forms = client_capabilities.elicitation if client_capabilities is not None else None
         self._has_forms = forms is not None and forms.form is not None
-        has_images = self._provider.capabilities.known("supports_images") is not False
         info = {"name": "dragoman", "title": "Dragoman", "version": version("dragoman")}
         can = {
             "loadSession": True,
             "promptCapabilities": {"image": has_images, "embeddedContext": True},
             "mcpCapabilities": {"http": True},
-            "sessionCapabilities": {"resume": {}, "close": {}},
+            "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
         }
-        return {"protocolVersion": PROTOCOL_VERSION, "agentInfo": info, "agentCapabilities": can}
+        methods = [_STORED_KEY, _TERMINAL] if auth is not None and auth.terminal else [_STORED_KEY]
+        facts = {"protocolVersion": PROTOCOL_VERSION, "agentInfo": info, "agentCapabilities": can}
+        return facts | {"authMethods": methods}
+
+    async def authenticate(self, method_id: str, **_: Any) -> dict[str, Any]:
+        """Try the model: its key may have been stored since the last attempt."""
+        if method_id not in (_STORED_KEY["id"], _TERMINAL["id"]):
+            raise _refuse(f"methodId: no method of authentication is named {method_id!r}")
+        await self._models.open()
+        return {}
 
     async def new_session(self, cwd: str, **asked: Any) -> dict[str, Any]:
-        return {"sessionId": (await self._open(cwd, **asked)).session.id}
+        opened = await self._open(cwd, **asked)
+        return {"sessionId": opened.session.id, "configOptions": opened.options.describe()}
 
-    async def load_session(self, cwd: str, session_id: str, **asked: Any) -> None:
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> dict[str, Any]:
+        return await asyncio.to_thread(list_sessions, self._log, cwd, cursor)
+
+    async def set_config_option(
+        self, session_id: str, config_id: str, value: Any, **_: Any
+    ) -> dict[str, Any]:
+        opened = self._find(session_id)
+        opened.refuse_running()
+        await opened.options.choose(config_id, value)
+        return {"configOptions": opened.options.describe()}
+
+    async def load_session(self, cwd: str, session_id: str, **asked: Any) -> dict[str, Any]:
         opened = await self._open(cwd, session_id, **asked)
         for record in await asyncio.to_thread(lambda: list(self._log.read(session_id))):
             opened.show_record(record, replayed=True)
         await opened.flush()
+        return {"configOptions": opened.options.describe()}
 
     async def resume_session(self, cwd: str, session_id: str, **asked: Any) -> dict[str, Any]:
-        await self._open(cwd, session_id, **asked)
-        return {}
+        opened = await self._open(cwd, session_id, **asked)
+        return {"configOptions": opened.options.describe()}
 
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> dict[str, Any]:
         opened = self._find(session_id)
@@ -341,7 +410,9 @@ class EditorAgent:
             await self.close_session(resume)
         opened = EditorSession(self._connection, workspace, has_forms=self._has_forms)
         try:
-            opened.session = await self._open_session(opened, servers, resume)
+            provider = await self._models.open()
+            opened.session = await self._open_session(opened, provider, servers, resume)
+            opened.options = SessionOptions(self._models, opened.session, self._config)
         except BaseException:
             await opened.stack.aclose()
             raise
@@ -456,6 +527,9 @@ def _explain(error: Exception) -> RequestError:
         # the values themselves may be secrets, such as the headers of an MCP server
         places = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
         return _refuse("; ".join(places[:_SHOWN]))
+    if isinstance(error, AuthenticationError):
+        record = to_record(error)
+        return RequestError(_AUTH_REQUIRED, record["message"], record)
     if isinstance(error, ProviderError):
         record = to_record(error)
         return RequestError(_INTERNAL_ERROR, record["message"], record)

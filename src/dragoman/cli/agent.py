@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import tools as toolbox
-from ..errors import UnsupportedFeatureError, advise_import
+from ..errors import AuthenticationError, ProviderError, UnsupportedFeatureError, advise_import
 from ..local import WeightsError, find_model, list_models
 from ..log import EventLog, LogRecord
 from ..messages import RuntimeConfig
@@ -40,14 +41,16 @@ from ..session import (
     Window,
     hook,
 )
+from .acp_models import EditorModels, list_choices
 from .agent_view import AgentView
 from .approval import InputLines, make_approver
 from .completion import ModelName
 from .console import notify, show_json
 from .errors import EXIT_CODES, reject, report_errors, report_mistakes
+from .keys import set_key
 from .log_place import LogPlace, open_log_at
 from .mcp_servers import McpOptions, open_servers
-from .options import ModelOptions, default_model, open_model
+from .options import ModelOptions, default_model, load_registry, open_model
 from .parameters import ExistingFile, Folder, Json, add_options, option
 from .sessions import find_session
 
@@ -196,6 +199,9 @@ class AgentOptions(Struct, kw_only=True):
     acp: Annotated[
         bool, "Serve an editor by the Agent Client Protocol, on standard input and output."
     ] = False
+    login: Annotated[
+        bool, "Store the key of the model's vendor, asked for at the terminal; with --acp."
+    ] = False
 
 
 @click.command("agent", cls=_Agent)
@@ -217,12 +223,15 @@ def command(goal: str | None, options: AgentOptions) -> None:
     policy = _read_policy(options)
     budget = _read_budget(options.limits)
     _check_options(goal, options)
+    if options.login:
+        _log_in(options)
+        return
     with report_errors():
-        provider = _open_model(options)
+        provider = None if options.acp else _open_model(options)
     view = AgentView(as_json=options.as_json)
     # The library's warnings are recorded and shown by other means, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
-    settings = {
+    settings: dict[str, Any] = {
         "provider": provider,
         "policy": policy,
         "system": options.system,
@@ -260,25 +269,71 @@ async def _serve(settings: dict[str, Any], options: AgentOptions) -> None:
     advice = "--acp needs the package of the protocol: pip install 'dragoman[acp]'"
     with reject(ImportError), advise_import(advice):
         acp = importlib.import_module(".acp", __package__)
-    provider, log = settings["provider"], settings["log"]
+    log = settings["log"]
+    models = _list_models(options)
+    # A model without a key must not end the process: the editor shows how to log in.
+    with report_errors(), contextlib.suppress(AuthenticationError):
+        await models.open()
     view = AgentView(as_json=True)  # its notes go to standard error
     view.warn_of_sandbox()
 
-    async def open_session(editor: Any, servers: Any, resume: str | None) -> Session[Any]:
+    async def open_session(
+        editor: Any, provider: Provider, servers: Any, resume: str | None
+    ) -> Session[Any]:
         def show(record: LogRecord) -> None:
             view.note_losses(record.payload)
             editor.show_record(record)
 
         chosen = replace(options, workspace=editor.workspace, resume=resume)
-        watch = {"on_record": show, "on_event": editor.show_event}
+        watch = {"provider": provider, "on_record": show, "on_event": editor.show_event}
         watch["approve"] = _extend(editor.approve, log, options)
         tools = await _open_tools(editor.stack, chosen, view, None, servers)
         return await _open_session(tools, settings | watch, chosen)
 
     with reject(ValueError, about="--acp: "):  # standard input or output is a file
         streams = await acp.open_stdio()
-    async with provider:
-        await acp.EditorAgent(open_session, provider, log).serve(*streams)
+    async with models:
+        await acp.EditorAgent(open_session, models, log, settings["config"]).serve(*streams)
+
+
+def _list_models(options: AgentOptions) -> EditorModels:
+    """Return the models of an editor's sessions; at another address, there is only the one."""
+
+    def open_named(name: str | None) -> Provider:
+        if name is not None:
+            return _open_model(replace(options, model=name))
+        try:
+            return _open_model(options)
+        except UnsupportedFeatureError:
+            if options.model is not None or default_model() is not None:
+                raise
+            advice = "Name one, as in `dragoman agent --acp anthropic:claude-sonnet-4-6`, or set DRAGOMAN_MODEL."
+            raise AuthenticationError("no model is chosen", advice=advice) from None
+
+    def find_efforts(name: str) -> tuple[str, ...] | None:
+        with contextlib.suppress(ProviderError):
+            return registry.find_efforts(registry.find(name))
+        return None
+
+    if options.target.base_url is not None:
+        return EditorModels(open_named)
+    registry = load_registry()
+    return EditorModels(open_named, partial(list_choices, registry), find_efforts)
+
+
+def _log_in(options: AgentOptions) -> None:
+    """Ask for the key of the chosen model's vendor, and store it."""
+    model, registry = options.model or default_model(), load_registry()
+    variable: str | None
+    if model is None:
+        variable = str(click.prompt("vendor, such as anthropic or openai", err=True))
+    else:
+        with report_errors():
+            variable = registry.adapter(registry.find(model).adapter).api_key_env
+    if variable is None:
+        notify(f"{model} needs no key")
+        return
+    click.get_current_context().invoke(set_key, name=variable, rest=())
 
 
 def _open_model(options: AgentOptions) -> Provider:
@@ -385,6 +440,8 @@ async def _open_tools(
 
 
 def _check_options(goal: str | None, options: AgentOptions) -> None:
+    if options.login and not options.acp:
+        raise click.UsageError("--login belongs to --acp; dragoman keys set stores a key")
     resumed, forked = options.resume is not None, options.fork is not None
     if options.acp:
         decided = options.workspace != Path(), options.goals, options.once, options.as_json

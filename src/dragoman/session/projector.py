@@ -40,6 +40,10 @@ class Projector:
         """Whether every policy sends the complete conversation (``KeepAll``)."""
         return all(isinstance(policy, KeepAll) for policy in self.policies)
 
+    def use_config(self, config: m.RuntimeConfig) -> None:
+        """Fit the conversation to other settings from now on."""
+        self._config = config
+
     async def fit(
         self, provider: Provider, tools: Sequence[m.Tool] | None, parent: str, turn: str
     ) -> tuple[list[m.Message], int]:

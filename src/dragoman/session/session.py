@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, cast
 
+import msgspec
 from msgspec import to_builtins
 
 from .. import errors
@@ -238,10 +239,12 @@ class Session(Displayed, Generic[Parsed]):
         """Stop the run and wait until that is recorded; return ``False`` if nothing is running."""
         return await self._supervisor.cancel(reason)
 
-    async def swap(self, provider: Provider, reason: str = "") -> SwapPlan:
+    async def swap(
+        self, provider: Provider, reason: str = "", *, config: RuntimeConfig | None = None
+    ) -> SwapPlan:
         """Continue with another model, and return a plan of what the conversation loses.
 
-        Nothing is sent yet.
+        With ``config``, continue with these settings, also with the same model. Nothing is sent.
 
         Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """
@@ -265,10 +268,13 @@ class Session(Displayed, Generic[Parsed]):
         swapped = logs.ModelSwapped(before, _name(provider), why, losses)
 
         async def replace() -> None:
-            if self.state.root is not None:
+            if self.state.root is not None and provider is not self.provider:
                 await self._journal.write(swapped)
             self.provider = provider
             self._routing = logs.Routing("manual", _name(provider), why)
+            if config is not None:
+                self._settings = msgspec.structs.replace(self._settings, config=config)
+                self._projector.use_config(config)
 
         await finish_writing(replace())
         return plan
