@@ -2,77 +2,90 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 import dragoman as d
-from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
+from dragoman.sim import ScriptedProvider, ScriptRule
 from dragoman.sim.strict import StrictModel
-from dragoman.wire import SERVER_CODECS
-
-TOOL = d.Tool(
-    "look", "Looks.", parameters={"type": "object", "properties": {"at": {"type": "string"}}}
+from dragoman.wire import CODECS, SERVER_CODECS
+from tests.loops import (
+    LOOKS,
+    SETTINGS,
+    TOOL,
+    UPSTREAMS,
+    Upstream,
+    check_returned,
+    run_loop,
+    serve,
 )
-LOOK = Answer(thinking="Hm.", text="Let me see.", tool_calls=[Call("look", {"at": "x"})])
 
-# Each entry: the wire, the vendor, and the model.
-MODELS: list[tuple[str, str | None, str]] = [
-    ("responses", "openai", "gpt-6.1-sol"),
-    ("responses", "openai", "gpt-6-astra"),
-    ("openai", "openai", "gpt-4.1"),
-    ("anthropic", "anthropic", "claude-opus-5-5"),
-    ("anthropic", "anthropic", "claude-sonnet-4-5"),
-    ("bedrock", "bedrock", "us.anthropic.claude-sonnet-5-5-v1:0"),
-    ("bedrock", "bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"),
-    ("gemini", "google", "gemini-3.7-flash"),
-    ("openai", "deepseek", "deepseek-v4-pro"),
-    ("openai", "moonshot", "kimi-k3"),
-    ("openai", "zai", "glm-5.3"),
-    ("openai", "minimax", "minimax-m3"),
-    ("openai", "alibaba", "qwen3.6-plus"),
-    ("openai", "xai", "grok-4.6"),
-    ("openai", "openrouter", "deepseek/deepseek-v4-pro"),
-    ("openai", "openrouter", "anthropic/claude-sonnet-5.5"),
-    ("openai", "openrouter", "google/gemini-3.7-flash"),
-    ("openai", "groq", "openai/gpt-oss-120b"),
-    ("openai", "mistral", "mistral-medium-latest"),
-    ("openai", "vllm", "qwen3.6-35b-a3b"),
-    ("openai", "llamacpp", "qwen3.6-35b-a3b"),
-    ("ollama", "ollama", "qwen3.6"),
-]
-
-
-def serve(vendor: str | None, *rules: Any, model: str = "sim") -> SimServer:
-    return SimServer(ScriptedProvider(*rules, strict=True, vendor=vendor, model=model))
+AMOUNTS = [None, "high", "max", "off", 4000]
+# A turn of a model of another wire, whose thinking only its issuer can read.
+FOREIGN: tuple[d.Message, ...] = (
+    d.Assistant(
+        (
+            d.Thinking("Hm.", d.Continuity("sig", issuer=d.Issuer("elsewhere", None, "m"))),
+            d.ToolCall("call_1", "look", {}),
+        )
+    ),
+    d.ToolResult("call_1", "there"),
+)
+HISTORIES: dict[str, tuple[d.Message, ...]] = {
+    "a question": (d.User("Hi"),),
+    "an open turn": (d.User("Hi"), *FOREIGN),
+    "a finished turn": (d.User("Hi"), *FOREIGN, d.Assistant("Done."), d.User("And?")),
+    "a prefill": (d.User("Hi"), d.Assistant("{")),
+    "a text of a user after results": (d.User("Hi"), *FOREIGN, d.User("And?")),
+}
+CHOICES: list[Any] = [None, "auto", "none", "required", d.ForceTool("look")]
+AGENT: dict[str, Any] = {"frequency_penalty": 0, "presence_penalty": 0, **SETTINGS}
+SAMPLING: list[dict[str, Any]] = [{}, AGENT, {"stop_sequences": ("END",), "temperature": 1}]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("reasoning", [None, "high", "off"])
-@pytest.mark.parametrize(("wire", "vendor", "model"), MODELS)
+@pytest.mark.parametrize("upstream", UPSTREAMS, ids=[each.name for each in UPSTREAMS])
 async def test_tool_loop_is_accepted_and_its_thinking_comes_back(
-    wire: str, vendor: str | None, model: str, reasoning: Any, stream: bool
+    upstream: Upstream, stream: bool
 ) -> None:
-    with serve(vendor, LOOK, LOOK, LOOK, "Done.") as server:
-        async with server.connect(wire, model, vendor=vendor) as provider:
-            messages: list[d.Message] = [d.System("Be terse."), d.User("Where?")]
-            for _ in range(4):
-                config = d.RuntimeConfig(
-                    max_tokens=60000, reasoning=reasoning, temperature=0.5, top_p=0.9
-                )
-                if stream:
-                    async with provider.stream(messages, [TOOL], config) as events:
-                        async for _event in events:
-                            pass
-                    reply = events.response
-                else:
-                    reply = await provider.complete(messages, [TOOL], config)
-                messages.append(reply.message)
-                results = [d.ToolResult(call.id, "there") for call in reply.tool_calls]
-                messages += results
-            assert reply.text == "Done."
-    assert len(server.requests) == 4
+    for amount in AMOUNTS:
+        with serve(upstream, *LOOKS, "Done.") as server:
+            connected = server.connect(upstream.wire, upstream.model, vendor=upstream.vendor)
+            config = d.RuntimeConfig(**SETTINGS, reasoning=amount)
+            async with connected as provider:
+                assert await run_loop(provider, config, stream=stream) == "Done."
+            assert (server.refused, len(server.requests)) == ([], 4)
+            if amount in ("high", "max", 4000):
+                check_returned(upstream, server.requests)
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("upstream", UPSTREAMS, ids=[each.name for each in UPSTREAMS])
+def test_every_request_is_accepted(upstream: Upstream, history: str) -> None:
+    codec: Any = CODECS[upstream.wire].connect(
+        upstream.model, "http://a.test", None, d.Capabilities(), vendor=upstream.vendor
+    )
+    rules = StrictModel(upstream.wire, upstream.model, upstream.vendor)
+    offers = [*[((TOOL,), choice) for choice in CHOICES], ((), "auto"), ((), "none")]
+    cases = product([*AMOUNTS, "minimal"], offers, SAMPLING, (False, True))
+    for amount, (tools, choice), settings, stream in cases:
+        given = {name: each for name, each in settings.items() if name in codec.setting_paths}
+        config = d.RuntimeConfig(**{"max_tokens": 9000, **given, "reasoning": amount})
+        request = d.Request(
+            HISTORIES[history],
+            tools=tools,
+            config=config,
+            tool_choice=choice,
+            stream=stream,
+            model="",
+        )
+        sent = codec.encode(request).http
+        asked = SERVER_CODECS[upstream.wire].decode(sent.body, urlsplit(sent.url).path)
+        rules.check(asked.client, asked.with_extras())
 
 
 # Each entry: the wire, the vendor, the model, what the body has, and a part of the error text.
@@ -150,7 +163,7 @@ def test_strict_model_refuses_what_its_vendor_refuses(
 
 
 async def test_thinking_that_was_changed_is_refused() -> None:
-    with serve("anthropic", LOOK, "Done.") as server:
+    with serve(Upstream("anthropic", "anthropic", "m"), LOOKS[0], "Done.") as server:
         async with server.connect("anthropic", "claude-sonnet-4-5") as provider:
             first = await provider.complete("Where?", [TOOL], max_tokens=9000, reasoning="low")
             changed = [

@@ -325,3 +325,19 @@ def test_amount_of_reasoning_is_sent_as_the_host_of_the_model_expects(
 
 def request_for(amount: Any) -> d.Request:
     return d.Request([d.User("Hi")], config=d.RuntimeConfig(reasoning=amount))
+
+
+@pytest.mark.parametrize("place", ["extras", "native"])
+def test_reasoning_that_the_caller_turned_off_by_field_is_known(place: str) -> None:
+    codec = CODECS["openai"].connect(
+        "deepseek-v4-pro", "http://a.test", None, d.Capabilities(), vendor="deepseek"
+    )
+    off = {"thinking": {"type": "disabled"}}
+    config = d.RuntimeConfig(extras=off if place == "extras" else {})
+    native: dict[str, Any] = {"openai": off} if place == "native" else {}
+    request = d.Request(
+        [d.User("Hi")], tools=[TOOL], config=config, tool_choice="required", native=native
+    )
+    encoded = codec.encode(request)
+    assert msgspec.json.decode(encoded.http.body)["thinking"] == {"type": "disabled"}
+    assert encoded.warnings == ()

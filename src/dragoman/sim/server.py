@@ -44,7 +44,8 @@ class SimServer:
     """A scripted provider behind a port. It runs in its own thread, so any test can use it.
 
     The port is opened when ``url`` is first read, and closed with ``stop()`` or at the end of a
-    ``with``. ``requests`` has the requests of all wires.
+    ``with``. ``requests`` has the accepted requests of all wires, and ``refused`` the texts of the
+    errors by which the other requests were refused.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SimServer:
         self.embedder = embedder or SimulatedEmbedder(model=provider.model)
         self.reranker = reranker or SimulatedReranker(model=provider.model)
         self.models = models
+        self.refused: list[str] = []
         self.batches = SimBatches(provider, batches or BatchScript())
         self._host = host
         self._port = port
@@ -72,7 +74,7 @@ class SimServer:
 
     @property
     def requests(self) -> list[Request]:
-        """The requests received so far."""
+        """The requests accepted so far."""
         return self.provider.requests
 
     @property
@@ -205,7 +207,9 @@ class SimServer:
                 rules.check(asked.client, made)
             scene = self.provider.begin(made, codec.wire)
         except Exception as error:
-            return codec.error(explain(error))
+            refusal = explain(error)
+            self.refused.append(str(refusal))
+            return codec.error(refusal)
         return _Performance(request, codec, asked, scene)
 
     async def _answer_retrieval(self, codec: RetrievalServer, request: HttpRequest) -> HttpReply:

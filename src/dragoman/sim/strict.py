@@ -29,7 +29,7 @@ from ..wire.beliefs import paths_of_reasoning, strict_vendors
 from ..wire.continuity import model_line
 from ..wire.endpoint import places_of
 from ..wire.gemini.names import to_standard_base64
-from ..wire.json import dig
+from ..wire.json import dig, entries_of
 from ..wire.quirks import WireQuirks
 from .script import Answer, Call, Said
 
@@ -48,6 +48,8 @@ class StrictModel:
         self._codec = codec
         self._server = SERVER_CODECS[wire]
         self.quirks: WireQuirks = codec.quirks
+        routes = getattr(self.quirks, "reasoning_details", False)
+        self._place = "details" if routes else self._server.state_place
 
     def check(self, body: Mapping[str, Any], request: m.Request) -> None:
         """Raise ``InvalidRequestError`` for the first thing that the vendor refuses.
@@ -59,32 +61,40 @@ class StrictModel:
 
     def sign(self, answer: Answer, request: m.Request) -> Answer:
         """Return an answer whose thinking and calls have the tokens of this model."""
-        place = self._server.state_place
+        place = self._place
         if place is None:
             return answer
         prefix = self._digest(request, len(request.messages))
         signed: list[Said] = []
         has_signed_call = False
+        thoughts = 0
         for block in answer.said:
             if place == "call" and isinstance(block, Call) and not has_signed_call:
                 # Gemini signs the first of the calls that are made together.
                 has_signed_call = True
                 block = replace(block, signature=self._token(block.name, prefix))
             elif place != "call" and isinstance(block, m.Thinking) and block.continuity is None:
-                state = self._make_state(place, block.text, self._token(block.text, prefix))
-                block = replace(block, continuity=state)
+                token = self._token(block.text, prefix)
+                block = replace(block, continuity=self._make_state(block.text, token, thoughts))
+                thoughts += 1
             signed.append(block)
         return replace(answer, content=tuple(signed), text="", thinking="", tool_calls=())
 
-    def _make_state(self, place: str, text: str, token: str) -> m.Continuity:
-        """Return the state of a thought with its token, as the vendor sends it."""
-        if place == "signature":
+    def _make_state(self, text: str, token: str, number: int) -> m.Continuity:
+        """Return the state of the thought of an answer that has this number."""
+        if self._place == "signature":
             return m.Continuity(token)
         issuer = m.Issuer(self.wire, None, self.model)
-        # The Responses wire has an item for each thought.
-        summary = [{"type": "summary_text", "text": text}]
-        item = {"id": f"rs_{_short(token)[:8]}", "type": "reasoning", "summary": summary}
-        return m.Continuity(None, {**item, place: token}, issuer)
+        if self._place == "details":
+            detail = {"type": "reasoning.text", "text": text, "signature": token, "index": number}
+            return m.Continuity(opaque=[detail], issuer=issuer)
+        item = {
+            "type": "reasoning",
+            "id": f"rs_{number}",
+            "summary": [{"type": "summary_text", "text": text}] if text else [],
+            "encrypted_content": token,
+        }
+        return m.Continuity(opaque=item, issuer=issuer)
 
     # --- the rules
 
@@ -128,9 +138,11 @@ class StrictModel:
             value = dig(fields, *path.split("."))
             if value is None:
                 continue
+            # Google's servers accept words in capitals, and its SDK writes them.
+            word = value.lower() if isinstance(value, str) else value
             if path not in known:
                 yield f"Unrecognized request argument supplied: {path}"
-            elif path != style.budget and value not in known[path]:
+            elif path != style.budget and word not in known[path]:
                 values = ", ".join(map(repr, known[path]))
                 yield f"Invalid value: {value!r} for '{path}'. Supported values are: {values}."
             elif path == style.budget and isinstance(value, int):
@@ -150,7 +162,7 @@ class StrictModel:
             yield "Thinking may not be enabled when tool_choice forces tool use."
 
     def _check_thinking(self, body: Mapping[str, Any], request: m.Request) -> Iterator[str]:
-        place = self._server.state_place
+        place = self._place
         if place == "call":
             yield from self._check_calls(request)
         elif place is not None:
@@ -161,7 +173,9 @@ class StrictModel:
                     for block in message.content:
                         if isinstance(block, m.Thinking):
                             token = _find_token(block.continuity, place)
-                            yield from self._check_token(token, block.text, prefix, drops)
+                            # A router takes thinking without details, too.
+                            if token is not None or place != "details":
+                                yield from self._check_token(token, block.text, prefix, drops)
         if getattr(self.quirks, "needs_thinking", False):
             yield from self._check_open_turn(request)
 
@@ -182,8 +196,8 @@ class StrictModel:
                 continue
             call = message.tool_calls[0]
             token = call.continuity.signature if call.continuity is not None else None
-            # Google's SDK for Python sends signatures back in the URL-safe alphabet.
             if token is not None and token != placeholder:
+                # Google's SDK for Python sends signatures back in the URL-safe alphabet.
                 token = to_standard_base64(token)
             own = self._token(call.name, self._digest(request, at))
             if token is None:
@@ -254,5 +268,8 @@ def _find_token(state: m.Continuity | None, place: str) -> str | None:
         return None
     if place == "signature":
         return state.signature
+    if place == "details":
+        token = next((each.get("signature") for each in entries_of(state.opaque)), None)
+        return token if isinstance(token, str) else None
     token = state.opaque.get(place) if isinstance(state.opaque, dict) else None
     return token if isinstance(token, str) else None

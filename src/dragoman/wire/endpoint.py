@@ -24,7 +24,7 @@ from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
 from .canonical import sort_request
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
-from .json import dig, plain_value, put_over
+from .json import dict_of, dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .native_reasoning import settle_reasoning
@@ -345,7 +345,16 @@ class Endpoint(ABC, Generic[Q]):
         return request
 
     def reasons(self, request: Request, quirks: Q) -> bool:
-        """Return whether the model reasons in its answer to a request."""
+        """Return whether the model reasons in its answer to a request.
+
+        Extras and the fields of a client of the wire may turn reasoning off, too.
+        """
+        off = quirks.reasoning.off if quirks.reasoning is not None else None
+        given = {**request.config.extras, **request.native.get(self.wire, {})}
+        if self.reasoning_parent:
+            given = dict_of(given.get(self.reasoning_parent))
+        if off and all(dig(given, *path.split(".")) == value for path, value in off.items()):
+            return False
         return quirks.reasons(request.config.reasoning)
 
     def may_choose(self, body: Mapping[str, Any]) -> bool:

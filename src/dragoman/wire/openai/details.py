@@ -13,21 +13,26 @@ from .chunks import ChunkPart
 class ReasoningDetails:
     """The field ``reasoning_details`` of a reply, which is attached to its thinking."""
 
-    __slots__ = ("_answering", "_items", "_text")
+    __slots__ = ("_answering", "_has_field", "_items", "_text")
 
     def __init__(self) -> None:
         self._items: list[Any] = []  # those that are not attached to a block yet
         self._text = ""  # the thinking that arrived in this field alone
         self._answering = False  # whether the last part was something other than thinking
+        self._has_field = False  # whether thinking has arrived in another field
 
     def read_text(self, details: Any) -> str:
         """Return the thinking in reasoning details, for servers that send it nowhere else.
 
+        A gateway may send the details of a thought after its text, in a part of their own (case:
+        openai/reasoning-details-after-their-text).
         MiniMax documents that each fragment repeats the text so far, and was seen to send only the
         new text (MiniMax-AI/MiniMax-M2#95). A fragment that repeats the text is cut to what is new
         (cases: openai/thinking-in-details, openai/thinking-in-details-repeated).
         """
-        pieces = []
+        pieces: list[str] = []
+        if self._has_field:
+            return ""
         for detail in entries_of(details):
             field = _GROWING.get(string_of(detail.get("type")), "")
             if isinstance(piece := detail.get(field), str):
@@ -41,6 +46,7 @@ class ReasoningDetails:
         """Collect the details of a part; attach them to the thinking when the answer begins."""
         if thought:
             self._answering = False
+            self._has_field = self._has_field or not self._text
         if isinstance(part.reasoning_details, list):
             self._items += part.reasoning_details
         if part.content or part.refusal or part.tool_calls or part.function_call:

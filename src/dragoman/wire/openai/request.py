@@ -20,6 +20,7 @@ from ..json import json_text, merge_extras, ordered_json
 from ..reasoning import merge_fields
 from ..request import RequestWriter
 from ..schema import closed_object
+from ..seal import has_state
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
@@ -342,7 +343,8 @@ class _Writer(FieldWriter):
         if opaque and isinstance(opaque, list):
             return "details", (block.text, [ordered_json(detail) for detail in opaque])
         # Thinking must be complete, and its opaque state, if any, must come from this wire.
-        if self.quirks.send_reasoning and (state is None or _is_record(state)):
+        is_plain = state is None or (state.replayable and not has_state(state))
+        if self.quirks.send_reasoning and (is_plain or (state and _is_record(state))):
             return "thoughts", block.text
         return self.drop(block, path)
 

@@ -6,6 +6,7 @@ for an endpoint of this wire.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from .output import read_picture
 from .request import ADDED, SETTINGS
 
 _ISSUER = m.Issuer("responses")
+# The ids that this wire's server codec gives to thoughts without state. Codex sends items without
+# their ids (openai/codex, protocol/src/models.rs; seen 2026-11-19).
+_OWN_ID = re.compile(r"rs_\d{1,6}_.{1,200}")
 _STATE = refused(
     "send the whole conversation as input, or start the gateway with --store", always=True
 )
@@ -340,6 +344,8 @@ def _read_reasoning(item: dict[str, Any]) -> m.AssistantBlock | Carried:
     text, token = "\n\n".join(texts), item.get("encrypted_content")
     if isinstance(token, str) and unseal(token) is not None:
         return read_thought(text, token, "responses")
+    if not token and _OWN_ID.fullmatch(str(item.get("id", "rs_0_0"))):
+        return m.Thinking(text)
     return m.Thinking(text, m.Continuity(opaque=item, issuer=_ISSUER))
 
 
