@@ -127,7 +127,10 @@ ROWS: tuple[ErrorRow, ...] = (
     # settings and tools that the model does not support
     *rows(
         e.UnsupportedFeatureError,
-        ("400 422", r"unsupported_(parameter|value)"),
+        ("400 422", r"unsupported[_ ](parameter|value)"),
+        # DeepInfra answers 405, DashScope 400 (truefoundry/models#944,
+        # spring-ai-alibaba/website#39; seen 2026-11-19).
+        ("400 405", r"tool call\w* is not supported"),
         (
             "400 404 422",
             r"not support(ed with this model|.{0,80}(parameter|response format|tool|logprobs))",
