@@ -42,7 +42,7 @@ ROWS: tuple[ErrorRow, ...] = (
     *rows(
         e.ContextOverflowError,
         ("", r"^\S* exceed_context_size_error |context_length_exceeded"),
-        ("", r"prompt is too long|exceed context limit"),
+        ("", r"prompt is too long"),
         ("400 413 422 500", r"context (window|length|size|is too large)|tokens exceeds"),
         # The rule of the adapter contract: any invalid request whose message is about the context.
         # A beta of that name, or ``context_management``, is not about its size (a guess).
