@@ -203,15 +203,18 @@ async def test_only_a_call_in_flight_can_be_cancelled() -> None:
     assert await model.cancel("r") is False
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_closing_twice_releases_the_connections() -> None:
+    loop = asyncio.get_running_loop()
     async with serve(replying(200, completion())) as server:
         model = d.connect("m", base_url=server.base_url)
         await model.complete("Hi")
         assert server.open == 1
+        began = loop.time()
         await model.close()
         await model.close()
         await until(lambda: not server.open, "every connection to close")
-        await asyncio.sleep(0)
+        assert loop.time() - began < 1  # no timer closed them
 
 
 @pytest.fixture
@@ -370,3 +373,47 @@ async def test_aborted_call_is_no_provider_error() -> None:
 def test_folder_of_a_command_is_recorded(tmp_path: Path) -> None:
     command = ProcessTool(d.Tool("p"), ["true"], cwd=tmp_path)
     assert command.context()["cwd"] == str(tmp_path)
+
+
+async def test_offsets_of_an_intent_are_places_in_the_stream() -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}
+    pieces = [call, *[{"index": 0, "function": {"arguments": part}} for part in ('{"a"', ": 1}")]]
+    body = frames(
+        {"choices": [{"delta": {"content": "So."}}]},
+        *[{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces],
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+    )
+    model, _ = fixed((200, body))
+    stream = model.stream("Hi", [d.Tool("f", "", {"type": "object"})])
+    [end] = [event async for event in stream if isinstance(event, d.ToolUseEnd)]
+    assert end.intent is not None
+    found = end.intent.assembled_from
+    assert found.event_count == 2
+    starts = [body[at:].startswith(b"data: ") for at in (found.first_offset, found.last_offset)]
+    assert starts == [True, True]
+    assert b'"name": "f"' in body[found.first_offset :].partition(b"\n\n")[0]
+    assert b": 1}" in body[found.last_offset :].partition(b"\n\n")[0]
+
+
+async def test_code_of_an_invalid_key_is_an_authentication_error() -> None:
+    model, _ = fixed((400, {"error": {"message": "no", "code": "invalid_api_key"}}))
+    with pytest.raises(d.AuthenticationError):
+        await model.complete("Hi")
+
+
+async def test_session_can_be_cancelled_in_the_pause_before_a_retry() -> None:
+    paused = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        paused.set()
+        await asyncio.Event().wait()
+
+    log = MemoryLog()
+    model = d.Retry(Listed(d.UnavailableError("down"), "never"), sleep=pause)
+    session = d.Session(model, [], None, log)
+    running = asyncio.ensure_future(session.run("Go."))
+    await paused.wait()
+    assert await session.cancel()
+    assert (await running).outcome == "cancelled"
+    calls = [record.type for record in log.read(session.id) if record.type.startswith("llm.")]
+    assert calls == ["llm.call_started", "llm.call_failed"]
