@@ -294,8 +294,8 @@ def test_wrong_names_and_settings_get_a_clear_error(server: SimServer) -> None:
         ask(temperature="hot")
     with pytest.raises(AttributeError, match="callbacks: setting it has no effect"):
         litellm.callbacks = ["langfuse"]
-    with pytest.raises(AttributeError, match="has no 'Router'"):
-        _ = litellm.Router
+    with pytest.raises(AttributeError, match="has no 'create_skill'"):
+        _ = litellm.create_skill
 
 
 def test_key_and_fields_of_a_vendor_are_not_sent_to_another_address() -> None:

@@ -27,19 +27,44 @@ from ...sync import run
 from ...tokens import estimate_input_tokens, estimate_text
 from ...validate import parse_messages, parse_tools
 from . import exceptions, records
-from .calls import CustomStreamWrapper, complete, embed, locate
+from .calls import CustomStreamWrapper, embed, locate
+from .facts import (
+    ModelCost,
+    decode,
+    encode,
+    get_llm_provider,
+    list_parameters,
+    validate_environment,
+)
+from .other_calls import (
+    RerankResponse,
+    ResponsesAPIResponse,
+    TextCompletionResponse,
+    complete_all,
+    complete_text,
+    rank,
+    respond,
+)
 from .records import EmbeddingResponse, ModelResponse, stream_chunk_builder
+from .reports import Callback, check_callbacks, complete_observed
+from .router import Router
 
 __all__ = [
-    "CustomStreamWrapper", "EmbeddingResponse", "ModelResponse", "acompletion", "aembedding",
-    "completion", "completion_cost", "cost_per_token", "embedding", "exceptions", "get_max_tokens",
-    "get_model_info", "stream_chunk_builder", "token_counter",
+    "CustomStreamWrapper", "EmbeddingResponse", "ModelResponse", "RerankResponse",
+    "ResponsesAPIResponse", "Router", "TextCompletionResponse", "abatch_completion", "acompletion",
+    "aembedding", "arerank", "aresponses", "atext_completion", "batch_completion", "completion",
+    "completion_cost", "cost_per_token", "decode", "embedding", "encode", "exceptions",
+    "get_llm_provider", "get_max_tokens", "get_model_info", "get_supported_openai_params",
+    "model_cost", "rerank", "responses", "stream_chunk_builder", "text_completion",
+    "token_counter", "validate_environment",
 ]  # fmt: skip
 
 drop_params: bool = False
 num_retries: int | None = None
 request_timeout: float | None = None
 api_key: str | None = None
+success_callback: list[Callback] = []
+failure_callback: list[Callback] = []
 set_verbose = suppress_debug_info = telemetry = False  # accepted, without an effect
 
 
@@ -60,6 +85,8 @@ class _Settings(ModuleType):
     """Refuse to set a name that no function reads, such as ``callbacks``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("success_callback", "failure_callback"):
+            check_callbacks(f"{__name__}.{name}", value)
         if name not in vars(self) and not isinstance(value, ModuleType):
             raise AttributeError(f"{__name__}.{name}: setting it has no effect here; leave it out")
         super().__setattr__(name, value)
@@ -75,12 +102,58 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 async def acompletion(model: str, messages: Sequence[Any] = (), **given: Any) -> Any:
     """Call a chat model; return a ``ModelResponse``, or with ``stream=True`` its chunks."""
-    return await complete(model, messages, _with_defaults(given))
+    return await complete_observed(
+        model, messages, _with_defaults(given), success_callback, failure_callback
+    )
 
 
 def completion(model: str, messages: Sequence[Any] = (), **given: Any) -> Any:
     """Call a chat model and wait for the result of ``acompletion``."""
-    return run(complete(model, messages, _with_defaults(given)))
+    return run(acompletion(model, messages, **given))
+
+
+async def abatch_completion(model: str, messages: Sequence[Any] = (), **given: Any) -> list[Any]:
+    """Return the reply to each conversation, or the exception of its call in its place."""
+    return await complete_all(model, messages, _with_defaults(given))
+
+
+def batch_completion(model: str, messages: Sequence[Any] = (), **given: Any) -> list[Any]:
+    """Return the reply to each conversation, and wait for all of them."""
+    return run(abatch_completion(model, messages, **given))
+
+
+async def atext_completion(
+    model: str, prompt: str | Sequence[str], **given: Any
+) -> TextCompletionResponse:
+    """Send each prompt as the message of a user, and return the texts of the replies."""
+    return await complete_text(model, prompt, _with_defaults(given))
+
+
+def text_completion(model: str, prompt: str | Sequence[str], **given: Any) -> Any:
+    """Send each prompt as the message of a user, and wait for the texts of the replies."""
+    return run(atext_completion(model, prompt, **given))
+
+
+async def aresponses(input: Any, model: str, **given: Any) -> Any:  # noqa: A002
+    """Call a model in the form of the Responses API."""
+    return await respond(model, input, _with_defaults(given))
+
+
+def responses(input: Any, model: str, **given: Any) -> Any:  # noqa: A002
+    """Call a model in the form of the Responses API, and wait for its response."""
+    return run(aresponses(input, model, **given))
+
+
+async def arerank(
+    model: str, query: str, documents: Sequence[Any], **given: Any
+) -> RerankResponse:
+    """Return documents in the order of their relevance to a query."""
+    return await rank(model, query, documents, _with_defaults(given))
+
+
+def rerank(model: str, query: str, documents: Sequence[Any], **given: Any) -> RerankResponse:
+    """Return documents in the order of their relevance to a query, and wait for it."""
+    return run(arerank(model, query, documents, **given))
 
 
 async def aembedding(model: str, input: Any = (), **given: Any) -> EmbeddingResponse:  # noqa: A002
@@ -125,6 +198,14 @@ def get_model_info(model: str, custom_llm_provider: str | None = None) -> dict[s
         "input_cost_per_token": rates[0],
         "output_cost_per_token": rates[1],
     }
+
+
+model_cost = ModelCost(get_model_info)
+
+
+def get_supported_openai_params(model: str, custom_llm_provider: str | None = None) -> list[str]:
+    """Return the parameters that a call of a model may have, without being refused or dropped."""
+    return run(list_parameters(model, custom_llm_provider))
 
 
 def get_max_tokens(model: str) -> int | None:

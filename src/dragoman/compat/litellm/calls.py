@@ -37,7 +37,7 @@ from .records import EmbeddingResponse, ModelReply, ModelResponse, ModelResponse
 ReplyT = TypeVar("ReplyT", bound=ModelReply)
 
 
-def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a call, and the parameters that its request body contains."""
     known, without = read_table().options, read_table().no_effect
     options = {name: given.get(name) for name in known}
@@ -75,8 +75,8 @@ def locate(model: Any, provider: str | None = None) -> Named:
         raise KINDS["BadRequestError"](problem) from error
 
 
-async def _open(named: Named, options: Mapping[str, Any], operation: str = "open") -> Any:
-    """Open a model for chat or embedding.
+async def open_model(named: Named, options: Mapping[str, Any], operation: str = "open") -> Any:
+    """Open a model for chat, embedding or reranking.
 
     A key in the environment is sent to the vendor's address or to one in the environment, but not
     to an address that the call gives: such a call needs ``api_key`` too.
@@ -118,7 +118,7 @@ def _open_mock(named: Named, mock: Any) -> Provider:
 # --- a chat call -------------------------------------------------------------------------------
 
 
-def _make_call(
+def make_call(
     provider: Provider, messages: Any, body: dict[str, Any], *, drops: bool
 ) -> ServedCall:
     """Read the parameters of a call; unless ``drops``, refuse a parameter that would be lost."""
@@ -166,8 +166,16 @@ async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any
     if isinstance(mock, ModelResponse):
         return mock
     with converted_errors(named.provider, named.model):
-        provider = await _open(named, options) if mock is None else _open_mock(named, mock)
-        call = _make_call(provider, messages, body, drops=bool(options["drop_params"]))
+        provider = await open_model(named, options) if mock is None else _open_mock(named, mock)
+    return await send(provider, named, messages, options, body)
+
+
+async def send(
+    provider: Provider, named: Named, messages: Any, options: Mapping[str, Any], body: Any
+) -> Any:
+    """Call an open model; return its reply, or the chunks of a stream."""
+    with converted_errors(named.provider, named.model):
+        call = make_call(provider, messages, body, drops=bool(options["drop_params"]))
         if not body.get("stream"):
             return _note(ModelResponse(await call.read()), call, named)
     return await CustomStreamWrapper(_read_chunks(call, named)).start()
@@ -175,14 +183,14 @@ async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any
 
 async def complete(model: str, messages: Any, given: Mapping[str, Any]) -> Any:
     """Call a chat model, then each of its ``fallbacks`` until one answers."""
-    options, body = _split(given)
+    options, body = split(given)
     for other in options["fallbacks"] or ():
         try:
             return await _call(model, messages, options, body)
         except OpenAIError:
             changed = {"model": other} if isinstance(other, str) else dict(other)
             model = changed.pop("model", model)
-            options, body = _split({**given, **changed})
+            options, body = split({**given, **changed})
     return await _call(model, messages, options, body)
 
 
@@ -190,11 +198,11 @@ async def embed(
     model: str, texts: str | Sequence[str], given: Mapping[str, Any]
 ) -> EmbeddingResponse:
     """Return the vectors of one or more texts."""
-    options, body = _split(given)
+    options, body = split(given)
     named, server = locate(model, options["custom_llm_provider"]), EmbedServer()
     with converted_errors(named.provider, named.model):
         asked = server.decode({**body, "model": named.model, "input": texts})
-        embedder: Embedder = await _open(named, options, "open_embedder")
+        embedder: Embedder = await open_model(named, options, "open_embedder")
         answer = await embedder.send(replace(asked.request, model=embedder.model))
     warn_of_losses(asked.warnings, stacklevel=3)
     made = EmbeddingResponse(msgspec.json.decode(server.encode(answer, asked, named.model).body))

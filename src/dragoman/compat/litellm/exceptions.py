@@ -66,6 +66,8 @@ def converted_errors(provider: str, model: str) -> Iterator[None]:
         name = next(_CLASSES[each] for each in type(error).__mro__ if each in _CLASSES)
         if name == "AuthenticationError" and error.status == 403:
             name = "PermissionDeniedError"
+        if name == "BadRequestError" and error.status == 422:
+            name = "UnprocessableEntityError"
         if name == "BadRequestError" and "content" in (error.provider_code or ""):
             name = "ContentPolicyViolationError"
         made = _find_kind(name)(str(error), provider, model, error.status)

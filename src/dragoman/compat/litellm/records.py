@@ -57,6 +57,15 @@ class ModelReply(AttributeRecord):
         """Set the cost of the call, and further facts about it."""
         self._hidden_params |= {"response_cost": None if cost is None else float(cost), **facts}
 
+    def note_as(self, other: ModelReply) -> None:
+        """Set the same facts as another reply has."""
+        self._hidden_params |= other._hidden_params
+
+    def find_cost(self) -> float | None:
+        """Return the cost of the call in US dollars, if it is known."""
+        cost: float | None = self._hidden_params["response_cost"]
+        return cost
+
 
 class ModelResponse(ModelReply):
     """The complete reply of a chat model."""
