@@ -15,9 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
 
-test: .venv/dev ## every check: lint, types, all tests, coverage, speed
+test: .venv/dev ## every check: lint, types, all tests, coverage, speed; BOX=core runs one box alone, BOX=all each
 	@sh scripts/install_system.sh
-	@$(BIN)/python -m scripts.run_tests
+	@$(BIN)/python -m scripts.$(if $(BOX),run_box $(BOX),run_tests)
 
 check: .venv/dev ## before a commit: lint of the changed files, types, and the fast half of the tests
 	@$(BIN)/python -m scripts.run_tests check

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-AT_ONCE = 7  # more than there are processors, because tests often wait
+AT_ONCE = 8  # more than there are processors, because tests often wait
 EVERY_SECONDS = 30  # how often a log gets a line about each running part
 SILENT_SECONDS = 60  # after which a part of the tests that reports nothing prints its stacks
 SILENCES = 30  # how often a part prints its stacks before it is stopped
@@ -292,7 +292,8 @@ def run_all() -> int:
     # What a user's editor sees of the package. ``make lint`` checks the package itself as well,
     # which takes a minute of CPU and adds little to mypy.
     types = Part("basedpyright", BIN / "basedpyright", "--level", "error", "tests/typing")
-    parts = [Part("mypy", BIN / "mypy"), types, covered]
+    core = Part("box core", "nice", "-n", "3", sys.executable, "-m", "scripts.run_box", "core")
+    parts = [Part("mypy", BIN / "mypy"), types, covered, core]
     parts += [pytest_part(name, *paths) for name, paths in tests.items()]
     parts += lint_parts()
     run_parts(parts)

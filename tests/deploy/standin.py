@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..log.conftest import find_binaries, find_user
+from ..databases import find_binaries, find_user
 from ..pages import ROOT
 from ..programs import require
 from ..waiting import block_until

@@ -20,7 +20,7 @@ from dragoman.log import MemoryLog
 from dragoman.sim import ScriptedProvider, ScriptRule
 
 from ..listed import Listed, reply
-from ..validate.test_quality import CALLS, answer, count, look
+from ..log.test_tool_calls import CALLS, answer, count, look
 from ..web.test_site import get
 from .serving import serving
 from .test_app import ANN, BOB, BODY, bearer, post

@@ -11,8 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dragoman import Tool
-from dragoman.messages.signatures import field_defaults, read_docstring
-from dragoman.tools import FunctionTool
+from dragoman.messages.signatures import field_defaults, pydantic_adapter, read_docstring
 from tests.rows import read_table
 
 
@@ -58,17 +57,13 @@ def test_constraints_of_pydantic_fields_are_kept_in_the_schema() -> None:
     assert set(field_defaults(travel)) == {"speed", "tags", "name"}
 
 
-GOOD = {"days": 3, "code": "CH", "stops": [1], "places": [{"city": "Basel"}], "name": "x"}
-
-
-async def test_tool_function_with_pydantic_fields_gets_instances_and_defaults() -> None:
-    tool = FunctionTool(travel)
-    assert tool.check(GOOD) is None
-    assert (await tool.execute(GOOD)).content == "3 CH [1] ['Basel'] 50.0 [] x 1"
-    assert "greater than or equal to 0" in str(tool.check({**GOOD, "days": -1}))
-    assert (
-        await tool.execute({**GOOD, "speed": 3, "tags": ["a"]})
-    ).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
+def test_only_types_with_constraints_of_pydantic_have_an_adapter() -> None:
+    adapter = pydantic_adapter(Annotated[int, Field(ge=0)])
+    assert adapter.validate_python(3) == 3
+    with pytest.raises(pydantic.ValidationError):
+        adapter.validate_python(-1)
+    assert pydantic_adapter(Place) is None
+    assert pydantic_adapter(int) is None
 
 
 def test_pydantic_fields_are_ignored_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from dragoman.tools import (
 from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.workspace import MAX_FILE, BashTool
 
-from ..programs import needs_sandbox
+from .sandboxes import needs_sandbox
 
 SECRET = "the secret of the outside"
 

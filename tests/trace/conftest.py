@@ -15,15 +15,9 @@ from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
 from dragoman.trace.approval import Approvals
 
+from ..browsers import FLAGS
 from ..programs import require
 from ..waiting import PATIENCE
-
-FLAGS = [
-    "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-    "--no-sandbox",  # Chromium refuses to run its sandbox as root
-]  # fmt: skip
-
 
 expect.set_options(timeout=PATIENCE * 1000)
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import dragoman as d
-from dragoman.tools import tool
 from dragoman.validate import build_request, parse_config, parse_tool_choice, parse_tools
 from tests import strategies as some
 from tests.rows import read_table
@@ -177,7 +176,6 @@ TOOLS: list[tuple[Any, list[d.Tool]]] = [
     ),
     ([d.Tool("a"), {"name": "b"}], [d.Tool("a"), d.Tool("b")]),
     ([now], [d.Tool("now", "Return the time.", parameters=d.Tool.from_function(now).parameters)]),
-    ([tool(now)], [d.Tool.from_function(now)]),
 ]
 
 

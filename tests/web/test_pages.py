@@ -28,12 +28,12 @@ from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.transport.serving import serving
 
+from ..browsers import FLAGS
 from ..cli.terminal import Terminal
 from ..gateway.upstream import EXHAUSTIVE
 from ..listed import Listed, reply, speak
 from ..programs import require
 from ..server import Connection, serve, stream_of
-from ..trace.conftest import FLAGS
 from ..waiting import PATIENCE, until
 from .test_site import ADMIN, DIGEST, TOOL, priced
 

@@ -31,10 +31,10 @@ from dragoman.registry import Registry
 from dragoman.transport.serving import serving
 from dragoman.wire import CODECS
 
-from ..gateway.conftest import own_postgres as own_postgres
-from ..gateway.conftest import postgres_url as postgres_url
+from ..databases import own_postgres as own_postgres
+from ..databases import postgres_url as postgres_url
+from ..databases import server as server
 from ..listed import Listed, reply
-from ..log.conftest import server as server
 from ..server import Connection, serve
 from ..waiting import arrival, until
 
