@@ -60,7 +60,11 @@ def bare(a):  # type: ignore[no-untyped-def]
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "stream=True": (lambda m: m.complete("x", stream=True), "call .stream(...) in place of"),
     "images=": (lambda m: m.complete("x", images=[PNG]), 'User("...", Image("photo.png"))'),
-    "timeout= of a call": (lambda m: m.complete("x", timeout=5), "pass timeouts= to connect()"),
+    "timeouts= of a call": (lambda m: m.complete("x", timeouts=5), "pass timeout= in seconds"),
+    "stop=": (lambda m: m.complete("x", stop="y"), 'write stop_sequences=["..."]'),
+    "thinking=": (lambda m: m.complete("x", thinking={}), 'write reasoning="high"'),
+    "output_type=": (lambda m: m.complete("x", output_type=int), "as response_schema="),
+    "n=": (lambda m: m.complete("x", n=2), "gather() makes several calls"),
     "max_tokens=-1": (lambda m: m.complete("x", max_tokens=-1), "max_tokens must be at least 1"),
     "a tool without hints": (
         lambda m: m.complete("x", tools=[bare]),

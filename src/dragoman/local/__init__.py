@@ -66,15 +66,15 @@ class LocalProvider(LocalServing):
 
     def plan(self, messages: Any) -> SwapPlan:
         # Planning sends nothing, so no server is needed and the address does not matter.
-        return self._connect("http://127.0.0.1:1", "").plan(messages)
+        return self._connect("http://127.0.0.1:1", None).plan(messages)
 
     def preview(self, request: Request) -> Encoded | None:
         inner = self._inner
         if not isinstance(inner, Provider):
-            inner = self._connect("http://127.0.0.1:1", "")
+            inner = self._connect("http://127.0.0.1:1", None)
         return inner.preview(self._with_defaults(request))
 
-    def _connect(self, url: str, key: str) -> Provider:
+    def _connect(self, url: str, key: str | None) -> Provider:
         # llama.cpp serves its one model under every name. If the chat template does not support
         # tools, tool calls are requested by a JSON Schema instead.
         calls = self._server.calls if self._server is not None else "schema"

@@ -50,6 +50,7 @@ from ..validate.arguments import (
     Wanted,
 )
 from ..wire import Codec, Encoded, SwapPlan, make_plan
+from .deadline import open_within
 from .model import Model
 from .reply import EventsReply, Reply, read_events
 from .stream import EventStream, WaitingCall
@@ -99,6 +100,7 @@ class Provider(Model):
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
         continues: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the error has the partial reply
         **settings: Unpack[Settings],
     ) -> Response[Wanted]:
         """Call the model once and return its complete reply; no tool is executed.
@@ -107,7 +109,9 @@ class Provider(Model):
         ...) and ``system``, a system prompt. If ``tools`` contains functions, they are described
         to the model and never called. ``session_id`` and ``metadata`` are stored in the records of
         the call and not sent. By default, a tool call that names an unknown tool or violates its
-        schema raises an error; with ``check_calls=False`` it is returned.
+        schema raises an error; with ``check_calls=False`` it is returned. After ``timeout``
+        seconds, the call ends with ``TimedOutError``, whatever it waits for; ``error.response``
+        has the part of the reply that arrived, and its usage.
         """
         request = build_request(
             messages, tools, config, response_schema, tool_choice, model=self.model,
@@ -115,7 +119,7 @@ class Provider(Model):
             check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
         self._check_request(request)
-        return await self._complete(request)
+        return await self._complete(request, timeout)
 
     async def send(self, request: Request) -> Response[Any]:
         """Check a request that was built before, send it, and return its complete reply.
@@ -128,9 +132,9 @@ class Provider(Model):
         self._check_request(request)
         return await self._complete(request)
 
-    async def _complete(self, request: Request) -> Response[Any]:
+    async def _complete(self, request: Request, seconds: float | None = None) -> Response[Any]:
         began = time.perf_counter()
-        reply, first, last = self.open(request), None, None
+        reply, first, last = open_within(self, request, seconds), None, None
         waiting = WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:
@@ -180,6 +184,7 @@ class Provider(Model):
         metadata: Mapping[str, str] | None = None,
         check_calls: bool = True,
         continues: bool = False,
+        timeout: float | None = None,
         **settings: Unpack[Settings],
     ) -> EventStream[Wanted]:
         """Call the model and return its reply as a stream; see ``complete`` for the arguments.
@@ -195,7 +200,8 @@ class Provider(Model):
             check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
         self._check_request(request)
-        return EventStream(self.open(request), request, self._calls, self.find_sold)
+        reply = open_within(self, request, timeout)
+        return EventStream(reply, request, self._calls, self.find_sold)
 
     def check(self, request: Request) -> None:
         """Raise an error if the model is known not to support the request; nothing is sent."""

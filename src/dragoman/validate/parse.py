@@ -23,11 +23,19 @@ _MISPLACED = {
     "stream": "call .stream(...) in place of .complete(...)",
     "image": 'put it into the message: User("...", Image("photo.png"))',
     "images": 'put them into the message: User("...", Image("photo.png"))',
-    "timeout": "pass timeouts= to connect()",
+    "timeouts": "pass timeout= in seconds, or timeouts= to connect()",
     "model": "pass the model's name to connect()",
     "api_key": "pass api_key= to connect()",
     "base_url": "pass base_url= to connect()",
     "response_format": "pass a type or a JSON Schema as response_schema=",
+    "output_type": "pass a type or a JSON Schema as response_schema=",
+    "stop": 'write stop_sequences=["..."]',
+    "thinking": 'write reasoning="high", or a number of tokens',
+    "reasoning_effort": 'write reasoning="high"',
+    "max_completion_tokens": "write max_tokens=",
+    "system_prompt": "write system=",
+    "n": "gather() makes several calls",
+    "logprobs": 'pass extras={"logprobs": True}, and read reply.raw',
 }
 
 _MESSAGES = frozenset({m.System, m.User, m.Assistant, m.ToolResult})
