@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -40,7 +42,8 @@ class Watched:
         self.exporter = InMemorySpanExporter()
         self.tracing = TracerProvider()
         self.tracing.add_span_processor(SimpleSpanProcessor(self.exporter))
-        telemetry = OpenTelemetry(self.tracing)
+        self.reader = InMemoryMetricReader()
+        telemetry = OpenTelemetry(self.tracing, MeterProvider([self.reader]))
         self.model = Observe(ScriptedProvider(*script), telemetry)
         self.watch = SessionTelemetry(telemetry, **settings)
         self.session: Session[Any] = Session(self.model, [look, remove], on_record=self.watch)
@@ -109,6 +112,40 @@ async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> Non
         "gen_ai.conversation.id": run.session.id,
     }
     assert agent.start_time <= used.start_time <= used.end_time <= agent.end_time
+
+
+async def test_durations_of_tools_and_agents_are_metrics(watched: Any) -> None:
+    run = watched(
+        calling(Call("look", {"place": "here"}, id="c1")),
+        calling(Call("look", {"place": "nowhere"}, id="c2")),
+        "Green.",
+        agent="guide",
+    )
+    await run.session.run("Look here.")
+    spans = await run.spans()
+    points = {
+        metric.name: metric.data.data_points
+        for scope in run.reader.get_metrics_data().resource_metrics
+        for inner in scope.scope_metrics
+        for metric in inner.metrics
+    }
+    tool = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+    }
+    assert [dict(each.attributes) for each in points["gen_ai.execute_tool.duration"]] == [
+        tool, tool | {"error.type": "tool_error"},
+    ]  # fmt: skip
+    (agent,) = points["gen_ai.invoke_agent.duration"]
+    assert dict(agent.attributes) == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "guide",
+        "gen_ai.provider.name": "sim",
+        "gen_ai.request.model": "sim",
+    }
+    span = spans["invoke_agent guide"]
+    assert agent.sum == pytest.approx((span.end_time - span.start_time) / 1e9, abs=1e-4)
 
 
 async def test_each_run_has_a_span_of_its_own(watched: Any) -> None:

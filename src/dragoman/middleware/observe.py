@@ -8,10 +8,11 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -86,6 +87,8 @@ class Observe(Wrapper, Middleware):
         self._price = price
         self._clock = clock
         self._now = now
+        # The subscribers that measure the time between chunks, which is not in any record.
+        self._timers = [each for each in subscribers if hasattr(each, "time_chunks")]
         self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = WeakKeyDictionary()
         self._gone = 0
 
@@ -111,12 +114,16 @@ class Observe(Wrapper, Middleware):
         feed.put(
             partial(_start, attempt, self.inner, request) if is_chat else attempt.start, context
         )
+        is_timed = is_chat and request.stream and self._timers
+        arrivals: list[float] | None = [] if is_timed else None
         failure: BaseException | None = None
         try:
             async with aclosing(self.inner.open(request)) as reply:
                 served.reply = attempt.reply = reply
                 while batch := await reply.next():
                     attempt.hear(batch)
+                    if arrivals is not None:
+                        arrivals.append(self._clock())
                     yield batch
         except BaseException as error:
             failure = error
@@ -131,7 +138,8 @@ class Observe(Wrapper, Middleware):
                 if isinstance(record, CallStarted | CallFailed):
                     feed.put(partial(_return, record), context)
             if not attempt.is_ended:
-                feed.put(attempt.end, context)
+                end = partial(_end, attempt, arrivals, self._timers) if arrivals else attempt.end
+                feed.put(end, context)
             del attempt, failure  # the error refers to this frame
 
     async def flush(self) -> None:
@@ -159,6 +167,18 @@ class Observe(Wrapper, Middleware):
 
 
 def _return(record: CallEvent) -> CallEvent:
+    return record
+
+
+def _end(attempt: Attempt, arrivals: list[float], timers: Sequence[Any]) -> CallEvent:
+    """Return the record of the end; report the times between chunks to those who measure them."""
+    record = attempt.end()
+    pauses = [later - earlier for earlier, later in pairwise(arrivals)]
+    for timer in timers:
+        try:
+            timer.time_chunks(record, pauses)
+        except Exception:
+            log.warning("the times between chunks cannot be recorded", exc_info=True)
     return record
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -60,6 +61,10 @@ NAMES = {
     "retry_reason": "dragoman.retry_reason",
     "token_usage": "gen_ai.client.token.usage",
     "duration": "gen_ai.client.operation.duration",
+    "first_chunk": "gen_ai.client.operation.time_to_first_chunk",
+    "next_chunk": "gen_ai.client.operation.time_per_output_chunk",
+    "tool_duration": "gen_ai.execute_tool.duration",
+    "agent_duration": "gen_ai.invoke_agent.duration",
     "address": "server.address",
     "port": "server.port",
     "agent": "gen_ai.agent.name",
@@ -90,12 +95,14 @@ _IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
 # The bucket boundaries that the conventions require.
 _TOKEN_BOUNDS = [float(4**power) for power in range(14)]
 _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
+_AGENT_BOUNDS = [0.1 * 2**power for power in range(13)]
 
 
 class OpenTelemetry:
     """A subscriber for ``Observe`` that records a span for each attempt, and metrics.
 
-    The metrics are the tokens and the duration of attempts. By default, the global tracer and
+    The metrics are the tokens and the duration of attempts and, of streams, the time to the first
+    chunk and between chunks. By default, the global tracer and
     meter providers are used. A span is a child of the span that was current when the call began.
     It contains messages only if ``Observe`` includes content.
     """
@@ -119,12 +126,21 @@ class OpenTelemetry:
             description="Tokens in and out of a call.",
             explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
         )
-        self._duration = meter.create_histogram(
-            NAMES["duration"],
-            unit="s",
-            description="How long a call took.",
-            explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
-        )
+        self._durations = {
+            name: meter.create_histogram(
+                NAMES[name],
+                unit="s",
+                description=text,
+                explicit_bucket_boundaries_advisory=bounds,
+            )
+            for name, text, bounds in (
+                ("duration", "How long a call took.", _SECOND_BOUNDS),
+                ("first_chunk", "Time from the request to the first chunk.", _SECOND_BOUNDS),
+                ("next_chunk", "Time between two chunks of a stream.", _SECOND_BOUNDS),
+                ("tool_duration", "How long a tool ran.", _SECOND_BOUNDS),
+                ("agent_duration", "How long an agent ran.", _AGENT_BOUNDS),
+            )
+        }
 
     def adopt(self, session_id: str, parent: Context) -> None:
         """Make the current span of a context the parent of all calls of a session.
@@ -155,11 +171,24 @@ class OpenTelemetry:
         span.end(began + int((event.latency_ms or 0.0) * 1e6))
         self._measure(event, common)
 
+    def time(self, name: str, seconds: float, facts: dict[str, Any]) -> None:
+        """Record a duration; ``name`` and the names of ``facts`` are keys of ``NAMES``."""
+        attributes = {NAMES[key]: value for key, value in facts.items() if value is not None}
+        self._durations[name].record(seconds, attributes)
+
+    def time_chunks(self, event: CallCompleted | CallFailed, pauses: Sequence[float]) -> None:
+        """Record the seconds between the chunks of a reply; ``Observe`` calls this."""
+        common = _common(event)
+        for pause in pauses:
+            self._durations["next_chunk"].record(pause, common)
+
     def _measure(self, event: CallCompleted | CallFailed, common: dict[str, Any]) -> None:
         if isinstance(event, CallCompleted) and event.response_model:
             common = {**common, NAMES["response_model"]: event.response_model}
         failed = {NAMES["error"]: event.error_class} if isinstance(event, CallFailed) else {}
-        self._duration.record((event.latency_ms or 0.0) / 1000, common | failed)
+        self._durations["duration"].record((event.latency_ms or 0.0) / 1000, common | failed)
+        if event.stream and event.first_event_ms is not None:
+            self._durations["first_chunk"].record(event.first_event_ms / 1000, common | failed)
         for kind, count in (("input", event.input_tokens), ("output", event.output_tokens)):
             if count is not None:
                 self._tokens.record(count, {**common, NAMES["token_type"]: kind})

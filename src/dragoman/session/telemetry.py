@@ -1,5 +1,7 @@
 """Report a session's run as OpenTelemetry spans: one for the agent, one for each tool run.
 
+The durations of both are metrics, too.
+
 ::
 
     telemetry = OpenTelemetry()
@@ -12,6 +14,7 @@ that was denied has no span.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,7 +57,8 @@ class SessionTelemetry:
                 return  # no span was started, because the session's start was not observed
             run = self._runs[record.session] = self._start(record)
         if isinstance(payload, SessionStarted):
-            _set(run.agent, _describe(payload))
+            run.served = _describe(payload)
+            _set(run.agent, run.served)
             run.descriptions = {tool.name: tool.description for tool in payload.definitions}
         elif isinstance(payload, CallCompleted | CallFailed):
             run.add_call(payload)
@@ -74,7 +78,7 @@ class SessionTelemetry:
             name, attributes=_name(facts), start_time=_moment(record)
         )
         self._telemetry.adopt(record.session, self._trace.set_span_in_context(span))
-        return _Run(span)
+        return _Run(span, record.timestamp)
 
     def _start_tool(self, run: _Run, record: LogRecord, started: ToolStarted) -> None:
         facts = {
@@ -87,6 +91,7 @@ class SessionTelemetry:
             "session_id": record.session,
             "call_arguments": _write(started.input) if self._include_content else None,
         }
+        run.began[started.intent_id] = record.timestamp
         run.tools[started.intent_id] = self._telemetry.tracer.start_span(
             f"execute_tool {started.tool_name}",
             context=self._trace.set_span_in_context(run.agent),
@@ -98,14 +103,20 @@ class SessionTelemetry:
         span = run.tools.pop(end.intent_id, None)
         if span is None:
             return
+        error: str | None = None
         if isinstance(end, ToolFailed):
-            self._fail(span, end.kind, end.message)
+            error = end.kind
+            self._fail(span, error, end.message)
         else:
             if self._include_content:
                 _set(span, {"call_result": _write(end.content)})
             if end.is_error:
-                self._fail(span, "tool_error", "the tool returned an error")
+                error = "tool_error"
+                self._fail(span, error, "the tool returned an error")
         span.end(_moment(record))
+        seconds = (record.timestamp - run.began.pop(end.intent_id)).total_seconds()
+        facts = {"operation": "execute_tool", "tool": end.tool_name, "tool_type": "function"}
+        self._telemetry.time("tool_duration", seconds, facts | {"error": error})
 
     def _finish(self, run: _Run, record: LogRecord, finished: SessionFinished) -> None:
         for span in run.tools.values():
@@ -115,6 +126,10 @@ class SessionTelemetry:
         if finished.outcome == "failed":
             self._fail(run.agent, "failed", finished.detail or "")
         run.agent.end(_moment(record))
+        error = "failed" if finished.outcome == "failed" else None
+        facts = {"operation": "invoke_agent", "agent": self._agent, "error": error, **run.served}
+        seconds = (record.timestamp - run.started).total_seconds()
+        self._telemetry.time("agent_duration", seconds, facts)
 
     def _fail(self, span: Span, kind: str, message: str) -> None:
         _set(span, {"error": kind})
@@ -124,8 +139,11 @@ class SessionTelemetry:
 class _Run:
     """The open spans of one session, and the tokens that its calls have used."""
 
-    def __init__(self, agent: Span) -> None:
+    def __init__(self, agent: Span, started: datetime) -> None:
         self.agent = agent
+        self.started = started
+        self.served: dict[str, Any] = {}
+        self.began: dict[str, datetime] = {}
         self.tools: dict[str, Span] = {}
         self.descriptions: dict[str, str] = {}
         self.counts: dict[str, int] = {}
@@ -135,7 +153,8 @@ class _Run:
             count = getattr(call, name)
             if count is not None:
                 self.counts[name] = self.counts.get(name, 0) + count
-        _set(self.agent, _describe(call))
+        self.served = _describe(call)
+        _set(self.agent, self.served)
 
 
 def _describe(payload: SessionStarted | CallCompleted | CallFailed) -> dict[str, Any]:
