@@ -3,6 +3,8 @@
 The README's commands count as well: a file or a secret that they make exists.
 """
 
+import asyncio
+import datetime
 import json
 import re
 import tomllib
@@ -13,6 +15,9 @@ from urllib.parse import urlsplit
 import click
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from scripts import images
 
 from dragoman.cli import main
 from dragoman.gateway.keys import KeyRing
@@ -197,6 +202,56 @@ def test_every_image_is_named_with_its_version() -> None:
         assert re.search(f"{VERSION}|{CHART_VERSION}", image), image
 
 
+def test_images_are_those_of_the_table_of_supported_releases() -> None:
+    rows = {row["image"]: row for row in images.read_images()}
+    named = {service["image"].partition("@")[0] for service in SERVICES.values()}
+    bases = re.findall(r"^ARG PYTHON=([^@\n]*)", DOCKERFILE, re.MULTILINE)
+    assert rows.keys() == {each for each in named if not each.startswith("dragoman:")} | {
+        f"python:{base}" for base in bases
+    }
+    for row in rows.values():
+        assert row["source"]
+        assert row["seen"] >= datetime.date(2026, 1, 1)
+    late = datetime.date(2027, 5, 1)
+    assert [line.partition(":")[0] for line in images.find_ending([*rows.values()], late)] == [
+        "grafana/grafana"
+    ]
+
+
+async def test_script_pins_each_image_to_the_digest_of_its_tag(tmp_path: Path) -> None:
+    """A registry is asked twice; the second digest replaces the first."""
+    digests = {"sha256:" + "a" * 64: "first", "sha256:" + "b" * 64: "second"}
+    asked: list[str] = []
+
+    async def token(request: web.Request) -> web.Response:
+        return web.json_response({"token": request.query["scope"]})
+
+    async def manifest(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        path = request.path.removeprefix("/v2/").partition("/manifests/")[0]
+        assert request.headers["Authorization"] == f"Bearer repository:{path}:pull"
+        return web.Response(headers={"Docker-Content-Digest": current})
+
+    app = web.Application()
+    app.router.add_get("/token", token)
+    app.router.add_route("HEAD", "/v2/{path:.*}", manifest)
+    files = [tmp_path / path.name for path in images.FILES]
+    for file, source in zip(files, images.FILES, strict=True):
+        file.write_text(re.sub("@sha256:[0-9a-f]{64}", "", source.read_text()))
+    plain = [file.read_text() for file in files]
+    async with TestServer(app) as server:
+        place = str(server.make_url("")).rstrip("/")
+        words = ["--pin", "--registry", place, "--tokens", f"{place}/token", *map(str, files)]
+        for current in digests:
+            await asyncio.to_thread(images.main, words)
+            texts = [file.read_text() for file in files]
+            assert sum(text.count(f"@{current}") for text in texts) == len(images.read_images())
+            cleaned = [re.sub(f"@{current}", "", text) for text in texts]
+            assert cleaned == plain
+    assert "/v2/library/redis/manifests/8.8" in asked
+    assert "/v2/prom/prometheus/manifests/v3.13.0" in asked
+
+
 def test_compose_confines_the_gateways() -> None:
     for name in GATEWAYS:
         assert SERVICES[name]["read_only"] is True
@@ -214,6 +269,13 @@ def test_compose_confines_the_gateways() -> None:
 EVERYTHING: dict[str, Any] = {
     **example_values(),
     "otel": {"enabled": True, "endpoint": "http://collector:4318"},
+    "ingress": {"enabled": True, "host": "llm.example.com", "tlsSecret": "llm-tls"},
+    "httpRoute": {
+        "enabled": True,
+        "gateway": {"name": "public", "namespace": "gateways"},
+        "section": "web",
+        "hosts": ["llm.example.com"],
+    },
 }
 MINIMAL: dict[str, Any] = {
     "image": {"repository": "registry.example.com/dragoman", "tag": "1.2.3"},
@@ -257,8 +319,8 @@ def test_every_gateway_option_of_the_files_exists() -> None:
 def test_references_between_the_manifests_can_be_resolved() -> None:
     found = by_kind(render(EVERYTHING))
     assert set(found) == {
-        "Deployment", "Service", "Ingress", "HorizontalPodAutoscaler", "PodDisruptionBudget",
-        "NetworkPolicy", "ConfigMap", "PodMonitor", "PrometheusRule",
+        "Deployment", "Service", "Ingress", "HTTPRoute", "HorizontalPodAutoscaler",
+        "PodDisruptionBudget", "NetworkPolicy", "ConfigMap", "PodMonitor", "PrometheusRule",
     }  # fmt: skip
     pod, (container,) = pod_of(found), pod_of(found)["containers"]
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
@@ -290,6 +352,16 @@ def test_references_between_the_manifests_can_be_resolved() -> None:
     service = path["backend"]["service"]
     assert service["name"] == found["Service"]["metadata"]["name"]
     assert service["port"]["name"] == found["Service"]["spec"]["ports"][0]["name"]
+    route = found["HTTPRoute"]["spec"]
+    assert route["parentRefs"] == [
+        {"name": "public", "namespace": "gateways", "sectionName": "web"}
+    ]
+    assert route["hostnames"] == ["llm.example.com"]
+    (rule,) = route["rules"]
+    (backend,) = rule["backendRefs"]
+    assert backend["name"] == found["Service"]["metadata"]["name"]
+    assert backend["port"] == found["Service"]["spec"]["ports"][0]["port"]
+    assert rule["timeouts"] == {"request": "15m", "backendRequest": "15m"}
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert {each["name"] for each in container["volumeMounts"]} == set(volumes)
     assert volumes["config"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
