@@ -10,7 +10,7 @@ RECORDINGS ?= ../shared/corpus
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test check test-hard test-recordings test-exhaustive test-rules clients lint bench bench-quick bench-scale scoreboards lock sbom clean docs
+.PHONY: chat test check test-hard test-recordings test-exhaustive test-rules clients lint bench bench-quick bench-scale scoreboards newest lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -66,6 +66,9 @@ scoreboards: .venv/dev ## run suites that others wrote; install them first; writ
 docs: .venv/dev ## build the documentation into site/
 	$(BIN)/python -m tests.test_docs
 	$(BIN)/zensical build --clean --strict
+
+newest: .venv/dev ## try the newest release of each partner on each Python that can be had, and print what breaks; ONLY=openai chooses
+	$(BIN)/python -m scripts.newest $(ONLY)
 
 lock: .venv/dev ## renew the locked dependencies by releases that are a week old; LOCK_BEFORE=2026-11-20 sets the day
 	LOCK_BEFORE="$(LOCK_BEFORE)" $(BIN)/python scripts/lock.py
