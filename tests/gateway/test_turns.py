@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.gateway import create_app
 from dragoman.gateway.kept_state import KeptState
+from dragoman.gateway.keys import new_key
 from dragoman.gateway.store import ResponseStore
+from dragoman.log import SqliteLog
+from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.wire import SERVER_CODECS, Asked
 
 from .serving import serving
@@ -205,3 +210,70 @@ async def test_reply_arrives_if_the_store_cannot_be_used(
     lines = "".join(caplog.messages)
     assert "the state of a reply was not kept" in lines
     assert "the state of earlier calls is not known" in lines
+
+
+# --- losses are reported -------------------------------------------------------------------------
+
+
+async def test_client_that_loses_reasoning_is_named_once_in_the_log(
+    caplog: pytest.LogCaptureFixture, store: ResponseStore
+) -> None:
+    with StrictUpstream("anthropic") as upstream:
+        async with upstream.open() as model, serving(create_app({"m": model})) as url:
+            await asyncio.to_thread(run_loop, url, "openai, plain", stream=True)
+    [line] = [each for each in caplog.messages if "do not send back the reasoning" in each]
+    assert "the openai API" in line
+    assert "'m'" in line
+    assert "--store" in line
+    caplog.clear()
+    assert await loop("openai, plain", "anthropic", store=store) == BACK
+    assert await loop("anthropic", "anthropic") == BACK
+    assert "do not send back" not in caplog.text
+
+
+async def test_overview_and_log_name_the_sessions_that_lose_reasoning(tmp_path: Path) -> None:
+    admin, digest = new_key()
+    headers = {"authorization": f"Bearer {admin}"}
+    with SqliteLog(tmp_path / "log.db") as log, StrictUpstream("gemini") as upstream:
+        async with upstream.open() as model:
+            app = create_app({"m": model}, log=log, admin=digest, ui="dragoman.web")
+            async with app.router.lifespan_context(app), serving(app) as url:
+                await asyncio.to_thread(run_loop, url, "ollama", stream=False)
+                async with httpx.AsyncClient(headers=headers) as page:
+                    [found] = (await page.get(f"{url}/ui/api/overview")).json()["lost"]
+        [session] = found["sessions"]
+        events = [each.data for each in log.read(session)]
+    assert (found["model"], found["wire"], found["requests"]) == ("m", "ollama", 2)
+    warned = [each for each in events if "reasoning_lost messages" in str(each)]
+    assert len(warned) == 2
+
+
+REFUSALS = {
+    "anthropic": "messages.1: a final `assistant` message must start with a thinking block",
+    "responses": "Item 'fc_1' was provided without its required 'reasoning' item: 'rs_1'.",
+    "gemini": "Function call is missing a thought_signature in functionCall parts.",
+    "openai": "thinking is enabled but reasoning_content is missing in assistant tool call message",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("wire", "text"), REFUSALS.items())
+async def test_refusal_by_a_rule_about_reasoning_says_what_helps(
+    wire: str, text: str, stream: bool
+) -> None:
+    refusal = d.InvalidRequestError(text, status=400, provider_message=text)
+    with SimServer(ScriptedProvider(refusal)) as sim:
+        async with sim.connect(wire, "m") as model, serving(create_app({"m": model})) as url:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await asyncio.to_thread(run_loop, url, "openai", stream)
+    assert text.rstrip(".") in str(caught.value)
+    assert "start the gateway with --store" in str(caught.value)
+
+
+async def test_other_refusals_are_unchanged() -> None:
+    refusal = d.InvalidRequestError("no such tool", status=400, provider_message="no such tool")
+    with SimServer(ScriptedProvider(refusal)) as sim:
+        async with sim.connect("openai", "m") as model, serving(create_app({"m": model})) as url:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await asyncio.to_thread(run_loop, url, "openai", stream=False)
+    assert "--store" not in str(caught.value)

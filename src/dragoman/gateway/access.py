@@ -29,6 +29,7 @@ from .call_log import CallLog
 from .keys import Key, KeyRing, hash_key
 from .ledger import KeyBudget
 from .ledger_writer import CallLease, LedgerWriter
+from .lost_reasoning import ReasoningWatch
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
@@ -180,6 +181,7 @@ class Service(Struct, kw_only=True, eq=False):
     side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None
     held_bytes: int = 0  # size of all bodies that are being received or decoded
     store: ResponseStore | None
+    reasoning: ReasoningWatch = field(default_factory=ReasoningWatch)
     background: Background | None
     usage: UsageBook | None
     admin: str | None  # the hash of the admin key

@@ -154,7 +154,7 @@ class ChatHandler:
         read = await incoming.work(decode_request, body, fields, path, front, service, caller)
         del body, fields  # free the memory of the body, since the reply may take minutes
         incoming.release_body()
-        kept = KeptState(service.store, caller.owner, front)
+        kept = KeptState(service.store, caller.owner, front, service.reasoning)
         asked = account.note_request(await kept.recall(read.asked))
         resolved = resolve_model(models, caller, asked.request.model)
         account.model = resolved.name

@@ -29,8 +29,8 @@ from ..messages import (
     User,
 )
 from ..wire import Asked, ServerCodec
-from ..wire.seal import has_state
-from ..wire.sealed_message import restore_message, seal_message
+from ..wire.sealed_message import restore_message, returns_state, seal_message
+from .lost_reasoning import ReasoningWatch
 from .store import ResponseStore
 
 log = logging.getLogger("dragoman")
@@ -47,14 +47,30 @@ class KeptState:
     Without a store, nothing is kept.
     """
 
-    def __init__(self, store: ResponseStore | None, owner: str, front: ServerCodec) -> None:
+    def __init__(
+        self,
+        store: ResponseStore | None,
+        owner: str,
+        front: ServerCodec,
+        watch: ReasoningWatch | None = None,
+    ) -> None:
         self._store = store
         self._owner = owner
         self._front = front
-        self.lost: tuple[LossWarning, ...] = ()  # what ``recall`` could not read
+        self._watch = watch
+        self.lost: tuple[LossWarning, ...] = ()  # what is lost although ``recall`` was called
 
     async def recall(self, asked: Asked) -> Asked:
-        """Return a request with the state of its earlier calls.
+        """Return a request with the state of its earlier calls, and report what is still lost."""
+        made = await self._restore(asked)
+        if self._watch is not None:
+            self.lost += self._watch.find_loss(
+                self._owner, self._front.wire, made.request, is_kept=self._store is not None
+            )
+        return made
+
+    async def _restore(self, asked: Asked) -> Asked:
+        """Return a request with the stored state of its earlier calls.
 
         Clients of wires that have a place for state may remove it from earlier turns on purpose, so
         there it is added to the turn that is not finished, which the client may have begun over
@@ -67,7 +83,7 @@ class KeptState:
         named = [
             each
             for each in _name_turns(messages)
-            if each[0] >= first and _lacks_state(messages[each[0]])
+            if each[0] >= first and not returns_state(messages[each[0]])
         ]
         names = dict(named[-MAX_TURNS:])
         if not names:
@@ -91,6 +107,8 @@ class KeptState:
     ) -> tuple[LossWarning, ...]:
         """Store the state of a reply with calls; return a warning if that fails."""
         content = () if complete is None else complete.final_content
+        if self._watch is not None:
+            self._watch.note_reply(self._owner, request.model, content)
         if self._store is None or not any(isinstance(block, ToolCall) for block in content):
             return ()
         tokens = seal_message(content)
@@ -124,11 +142,6 @@ def _find_open_turn(messages: Sequence[Message]) -> int:
     """Return the index after the last message of the user."""
     asked = [at for at, message in enumerate(messages) if isinstance(message, User)]
     return asked[-1] + 1 if asked else 0
-
-
-def _lacks_state(message: Message) -> bool:
-    content = message.content if isinstance(message, Assistant) else ()
-    return not any(has_state(block.continuity) for block in content)
 
 
 def _describe(message: Message) -> Any:

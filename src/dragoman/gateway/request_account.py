@@ -29,7 +29,8 @@ from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
 from .ledger_writer import CallLease
-from .usage_book import UsageRow
+from .lost_reasoning import LOST
+from .usage_book import LostReasoning, UsageBook, UsageRow
 
 access = logging.getLogger("dragoman.access")
 
@@ -189,11 +190,18 @@ class Account:
             service.tracing.end(self.span, facts, records)
         # the model is empty if the request was rejected before its model was known
         if service.usage is not None and self.model:
-            service.usage.count(self._make_row(counted, seconds, usage, money, session))
+            row = self._make_row(counted, seconds, usage, money, session)
+            self._count_usage(service.usage, row)
         if access.isEnabledFor(logging.INFO):
             lines: list[Any] = [*switches, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
                 access.info("%s", msgspec.json.encode(line).decode())
+
+    def _count_usage(self, book: UsageBook, row: UsageRow) -> None:
+        """Add the request to the statistics, and to those that lost reasoning if it did."""
+        book.count(row)
+        if any(warning.code == LOST for warning in self.warnings):
+            book.note_loss(LostReasoning(row.at, row.key, self.wire, row.model, row.session))
 
     def _make_row(
         self,

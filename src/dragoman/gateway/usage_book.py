@@ -34,6 +34,10 @@ _SCHEMA = [
     ),
     "create index if not exists dragoman_requests_at on dragoman_requests (at)",
     (
+        "create table if not exists dragoman_lost_reasoning (at bigint not null, "
+        "key text not null, wire text not null, model text not null, session text not null)"
+    ),
+    (
         "create table if not exists dragoman_live ("
         "life text primary key, at double precision not null, data text not null)"
     ),
@@ -41,6 +45,7 @@ _SCHEMA = [
 _FLUSH_SECONDS = 2.0
 # if a process has not written for this many seconds, it is assumed to have ended
 _FRESH_SECONDS = 15.0
+_MAX_SESSIONS = 20  # maximum number of sessions that are named for a client
 _MAX_LIVE = 200  # maximum number of running requests that one process lists
 _MAX_ROWS = 1_000_000  # the oldest rows above this number are deleted
 _MAX_WAITING = 100_000  # rows that wait while the database is unavailable
@@ -80,6 +85,27 @@ class UsageRow(Struct, frozen=True):
     session: str
 
 
+class LostReasoning(Struct, frozen=True):
+    """A request whose client did not send back the reasoning before its calls."""
+
+    at: int
+    key: str
+    wire: str
+    model: str
+    session: str
+
+
+class LosingClient(Struct, frozen=True):
+    """A client that loses reasoning: how often, when last, and the sessions that have records."""
+
+    key: str
+    wire: str
+    model: str
+    requests: int
+    at: int
+    sessions: list[str]
+
+
 class Sums(Struct, frozen=True):
     """The sums of the rows in one time slot with the same key, model and error."""
 
@@ -105,6 +131,7 @@ class UsageBook:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self._life = new_ulid()
         self._new: list[UsageRow] = []
+        self._lost: list[LostReasoning] = []
         self._pruned = 0.0
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
         self.on_miss: Callable[[], None] | None = None  # called for each row that is left out
@@ -113,6 +140,11 @@ class UsageBook:
         """Add a finished request to the rows in memory, which ``flush`` writes later."""
         if len(self._new) < _MAX_WAITING:
             self._new.append(row)
+
+    def note_loss(self, loss: LostReasoning) -> None:
+        """Add a request that lost reasoning to those in memory, which ``flush`` writes later."""
+        if len(self._lost) < _MAX_WAITING:
+            self._lost.append(loss)
 
     async def keep_flushing(self, live: Iterable[Any]) -> None:
         """Call ``flush`` every two seconds until the task is cancelled."""
@@ -140,11 +172,14 @@ class UsageBook:
         async with self._turn:
             # Take the rows only now: a task that is cancelled while it waits must not lose them.
             rows, self._new = self._sift(self._new), []
+            lost, self._lost = self._lost, []
+            live_data = msgspec.json.encode({"live": shown})
             try:
-                await asyncio.to_thread(self._write, rows, msgspec.json.encode({"live": shown}))
+                await asyncio.to_thread(self._write, rows, lost, live_data)
             except Exception as error:  # the rows are kept, whatever the driver raises
                 log.warning("usage cannot be written: %s", scrub(str(error)))
                 self._new = [*rows, *self._new][:_MAX_WAITING]
+                self._lost = [*lost, *self._lost][:_MAX_WAITING]
 
     async def sum_up(self, since: int, step: int) -> list[Sums]:
         """Return the sums of the requests since a time, by slots of ``step`` milliseconds."""
@@ -200,6 +235,23 @@ class UsageBook:
         )
         return [UsageRow(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows]
 
+    async def list_losses(self, since: int) -> list[LosingClient]:
+        """Return the clients that lost reasoning since a time, the most frequent first."""
+        rows = await self._select(
+            "select key, wire, model, session, count(*), max(at) from dragoman_lost_reasoning "
+            "where at >= ? group by 1, 2, 3, 4 order by 6 desc",
+            (since,),
+        )
+        found: dict[tuple[str, str, str], LosingClient] = {}
+        for key, wire, model, session, count, at in rows:
+            earlier = found.get((key, wire, model)) or LosingClient(key, wire, model, 0, at, [])
+            named = [session] if session and len(earlier.sessions) < _MAX_SESSIONS else []
+            found[key, wire, model] = LosingClient(
+                key, wire, model, earlier.requests + int(count), earlier.at,
+                [*earlier.sessions, *named],
+            )  # fmt: skip
+        return sorted(found.values(), key=lambda each: -each.requests)
+
     async def list_live(self) -> list[dict[str, Any]]:
         """Return the running requests of all processes, the oldest first."""
         rows = await self._select(
@@ -230,13 +282,16 @@ class UsageBook:
                 self.on_miss()
         return kept
 
-    def _write(self, rows: Sequence[UsageRow], live: bytes) -> None:
+    def _write(self, rows: Sequence[UsageRow], lost: Sequence[LostReasoning], live: bytes) -> None:
         marks = ", ".join("?" * len(UsageRow.__struct_fields__))
         with self._base.transaction("usage") as now:
             for row in rows:
                 values = _to_values(row)
                 if values is not None:
                     self._base.run(f"insert into dragoman_requests values ({marks})", values)  # noqa: S608
+            for loss in lost:
+                statement = "insert into dragoman_lost_reasoning values (?, ?, ?, ?, ?)"
+                self._base.run(statement, astuple(loss))
             self._base.run("delete from dragoman_live where at < ?", (now - _FRESH_SECONDS,))
             self._base.run(
                 "insert into dragoman_live values (?, ?, ?) on conflict (life) "
@@ -249,6 +304,7 @@ class UsageBook:
 
     def _prune(self, before: int) -> None:
         self._base.run("delete from dragoman_requests where at < ?", (before,))
+        self._base.run("delete from dragoman_lost_reasoning where at < ?", (before,))
         last = self._base.run(
             "select at from dragoman_requests order by at desc limit 1 offset ?", (_MAX_ROWS,)
         )

@@ -17,6 +17,7 @@ from ..messages import LossWarning
 from ..provider import Reply
 from ..wire import HttpReply, ReplyEncoder, ServerCodec
 from .access import Service
+from .lost_reasoning import advise
 from .policy import rename_settings
 from .reading import Incoming
 from .request_account import Account, ChatCall, find_switches
@@ -59,6 +60,7 @@ class ReplyWriter:
         account.error = error
         error.request_id = error.request_id or account.id
         error.message = rename_settings(self._front, error.message)
+        advise(error)
         if account.status:
             return
         await account.settle_early()  # count failed attempts too, since some providers bill them

@@ -52,6 +52,7 @@ async def read_overview(service: Service, request: Request) -> dict[str, Any]:
         "latency": await book.find_latency(since),
         "latency_of": {name: await book.find_latency(since, name) for name in names},
         "live": await book.list_live(),
+        "lost": await book.list_losses(since),
         "budgets": [_describe(service, each, rows, now, since) for each in budgets],
     }
 

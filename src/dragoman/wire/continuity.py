@@ -162,6 +162,25 @@ def withhold_state(
     return None if changed == request else (changed, _WITHHELD)
 
 
+# Errors by which a provider refuses calls whose reasoning did not come back. Anthropic, also on
+# Bedrock and Vertex: anomalyco/opencode#3077, RooCodeInc/Roo-Code#11238. OpenAI:
+# 0xPlaygrounds/rig#751. Gemini: chatboxai/chatbox#3308, nanbingxyz/5ire#405. Moonshot:
+# MoonshotAI/kimi-agent-sdk#169, mastra-ai/mastra#12592; DeepSeek's text is similar. All seen on
+# 2026-11-19.
+_LOST = re.compile(
+    r"must start with a thinking block"
+    r"|without its required .{0,3}reasoning.{0,3} item"
+    r"|missing a .{0,3}thought_signature"
+    r"|reasoning_content.{0,60}(?:must be passed back|is missing)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuses_lost_state(error: ProviderError) -> bool:
+    """Return whether a provider refuses calls because their reasoning did not come back."""
+    return error.status in (400, 422) and bool(_LOST.search(error.provider_message or ""))
+
+
 def _without_state(message: Message, home: Issuer) -> Message:
     """Return a message without the reasoning and the signatures that ``home`` issued."""
     if type(message) is not Assistant:

@@ -13,7 +13,15 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from .. import messages as m
-from .seal import Carried, Sealed, deliver, open_sealed, seal, seal_block, unseal
+from .seal import Carried, Sealed, deliver, has_state, open_sealed, seal, seal_block, unseal
+
+
+def returns_state(message: m.Message) -> bool:
+    """Return whether a client sent the state of a message back, or a part of it."""
+    content = message.content if isinstance(message, m.Assistant) else ()
+    return any(
+        isinstance(block, m.RedactedThinking) or has_state(block.continuity) for block in content
+    )
 
 
 def seal_message(blocks: Sequence[m.AssistantBlock]) -> list[str]:

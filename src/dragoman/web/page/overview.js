@@ -77,12 +77,18 @@ site.pages.overview = async (main, query, isCurrent) => {
     h("h2", {}, "Models"), usage("model", "Model"), h("h2", {}, "Keys"), usage("key", "Key"),
     h("h2", {}, "Errors"), table("Errors", ["Error", { n: "Requests" }], group(rows.filter((row) => row.error), "error").map(([name, of]) =>
       [name, { n: callsLink(range, { error: name }, number(total(of, "requests"))) }]), "No errors."),
+    data.lost.length ? [h("h2", {}, "Clients that lose reasoning"), table("Clients that lose reasoning", ["Model", "API", "Key", { n: "Requests" }, "Last", "Sessions"], data.lost.map((each) =>
+      [each.model, each.wire, each.key || "no key", { n: number(each.requests) }, `${when(each.at)} UTC`, sessions(each.sessions)])),
+    h("p", { class: "soft" }, "These clients do not send back the reasoning before their calls. --store keeps it; see Reasoning through the gateway.")] : null,
     h("h2", {}, "Budgets"), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
       [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { account: each.account, sort: "usd" }, money(each.left)) },
         each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
     data.live.length ? [h("h2", {}, "Under way"), table("Under way", ["Key", "Model", { n: "Time" }, { n: "Bytes sent" }], data.live.map((each) =>
       [each.key || "no key", each.model, { n: duration(each.seconds * 1000) }, { n: number(each.bytes) }]))] : null));
 };
+
+const sessions = (names) => names.map((each) => site.facts.pages.includes("traces")
+  ? h("a", { href: `ui/traces/#${encodeURIComponent(each)}` }, `${each} `) : `${each} `);
 
 site.pages.calls = async (main, query, isCurrent) => {
   const facts = Object.fromEntries(query);
