@@ -20,7 +20,7 @@ from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
-from dragoman.wire.headers import ALL_WIRES, HEADERS
+from dragoman.wire.headers import ALL_WIRES
 from dragoman.wire.rules import FieldRule
 
 from .vendor_pages import write_beliefs, write_more
@@ -333,7 +333,7 @@ It ignores these, and all others; none is sent to the model's server:
 def _show_headers() -> list[str]:
     used: dict[str, list[str]] = {}
     ignored: dict[str, list[str]] = {}
-    for rules in (ALL_WIRES, *HEADERS.values()):
+    for rules in (ALL_WIRES, *[codec.headers for codec in SERVER_CODECS.values()]):
         for name, rule in rules.items():
             names = (ignored if rule.effect == "ignored" else used).setdefault(rule.why, [])
             shown = f"`{name}`" + (" (to a model of the same wire)" * (rule.effect == "sent"))

@@ -11,7 +11,8 @@ import pytest
 
 from dragoman.gateway.app import create_app
 from dragoman.provider import connect
-from dragoman.wire.headers import ALL_WIRES, HEADERS
+from dragoman.wire import SERVER_CODECS
+from dragoman.wire.headers import ALL_WIRES
 from dragoman.wire.rules import matches_any
 from tests.server import Server, replying, serve
 
@@ -40,7 +41,7 @@ def read_headers(upstream: Server) -> list[dict[str, str]]:
 async def test_model_of_the_same_wire_gets_the_headers_of_the_table_and_no_others(
     wire: str,
 ) -> None:
-    rules = {**ALL_WIRES, **HEADERS.get(wire, {})}
+    rules = {**ALL_WIRES, **SERVER_CODECS[wire].headers}
     given = {
         name.replace("*", "os"): VALUES.get(name, f"from-{at}") for at, name in enumerate(rules)
     }
@@ -84,5 +85,5 @@ async def test_table_lists_every_header_that_the_sdk_of_the_vendor_sends(wire: s
     async with serve(replying(200, write_reply(wire, "Hello"))) as upstream:
         await record(wire, upstream.url)
     (seen,) = read_headers(upstream)
-    listed = {**ALL_WIRES, **HEADERS[wire]}
+    listed = {**ALL_WIRES, **SERVER_CODECS[wire].headers}
     assert [name for name in seen if not matches_any([name], [*listed, *FRAMING])] == []

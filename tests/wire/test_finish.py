@@ -3,6 +3,7 @@ recordings.
 """
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -10,12 +11,12 @@ import dragoman as d
 from dragoman.capabilities import Capabilities
 from dragoman.events import Assembler
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
-from dragoman.wire.finish import READ, WRITTEN
 from tests.rows import read_table
 
 from .cases import BASE_URL, MODEL, DecodedReply, decode, plain_request
 from .replies import Call, reply
 
+READ = {wire: import_module(f"dragoman.wire.{wire}.finish").FINISH.read for wire in CODECS}
 ENDS: dict[str, dict[str, str]] = dict(read_table("finish_reasons"))
 
 
@@ -49,7 +50,10 @@ def test_filtered_reply_has_one_word_for_a_client_whatever_the_model_says(client
     found = set()
     for wire in sorted(set(READ) - {client}):
         for raw, meaning in READ[wire].items():
-            if meaning != "content_filter" or raw in WRITTEN[client]:
+            if (
+                meaning != "content_filter"
+                or raw in SERVER_CODECS[client].stream_type.finish.written
+            ):
                 continue
             out = Assembler(model="m")
             out.start()
@@ -61,4 +65,4 @@ def test_filtered_reply_has_one_word_for_a_client_whatever_the_model_says(client
             assert encoder.complete is not None
             found.add(encoder.finish_word(encoder.complete))
     assert len(found) == 1
-    assert WRITTEN[client][found.pop()] == "content_filter"
+    assert SERVER_CODECS[client].stream_type.finish.written[found.pop()] == "content_filter"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from .. import errors
 from .. import messages as m
 from ..events import Response, TextDelta, ToolUseEnd, ToolUseInputDelta
 from ..validate.quality import SOUND
+from ..wire import CODECS
 from .families import FAMILIES, Family, describe_calls, judge_family
 from .server import Server
 
@@ -225,21 +226,13 @@ async def _label(server: Server) -> None:
 
 @_check("stream.end_mark", "ends a stream with the wire's end mark")
 async def _end_mark(server: Server) -> None:
-    marks = {
-        "openai": (b"[DONE]",),
-        "anthropic": (b"message_stop",),
-        # the event "incomplete" ends a truncated reply
-        "responses": (b"response.completed", b"response.incomplete"),
-        "ollama": (b'"done":true',),
-        "cohere": (b"message-end",),
-        "bedrock": (b"messageStop", b"metadata"),
-    }
-    if server.wire not in marks:
+    marks: Sequence[bytes] = getattr(CODECS[server.wire], "end_marks", ())
+    if not marks:
         raise NotApplicable(f"the {server.wire} wire has no mark at the end of a stream")
     await server.listen(_QUESTION)
     tail = server.witness.last_tail.replace(b" ", b"")
-    wanted = b" or ".join(marks[server.wire]).decode()
-    _demand(any(mark in tail for mark in marks[server.wire]), f"the stream ends without {wanted}")
+    wanted = b" or ".join(marks).decode()
+    _demand(any(mark in tail for mark in marks), f"the stream ends without {wanted}")
 
 
 @_check("stream.usage", "reports the tokens of a stream", optional=True)

@@ -249,14 +249,10 @@ async def _ask(wire: str, url: str, address: str, key: str | None, seconds: floa
         await transport.close()
 
 
-_LISTS = {"ollama": "/api/tags", "cohere": "/v1/models", "bedrock": "/foundation-models"}
-
-
 async def find_model(url: str, wire: str, key: str | None, seconds: float) -> str | None:
     """Return the first model that a server lists."""
-    address = (
-        root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
-    )
+    own = getattr(CODECS[wire], "list_path", "")
+    address = root_of(url) + own if own else join_url(url, "/models", default="/v1")
     for entry in _entries(await _ask(wire, url, address, key, seconds)):
         name = entry.get("id") or entry.get("name") or entry.get("model")
         if isinstance(name, str) and name:

@@ -98,7 +98,6 @@ _OLLAMA = _request(
     think={"anyOf": [{"type": "boolean"}, _TEXT]},
     keep_alive={"anyOf": [_TEXT, {"type": "number"}]},
 )
-_COHERE = _request("messages", **_COMMON, messages=_MESSAGES)
 _CONVERSE = {
     "type": "object",
     "required": ["messages"],
@@ -160,7 +159,6 @@ _POSTS: list[_Post] = [
     ("/api/show", "One model, for Ollama's clients.", _request(), None),
     ("/api/embed", "The vectors of texts, for Ollama's clients.", _EMBED, None),
     ("/api/embeddings", "The vectors of texts, for Ollama's clients.", _EMBED, None),
-    ("/v2/chat", "Cohere.", _COHERE, _EVENTS),
     ("/model/{name}/converse", "Converse.", _CONVERSE, None),
     ("/model/{name}/converse-stream", "Converse, streamed.", _CONVERSE, _FRAMES),
     ("/v1/embeddings", "The vectors of texts.", _EMBED, None),
@@ -191,7 +189,7 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     listed = {path for path, *_ in _POSTS}
     others = [
-        (path, f"The wire {codec.wire}.", _FREE, codec.stream_type.content_type)
+        (path, f"The wire {codec.wire}.", _describe_body(codec), codec.stream_type.content_type)
         for codec in SERVER_CODECS.values()
         for path in codec.paths
         if path not in listed and "{" not in path
@@ -236,6 +234,13 @@ def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     found: dict[str, Any] = paths.setdefault(path, {"parameters": [name]} if "{" in path else {})
     return found
+
+
+def _describe_body(codec: ServerCodec) -> dict[str, Any]:
+    """Return the schema of a wire's request: the fields that it shares with other wires."""
+    known = {**_COMMON, "messages": _MESSAGES}
+    fields = {name: schema for name, schema in known.items() if name in codec.table.rules}
+    return {"type": "object", "required": list(codec.required), "properties": fields}
 
 
 def _refusals(statuses: Iterable[str], codecs: Iterable[_Server]) -> dict[str, Any]:

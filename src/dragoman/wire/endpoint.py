@@ -133,6 +133,8 @@ class Endpoint(ABC, Generic[Q]):
 
     wire: ClassVar[str]
     route: ClassVar[str] = ""  # the path of the API after the base URL
+    list_path: ClassVar[str] = ""  # where a server lists its models, if not at ``models``
+    end_marks: ClassVar[Sequence[bytes]] = ()  # one of these is at the end of a stream
     version: ClassVar[str] = ""  # what precedes ``route`` if the base URL has no path
     quirks_type: type[Q]
     decoder_type: ClassVar[Callable[..., Decoder]]

@@ -32,12 +32,13 @@ from ..events import (
 from ..messages import AssistantBlock, Continuity, LossWarning, Request, ServerTool, Text, ToolCall
 from .codec import HttpReply
 from .fields import take_cache
-from .finish import WRITTEN
+from .finish import NO_WORDS, FinishWords
+from .headers import HeaderRule
 from .listing import ListedModel, describe_model
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .seal import has_state
-from .server_errors import headers_of, status_of, terms_of
+from .server_errors import NO_TERMS, ErrorTerms, headers_of, status_of, terms_of
 from .usage import UsageMap
 
 
@@ -155,8 +156,14 @@ class ServerCodec(ABC):
     """The server side of one wire. A codec opens no socket, reads no clock and does not log."""
 
     wire: ClassVar[str]
+    terms: ClassVar[ErrorTerms] = NO_TERMS
+    """The terms of the wire for each class of errors."""
+    headers: ClassVar[Mapping[str, HeaderRule]] = {}
+    """The headers that only clients of this wire send, and what happens to them."""
     table: ClassVar[FieldTable]
     """The fields of a request, and what happens to those that ``Request`` does not have."""
+    required: ClassVar[tuple[str, ...]] = ()
+    """The fields that a request must have, as the gateway's OpenAPI document states them."""
     paths: ClassVar[tuple[str, ...]]
     """The paths that clients post requests to; ``{call:path}`` stands for any text."""
     other_paths: ClassVar[tuple[str, ...]] = ()
@@ -231,7 +238,7 @@ class ServerCodec(ABC):
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return the reply for an error that occurs before the first event is sent."""
-        status = terms_of(error, self.wire).status or status_of(error)
+        status = terms_of(error, self.terms).status or status_of(error)
         return HttpReply(status, headers_of(error), encode_json(self.error_body(error)))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -303,6 +310,7 @@ class ReplyEncoder(ABC):
 
     content_type: str = "text/event-stream"
     wire: ClassVar[str]
+    finish: ClassVar[FinishWords] = NO_WORDS
 
     def __init__(self, asked: Asked, created: int = 0) -> None:
         self.asked = asked
@@ -475,7 +483,7 @@ class ReplyEncoder(ABC):
         The provider's own term is returned if this wire has the same term with the same meaning.
         Otherwise the first term of the wire with that meaning is returned.
         """
-        words, raw, reason = WRITTEN[self.wire], complete.finish_raw, complete.finish_reason
+        words, raw, reason = self.finish.written, complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
             # The original finish reason is sent, because the client can detect the invalid call
             # itself.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .. import errors as e
 
@@ -47,110 +48,21 @@ class Terms(NamedTuple):
     status: int | None = None
 
 
-_REFUSED = "invalid_request_error"
-_TERMS: dict[str, dict[type[e.ProviderError], Terms]] = {
-    "openai": {
-        e.AuthenticationError: Terms("authentication_error", code="invalid_api_key"),
-        e.InvalidModelError: Terms(_REFUSED, code="model_not_found"),
-        e.ModelNotLoadedError: Terms("server_error", code="model_not_loaded"),
-        e.BillingError: Terms("insufficient_quota", code="billing_error"),
-        e.QuotaExceededError: Terms("insufficient_quota", code="insufficient_quota"),
-        e.RateLimitError: Terms("rate_limit_error", code="rate_limit_exceeded"),
-        e.OverloadedError: Terms("server_error", code="overloaded"),
-        # Proxies and agents recognise this error by the vendor's error message, not by the code.
-        e.ContextOverflowError: Terms(
-            _REFUSED,
-            "This model's maximum context length is exceeded: ",
-            "context_length_exceeded",
-        ),
-        e.UnsupportedFeatureError: Terms(_REFUSED, code="unsupported_parameter"),
-        e.UnsupportedContentError: Terms(
-            _REFUSED, "unsupported content block: ", "unsupported_content"
-        ),
-        e.InvalidRequestError: Terms(_REFUSED),
-        e.ProviderError: Terms("server_error"),
-    },
-    "anthropic": {
-        e.AuthenticationError: Terms("authentication_error"),
-        e.InvalidModelError: Terms("not_found_error"),
-        e.BillingError: Terms("billing_error", status=402),
-        e.QuotaExceededError: Terms("billing_error", status=402),
-        e.RateLimitError: Terms("rate_limit_error"),
-        e.OverloadedError: Terms("overloaded_error", status=529),
-        e.TimedOutError: Terms("timeout_error"),
-        e.ContextOverflowError: Terms(_REFUSED, "prompt is too long: "),
-        e.UnsupportedContentError: Terms(_REFUSED, "unsupported content block: "),
-        e.InvalidRequestError: Terms(_REFUSED),
-        e.ProviderError: Terms("api_error"),
-    },
-    "gemini": {
-        e.AuthenticationError: Terms("UNAUTHENTICATED"),
-        e.InvalidModelError: Terms("NOT_FOUND"),
-        e.ModelNotLoadedError: Terms("UNAVAILABLE", "the model is loading: "),
-        e.BillingError: Terms("FAILED_PRECONDITION"),
-        e.QuotaExceededError: Terms("RESOURCE_EXHAUSTED", "credits are depleted: "),
-        e.RateLimitError: Terms("RESOURCE_EXHAUSTED"),
-        e.OverloadedError: Terms("UNAVAILABLE", "overloaded: "),
-        e.TimedOutError: Terms("DEADLINE_EXCEEDED"),
-        e.ContextOverflowError: Terms(
-            "INVALID_ARGUMENT", "the input token count exceeds the maximum number of tokens: "
-        ),
-        e.UnsupportedContentError: Terms("INVALID_ARGUMENT", "input modality is not supported: "),
-        e.InvalidRequestError: Terms("INVALID_ARGUMENT"),
-        e.ProviderError: Terms("INTERNAL"),
-    },
-    "bedrock": {
-        e.AuthenticationError: Terms("AccessDeniedException"),
-        e.BillingError: Terms("AccessDeniedException"),
-        e.InvalidModelError: Terms("ResourceNotFoundException"),
-        e.ModelNotLoadedError: Terms("ModelNotReadyException"),
-        e.QuotaExceededError: Terms("ServiceQuotaExceededException"),
-        e.RateLimitError: Terms("ThrottlingException"),
-        e.TimedOutError: Terms("ModelTimeoutException"),
-        e.OverloadedError: Terms("ServiceUnavailableException", "overloaded: "),
-        e.ContextOverflowError: Terms("ValidationException", "Input is too long: "),
-        e.UnsupportedContentError: Terms(
-            "ValidationException", "This model doesn't support the content block: "
-        ),
-        e.UnsupportedFeatureError: Terms("ValidationException", "This model doesn't support it: "),
-        e.InvalidRequestError: Terms("ValidationException"),
-        e.ProviderError: Terms("InternalServerException"),
-    },
-    # The wires below have no error codes, so clients recognise an error by its message.
-    "cohere": {
-        e.InvalidModelError: Terms(opening="model not found: "),
-        e.BillingError: Terms(opening="billing: "),
-        e.QuotaExceededError: Terms(opening="billing: "),
-        e.OverloadedError: Terms(opening="overloaded: "),
-        e.ContextOverflowError: Terms(opening="too many tokens: "),
-        e.UnsupportedFeatureError: Terms(opening="not supported with this model: "),
-        e.UnsupportedContentError: Terms(opening="document is not supported: "),
-        e.ProviderError: Terms(),
-    },
-    "ollama": {
-        e.InvalidModelError: Terms(opening="model not found: "),
-        e.ModelNotLoadedError: Terms(opening="loading model: "),
-        e.BillingError: Terms(opening="payment required: "),
-        e.QuotaExceededError: Terms(opening="exceeded your current quota: "),
-        e.OverloadedError: Terms(opening="overloaded: "),
-        e.ContextOverflowError: Terms(opening="the prompt is too long: "),
-        e.UnsupportedFeatureError: Terms(opening="unsupported_parameter: "),
-        e.UnsupportedContentError: Terms(opening="unsupported content block: "),
-        e.ProviderError: Terms(),
-    },
-}
-_TERMS["responses"] = _TERMS["openai"]
+ErrorTerms: TypeAlias = Mapping[type[e.ProviderError], Terms]
 V = TypeVar("V")
 
 
-def _find_class(error: e.ProviderError, table: dict[type[e.ProviderError], V]) -> V:
+def _find_class(error: e.ProviderError, table: Mapping[type[e.ProviderError], V]) -> V:
     """Return the table row for the class of an error, or for its nearest base class."""
     return next(table[kind] for kind in type(error).__mro__ if kind in table)
 
 
-def terms_of(error: e.ProviderError, wire: str) -> Terms:
-    """Return how a wire expresses an error."""
-    return _find_class(error, _TERMS.get(wire, {e.ProviderError: Terms()}))
+NO_TERMS: ErrorTerms = {e.ProviderError: Terms()}
+
+
+def terms_of(error: e.ProviderError, terms: ErrorTerms) -> Terms:
+    """Return how a wire expresses an error, given its terms by error class."""
+    return _find_class(error, terms)
 
 
 # A machine-readable code. It has a lower-case letter, unlike the names of gRPC statuses, and does
@@ -223,7 +135,7 @@ def mask_addresses(value: Any) -> Any:
     return _ADDRESS.sub("[address]", value) if isinstance(value, str) else value
 
 
-def message_on(error: e.ProviderError, wire: str) -> str:
+def message_on(error: e.ProviderError, terms: ErrorTerms) -> str:
     """Return the error message with the prefix by which clients of a wire recognise the error."""
-    opening, message = terms_of(error, wire).opening, message_of(error)
+    opening, message = terms_of(error, terms).opening, message_of(error)
     return message if opening in message else opening + message

@@ -49,6 +49,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "anthropic"
+    end_marks = (b"message_stop",)
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "top_k",

@@ -16,12 +16,13 @@ from ...events import Assembler, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ, make_stop_details
+from ..finish import make_stop_details
 from ..json import dict_of, dig, list_of, read_as, reply_text
 from ..sse import Frame
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error
+from .finish import FINISH
 
 
 class _Delta(Struct):
@@ -116,7 +117,7 @@ class AnthropicDecoder(Decoder):
     ``answer`` is the name of the tool whose input is the structured answer.
     """
 
-    finish_words = READ["anthropic"]
+    finish_words = FINISH.read
 
     def __init__(
         self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
+from ..headers import KEY, PROGRAM, HeaderRule
 from ..listing import ListedModel
 from ..losses import merge
 from ..media import describe_medium
@@ -24,7 +25,9 @@ from ..server import (
 )
 from ..server_errors import code_of, mask_addresses, message_on, status_of, terms_of
 from . import betas
+from .finish import FINISH
 from .reply import USAGE
+from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -44,6 +47,7 @@ _WHOLE = (m.Opaque, m.Audio, m.Image)
 
 class _Encoder(ReplyEncoder):
     wire = "anthropic"
+    finish = FINISH
 
     def finish_word(self, complete: ev.MessageComplete) -> str:
         word = super().finish_word(complete)
@@ -332,9 +336,9 @@ _KINDS = {403: "permission_error", 404: "not_found_error", 413: "request_too_lar
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    kind = terms_of(error, "anthropic").kind
+    kind = terms_of(error, TERMS).kind
     kind = _KINDS.get(status_of(error), kind)
-    inner: dict[str, Any] = {"type": kind, "message": message_on(error, "anthropic")}
+    inner: dict[str, Any] = {"type": kind, "message": message_on(error, TERMS)}
     # Anthropic's SDK raises an error of its own class for some codes. For example, it can keep a
     # conversation on the server (a thread); thread_unsupported_request shows that the server has
     # no threads, so that it can send all messages with each request instead.
@@ -366,10 +370,23 @@ def _write_capabilities(model: ListedModel) -> dict[str, Any]:
     return written
 
 
+# The headers that only clients of this wire send.
+HEADERS: Mapping[str, HeaderRule] = {
+    "x-api-key": KEY,
+    "anthropic-beta": HeaderRule("sent", "as far as --beta allows"),
+    "anthropic-version": HeaderRule("ignored", "the codec sends the version that it writes"),
+    "anthropic-dangerous-direct-browser-access": PROGRAM,
+    "x-app": PROGRAM,
+    "x-claude-code-session-id": PROGRAM,
+}
+
+
 class AnthropicServer(ServerCodec):
     """The server side of the Messages wire."""
 
     wire: ClassVar[str] = "anthropic"
+    terms = TERMS
+    headers = HEADERS
     state_place = "signature"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/messages",)

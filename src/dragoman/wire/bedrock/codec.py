@@ -31,6 +31,8 @@ class BedrockCodec(Endpoint[Quirks]):
     """The Converse wire for one model at one regional endpoint. The model is in the URL."""
 
     wire: ClassVar[str] = "bedrock"
+    end_marks = (b"messageStop", b"metadata")
+    list_path = "/foundation-models"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"inferenceConfig.{field}" for name, field in SETTINGS.items()
     }

@@ -17,12 +17,12 @@ from ...events import read_json
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..eventstream import EventStreamDecoder
-from ..finish import READ
 from ..json import dict_of, dig, entries_of, read_as, reply_text, string_of
 from ..openai.errors import inband_error as foreign_error
 from ..sse import Frame
 from ..usage import UsageMap
 from .errors import inband_error
+from .finish import FINISH
 
 
 class _BlockEvent(Struct):
@@ -64,7 +64,7 @@ class BedrockDecoder(AnthropicDecoder):
     """
 
     framing = EventStreamDecoder
-    finish_words = READ["bedrock"]
+    finish_words = FINISH.read
 
     def frame(self, frame: Frame) -> None:
         if frame.event != b"event":

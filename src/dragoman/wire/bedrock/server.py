@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from ...messages import (
 )
 from ..codec import HttpReply
 from ..eventstream import encode_message
+from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_opaque, seal_text, sign_thought
@@ -33,7 +35,9 @@ from ..server import (
     state_of,
 )
 from ..server_errors import code_field, message_on, terms_of
+from .finish import FINISH
 from .reply import USAGE
+from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -42,6 +46,7 @@ from .server_request import TABLE, read_request
 class _StreamEncoder(ReplyEncoder):
     content_type = "application/vnd.amazon.eventstream"
     wire = "bedrock"
+    finish = FINISH
 
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
@@ -83,7 +88,7 @@ class _StreamEncoder(ReplyEncoder):
         return late + self._turn("") + stop + _event("metadata", usage)
 
     def write_error(self, error: ProviderError) -> bytes:
-        name = terms_of(error, "bedrock").kind
+        name = terms_of(error, TERMS).kind
         headers = {":message-type": "exception", ":exception-type": name[:1].lower() + name[1:]}
         payload = encode_json(_error_record(error))
         return encode_message({**headers, ":content-type": "application/json"}, payload)
@@ -168,6 +173,7 @@ def _event(name: str, payload: dict[str, Any]) -> bytes:
 
 class _BodyEncoder(BodyEncoder):
     wire = "bedrock"
+    finish = FINISH
 
     def hides_call(self, complete: ev.MessageComplete) -> bool:
         return self.has_unreadable_call(complete.final_content)
@@ -226,13 +232,24 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    return {"message": message_on(error, "bedrock"), **code_field(error)}
+    return {"message": message_on(error, TERMS), **code_field(error)}
+
+
+# The headers that only clients of this wire send.
+HEADERS: Mapping[str, HeaderRule] = {
+    "amz-sdk-invocation-id": PROGRAM,
+    "amz-sdk-request": ATTEMPT,
+    "x-amz-date": SIGNED,
+    "x-amz-security-token": SIGNED,
+}
 
 
 class BedrockServer(ServerCodec):
     """The server side of the Converse wire."""
 
     wire: ClassVar[str] = "bedrock"
+    terms = TERMS
+    headers = HEADERS
     state_place = "signature"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
@@ -250,7 +267,7 @@ class BedrockServer(ServerCodec):
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error reply: a message, and the name of the exception in a header."""
         reply = super().error(error)
-        kind = terms_of(error, "bedrock").kind
+        kind = terms_of(error, TERMS).kind
         if reply.status == 404:
             kind = "ResourceNotFoundException"
         named = {"x-amzn-errortype": kind}

@@ -28,6 +28,8 @@ class CohereCodec(Endpoint[Quirks]):
     """The v2 chat wire for one model at one base URL. The URL may end with the API version."""
 
     wire: ClassVar[str] = "cohere"
+    end_marks = (b"message-end",)
+    list_path = "/v1/models"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     concepts: ClassVar[Mapping[str, Place]] = {
         "top_k": "k",

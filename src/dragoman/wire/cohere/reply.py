@@ -17,12 +17,12 @@ from ...events import LAST, Assembler, read_json
 from ...messages import Request, Text, Thinking
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ
 from ..json import dig, entries_of, json_text, list_of, read_as, string_of
 from ..openai.errors import inband_error as foreign_error
 from ..sse import Frame
 from ..usage import UsageMap
 from .errors import inband_error
+from .finish import FINISH
 from .request import PLAN
 
 
@@ -76,7 +76,7 @@ USAGE = UsageMap(
 class CohereDecoder(Decoder):
     """Decode events and bodies of the cohere wire."""
 
-    finish_words = READ["cohere"]
+    finish_words = FINISH.read
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
 from ...errors import MalformedToolCallError, ProviderError
 from ...messages import Audio, Image, Text, Thinking
+from ..headers import PROGRAM, HeaderRule
 from ..json import known
 from ..listing import ListedModel
 from ..media import describe_all, describe_medium
@@ -15,7 +16,9 @@ from ..rules import FieldTable
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import code_field, message_on, status_of
+from .finish import FINISH
 from .reply import USAGE
+from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -23,6 +26,7 @@ from .server_request import TABLE, read_request
 
 class _StreamEncoder(ReplyEncoder):
     wire = "cohere"
+    finish = FINISH
 
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
@@ -72,7 +76,7 @@ class _StreamEncoder(ReplyEncoder):
         kind = _MALFORMED if isinstance(error, MalformedToolCallError) else str(status_of(error))
         end = {
             "usage": USAGE.write(usage),
-            "error": message_on(error, "cohere"),
+            "error": message_on(error, TERMS),
             "error_type": kind,
             **code_field(error),
         }
@@ -129,6 +133,7 @@ def _citations_of(complete: ev.MessageComplete) -> list[Any]:
 
 class _BodyEncoder(BodyEncoder):
     wire = "cohere"
+    finish = FINISH
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         content: list[dict[str, Any]] = []
@@ -153,12 +158,19 @@ class _BodyEncoder(BodyEncoder):
         return encode_json(body)
 
 
+# The headers that only clients of this wire send.
+HEADERS: Mapping[str, HeaderRule] = {"x-client-name": PROGRAM, "x-fern-sdk-name": PROGRAM}
+
+
 class CohereServer(ServerCodec):
     """The server side of the v2 chat wire."""
 
     wire: ClassVar[str] = "cohere"
+    terms = TERMS
+    headers = HEADERS
     table: ClassVar[FieldTable] = TABLE
     returns_state: ClassVar[bool] = False
+    required = ("model", "messages")
     paths = ("/v2/chat",)
     path_marks = ("/v2/",)
     header_marks = ("x-fern-sdk-name",)
@@ -178,5 +190,5 @@ class CohereServer(ServerCodec):
         return known(**fields, context_length=model.window)
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        record = {"id": error.request_id or "", "message": message_on(error, "cohere")}
+        record = {"id": error.request_id or "", "message": message_on(error, TERMS)}
         return {**record, **code_field(error)}

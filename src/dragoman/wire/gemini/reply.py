@@ -16,12 +16,13 @@ from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, FinishReason, Usage
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ, make_stop_details
+from ..finish import make_stop_details
 from ..json import dict_of, entries_of, list_of, read_as, read_count, reply_text, string_of
 from ..sse import Frame
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
+from .finish import FINISH
 
 
 class _Content(Struct):
@@ -201,7 +202,7 @@ class _OpenCall:
 class GeminiDecoder(Decoder):
     """Decode chunks and bodies of the Gemini wire."""
 
-    finish_words = READ["gemini"]
+    finish_words = FINISH.read
 
     def __init__(self, request: m.Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from ... import events as ev
 from ... import messages as m
 from ...errors import MalformedToolCallError, ProviderError
-from ..finish import WRITTEN
+from ..headers import BILLED, KEY, PROGRAM, TIMEOUT, HeaderRule
 from ..json import known
 from ..listing import ListedModel
 from ..media import describe_medium
@@ -34,7 +34,9 @@ from ..server import (
     state_of,
 )
 from ..server_errors import code_of, message_on, status_of, terms_of
+from .finish import FINISH
 from .reply import USAGE, write_picture
+from .server_errors import TERMS
 from .server_request import TABLE, read_request, unwrap_count
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -42,6 +44,7 @@ from .server_request import TABLE, read_request, unwrap_count
 
 class _Encoder(ReplyEncoder):
     wire = "gemini"
+    finish = FINISH
 
     def hides_call(self, complete: ev.MessageComplete) -> bool:
         return complete.finish_reason != "length" and self.has_unreadable_call(
@@ -52,7 +55,7 @@ class _Encoder(ReplyEncoder):
         # This wire has no term for calls, whether they can be read or not.
         is_unsound = isinstance(self.unsound, MalformedToolCallError)
         is_cut = complete.finish_reason == "length"
-        if is_unsound and not is_cut and complete.finish_raw not in WRITTEN[self.wire]:
+        if is_unsound and not is_cut and complete.finish_raw not in self.finish.written:
             return "STOP"
         called = complete.finish_reason == "tool_calls"
         return "STOP" if called else super().finish_word(complete)
@@ -300,18 +303,29 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     status, code = status_of(error), code_of(error)
     record = {
         "code": status,
-        "message": message_on(error, "gemini"),
-        "status": _STATUSES.get(status, terms_of(error, "gemini").kind),
+        "message": message_on(error, TERMS),
+        "status": _STATUSES.get(status, terms_of(error, TERMS).kind),
     }
     if code is not None:
         record["details"] = [{"@type": _ERROR_INFO, "reason": code}]
     return record
 
 
+# The headers that only clients of this wire send.
+HEADERS: Mapping[str, HeaderRule] = {
+    "x-goog-api-key": KEY,
+    "x-goog-api-client": PROGRAM,
+    "x-goog-user-project": BILLED,
+    "x-server-timeout": TIMEOUT,
+}
+
+
 class GeminiServer(ServerCodec):
     """The server side of the Gemini wire."""
 
     wire: ClassVar[str] = "gemini"
+    terms = TERMS
+    headers = HEADERS
     state_place = "call"
     table: ClassVar[FieldTable] = TABLE
     paths = (

@@ -24,6 +24,8 @@ class OllamaCodec(Endpoint[Quirks]):
     """Ollama's native wire for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
+    end_marks = (b'"done":true',)
+    list_path = "/api/tags"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"options.{field}" for name, field in SETTINGS.items()
     }

@@ -13,11 +13,11 @@ from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ
 from ..json import read_as, string_of
 from ..openai.errors import inband_error
 from ..sse import Frame, LineDecoder
 from ..usage import UsageMap
+from .finish import FINISH
 
 
 class _Function(Struct):
@@ -54,7 +54,7 @@ class OllamaDecoder(Decoder):
     """Decode replies of the ollama wire. A reply that is not streamed is a stream of one line."""
 
     framing = LineDecoder
-    finish_words = READ["ollama"]
+    finish_words = FINISH.read
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)

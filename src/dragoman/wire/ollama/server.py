@@ -21,8 +21,10 @@ from ..server import (
     encode_json,
 )
 from ..server_errors import code_field, message_on
+from .finish import FINISH
 from .model_pages import PAGES, show_model
 from .reply import USAGE
+from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
 _SECOND = 1_000_000_000  # in nanoseconds
@@ -43,6 +45,7 @@ class LineEncoder(ReplyEncoder):
 
     content_type = "application/x-ndjson"
     wire = "ollama"
+    finish = FINISH
 
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
@@ -134,7 +137,7 @@ class LineBodyEncoder(BodyEncoder, LineEncoder):
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    return {"error": message_on(error, "ollama"), **code_field(error)}
+    return {"error": message_on(error, TERMS), **code_field(error)}
 
 
 def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
@@ -150,6 +153,7 @@ class OllamaServer(ServerCodec):
     """The server side of Ollama's native wire."""
 
     wire: ClassVar[str] = "ollama"
+    terms = TERMS
     table: ClassVar[FieldTable] = TABLE
     paths = ("/api/chat",)
     other_paths: ClassVar[tuple[str, ...]] = ("/api/show",)

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from ...events import read_json
-from ..finish import READ
 from ..json import dig, entries_of, list_of
+from .finish import FINISH
 
 
 class Function(Struct, gc=False):
@@ -100,7 +100,7 @@ def _mend_calls(record: Any) -> bool:
         part, finish = dig(choice, "message"), dig(choice, "finish_reason")
         if not isinstance(part, dict) or not isinstance(finish, str):
             continue
-        if READ["openai"].get(finish, "error") != "error":
+        if FINISH.read.get(finish, "error") != "error":
             continue
         part["tool_calls"] = entries_of(part.get("tool_calls"))
         for call in part["tool_calls"]:

@@ -75,6 +75,7 @@ class OpenAICodec(Endpoint[Quirks]):
     """The Chat Completions wire for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
+    end_marks = (b"[DONE]",)
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS

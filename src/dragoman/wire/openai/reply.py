@@ -9,17 +9,18 @@ from ...events import Assembler, FinishReason, StopDetails, Usage, read_json, re
 from ...messages import Opaque, Request, ToolCall
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
-from ..finish import READ, make_stop_details
+from ..finish import make_stop_details
 from ..json import dict_of, dig, json_text, sorted_json
 from ..sse import Frame
 from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .details import ReasoningDetails
 from .errors import inband_error
+from .finish import FINISH
 from .quirks import Quirks
 from .usage import read_usage
 
-_READ = READ["openai"]
+_READ = FINISH.read
 # how other wires report a truncated reply, as a router forwards it
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 

@@ -15,6 +15,7 @@ from ...messages import (
     Thinking,
     ToolCall,
 )
+from ..headers import BILLED, HeaderRule
 from ..rules import FieldTable
 from ..server import (
     Asked,
@@ -27,6 +28,8 @@ from ..server import (
 )
 from ..server_errors import code_of, message_on, terms_of
 from .attachments import write_attachments
+from .finish import FINISH
+from .server_errors import TERMS
 from .server_request import TABLE, read_request
 from .state import write_details, write_extra
 from .usage import USAGE
@@ -38,6 +41,7 @@ _DONE = b"data: [DONE]\n\n"
 
 class _StreamEncoder(ReplyEncoder):
     wire = "openai"
+    finish = FINISH
 
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
@@ -150,6 +154,7 @@ class _StreamEncoder(ReplyEncoder):
 
 class _BodyEncoder(BodyEncoder):
     wire = "openai"
+    finish = FINISH
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         message = self._message(complete.final_content)
@@ -201,17 +206,28 @@ def _reply_id(message_id: str) -> str:
 
 def error_record(error: ProviderError) -> dict[str, Any]:
     """Return an error in the form of this wire. Streams and bodies use the same form."""
-    terms = terms_of(error, "openai")
-    message = message_on(error, "openai")
+    terms = terms_of(error, TERMS)
+    message = message_on(error, TERMS)
     # Clients act on the code of an error class, such as context_length_exceeded.
     code = terms.code or code_of(error)
     return {"message": message, "type": terms.kind, "param": None, "code": code}
+
+
+# The headers that only clients of this wire send.
+HEADERS: Mapping[str, HeaderRule] = {
+    "openai-beta": HeaderRule("ignored", "what it opens, such as assistants, is not served"),
+    "openai-organization": BILLED,
+    "openai-project": BILLED,
+    "x-client-request-id": HeaderRule("ignored", "the gateway makes the id of a request"),
+}
 
 
 class OpenAIServer(ServerCodec):
     """The server side of the Chat Completions wire."""
 
     wire: ClassVar[str] = "openai"
+    terms = TERMS
+    headers = HEADERS
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/chat/completions",)
     base_path = "/v1"

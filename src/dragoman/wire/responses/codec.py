@@ -78,6 +78,8 @@ class ResponsesCodec(Endpoint[Quirks]):
     """The Responses wire for one model at one base URL. Every call sends ``store: false``."""
 
     wire: ClassVar[str] = "responses"
+    # the event "incomplete" ends a truncated reply
+    end_marks = (b"response.completed", b"response.incomplete")
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS

@@ -17,11 +17,11 @@ from ...events import Assembler, FinishReason, StopDetails, Usage, read_json
 from ...messages import Request
 from ..codec import Decoder
 from ..errors import is_failure
-from ..finish import READ
 from ..json import dig, list_of, read_as, string_of
 from ..sse import Frame
 from ..usage import UsageMap
 from .errors import reply_error
+from .finish import FINISH
 from .output import Item, OutputItems, index_of, kind_of, own_fields_of, rest_of, text_of
 
 
@@ -273,7 +273,7 @@ class ResponsesDecoder(Decoder):
     def _reason(self, word: str) -> FinishReason:
         if self._output.refused:
             return "content_filter"
-        reason = READ["responses"].get(word, "error")
+        reason = FINISH.read.get(word, "error")
         if (
             reason == "stop"
             and self._limit is not None

@@ -24,7 +24,8 @@ from ...messages import (
 from ..json import json_text
 from ..losses import merge
 from ..media import describe_medium, write_annotations
-from ..openai.server import error_record
+from ..openai.server import HEADERS, error_record
+from ..openai.server_errors import TERMS
 from ..rules import FieldTable
 from ..seal import (
     has_state,
@@ -46,6 +47,7 @@ from ..server import (
     state_of,
 )
 from .echo import DEFAULTS
+from .finish import FINISH
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -54,6 +56,7 @@ from .server_request import TABLE, read_request
 
 class _Encoder(ReplyEncoder):
     wire = "responses"
+    finish = FINISH
 
     @property
     def id(self) -> str:
@@ -497,6 +500,8 @@ class ResponsesServer(ServerCodec):
     """The server side of the Responses wire."""
 
     wire: ClassVar[str] = "responses"
+    terms = TERMS
+    headers = HEADERS
     state_place = "encrypted_content"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/responses",)
