@@ -375,3 +375,27 @@ def test_path_of_a_schema_is_that_of_a_turn_that_is_finished_without_reasoning()
         codec = connect(wire, "claude-sonnet-4-5")
         assert codec.encode(request).structured_path == "tool"
         assert codec.answer_tool(request) is not None
+
+
+# "`temperature` and `top_p` cannot both be specified for this model": aws-samples/bedrock-chat#979,
+# mem0ai/mem0#4147 (seen 2026-11-18).
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("model", "settings", "sent", "lost"),
+    [
+        ("claude-sonnet-4-5", {"temperature": 0.3, "top_p": 0.9}, {"temperature"}, ["top_p"]),
+        ("claude-opus-4-1@20250805", {"temperature": 1, "top_p": 1}, {"temperature"}, ["top_p"]),
+        ("claude-opus-4-6", {"top_p": 0.9}, {"top_p"}, []),
+        ("claude-3-5-sonnet-20241022", {"temperature": 0.3, "top_p": 0.9},
+         {"temperature", "top_p"}, []),
+    ],
+)  # fmt: skip
+def test_one_of_two_sampling_settings_is_sent(
+    wire: str, model: str, settings: dict[str, Any], sent: set[str], lost: list[str]
+) -> None:
+    config = d.RuntimeConfig(max_tokens=99, **settings)
+    encoded = connect(wire, model).encode(d.Request([HI], config=config))
+    body = json.loads(encoded.http.body)
+    body = read_converse(body) if wire == "bedrock" else body
+    assert body.keys() & {"temperature", "top_p"} == sent
+    assert [each.path for each in encoded.warnings] == [f"config.{name}" for name in lost]

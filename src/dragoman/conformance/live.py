@@ -70,7 +70,9 @@ async def check_server(
     found = {outcome.name: outcome for outcome in outcomes}
     flags: dict[str, Any] = {flag: _answer(found, names) for flag, names in _FLAGS.items()}
     flags["max_context_tokens"] = server.window
-    known = Capabilities.of(flags, "probed", at=at, by=f"{by} check")
+    probed = Capabilities.of(flags, "probed", at=at, by=f"{by} check")
+    # ``ready()`` has read what the server's model list states.
+    known = server.provider.capabilities.merged(probed)
     probes: dict[str, Any] = {probe: _answer(found, names) for probe, names in _PROBES.items()}
     probes["faulty_tool_calls"] = describe_rate(server.judged)
     facts = show_url(url), wire, model, by, at, tuple(outcomes), known, probes, server.judged

@@ -23,6 +23,7 @@ from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpRequest, SwapPlan
 from ..wire.continuity import find_compaction, withhold_state
 from ..wire.counting import count_tokens
+from ..wire.described import Description
 from .call_log import CallLine
 from .contract import ReplyProvider
 from .http_model import HttpModel
@@ -117,6 +118,10 @@ class HttpProvider(HttpModel, ReplyProvider):
                     yield chunk
         except ProviderError as error:
             raise self.annotate(error).with_traceback(None) from error.__cause__
+
+    def describe(self, description: Description) -> None:
+        super().describe(description)
+        self._fits = self.capabilities == _NOTHING_KNOWN
 
     # --- encoding requests, and learning from rejected ones
 

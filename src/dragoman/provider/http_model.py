@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -27,6 +28,7 @@ from ..prices import PricedAs, PriceRow, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..wire import HttpReply, HttpRequest
 from ..wire.codec import HINTS
+from ..wire.described import Description, apply
 from .auth import Auth, TokenAuth, TokenSource, check_key
 from .model import Model
 from .tracing import TRACE_HEADERS, add_trace
@@ -94,9 +96,20 @@ class HttpModel(Model):
             self.priced_as = priced_as
 
     async def ready(self) -> None:
-        await self._ask_all(self.codec.ready())
+        description: Description | None = await self._ask_all(self.codec.ready())
+        if description is not None:
+            self.describe(description)
         if (notice := describe_end(self.model, self.capabilities)) is not None:
             log.warning("%s/%s: %s", self.name, self.model, notice)
+
+    def describe(self, description: Description) -> None:
+        """Add what the server states about the model to what is known."""
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        by = "the server's model list"
+        stated = Capabilities.of(description.facts, "observed", at=today, by=by)
+        self.capabilities = self.capabilities.merged(stated)
+        if hasattr(self.codec, "taught"):
+            self.codec = apply(self.codec, description)
 
     async def close(self) -> None:
         await self._transport.close()

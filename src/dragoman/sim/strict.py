@@ -125,6 +125,9 @@ class StrictModel:
             path = paths.get(name, name)
             if dig(body, *path.split(".")) is not None:
                 yield f"Unsupported parameter: '{path}' is not supported with this model."
+        together = [paths.get(name, name) for name in self.quirks.one_setting_of]
+        if len([path for path in together if dig(body, *path.split(".")) is not None]) > 1:
+            yield f"{' and '.join(together)} cannot both be specified for this model."
 
     def _check_amount(self, body: Mapping[str, Any]) -> Iterator[str]:
         style = self.quirks.reasoning

@@ -74,8 +74,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 # The quirks that only leave fields out of a request or change their values.
 WITHOUT_FIELDS = frozenset(
     {
-        "binds_thinking", "forced_tools", "needs_thinking", "prefill", "reasons_unasked",
-        "refused_settings", "refused_while_reasoning",
+        "binds_thinking", "forced_tools", "needs_thinking", "one_setting_of", "prefill",
+        "reasons_unasked", "refused_settings", "refused_while_reasoning",
     }
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from ..errors import (
 )
 from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..messages import LossWarning, Request
+from .described import Description
 from .eventstream import EventStreamDecoder, EventStreamError
 from .json import reply_text, string_of, to_bytes
 from .sse import BARE, Frame, LineDecoder, SseDecoder
@@ -182,8 +183,8 @@ class Codec(Protocol):
         """Return the headers that contain the API key."""
         ...
 
-    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check that the model can answer.
+    def ready(self) -> Generator[HttpRequest, HttpReply, Description | None]:
+        """Check that the model can answer; return what the server states about it, if anything.
 
         Yield each request, receive its reply, and raise an error for the first problem.
         """

@@ -33,7 +33,7 @@ from .reasoning import NOT_REASONING, ReasoningStyle
 from .refused import change_style, find_settings
 from .rules import NO_HOSTED, HostedTools
 from .schema import schema_name
-from .settings import drop_refused
+from .settings import drop_refused, keep_first
 from .strict import strict_form
 from .urls import join_url, root_of
 
@@ -183,7 +183,7 @@ class Endpoint(ABC, Generic[Q]):
         # The quirks before the beliefs about the model are applied, and the names of those that
         # no belief may change.
         self._plain = self.quirks_type() if quirks is None else quirks
-        self._stated = frozenset(_names_changed(self.quirks_type(), self._plain))
+        self.stated = frozenset(_names_changed(self.quirks_type(), self._plain))
         self.issuer_vendor = vendor
         self.max_output_tokens = max_output_tokens
         self._keep_raw = keep_raw
@@ -210,7 +210,7 @@ class Endpoint(ABC, Generic[Q]):
         codec.max_output_tokens = capabilities.known("max_output_tokens")
         if isinstance(quirks, Mapping):
             # A quirk that is set to its default value is set, too.
-            codec._stated |= quirks.keys()
+            codec.stated |= quirks.keys()
             codec.quirks = codec.believed(model)
         return codec
 
@@ -220,7 +220,7 @@ class Endpoint(ABC, Generic[Q]):
         types = {each.name: each.type for each in msgspec.structs.fields(self.quirks_type)}
         changes: dict[str, Any] = {}
         for name, value in find_beliefs(self.wire, vendor, model).items():
-            if name in types and name not in self._stated:
+            if name in types and name not in self.stated:
                 changes[name] = msgspec.convert(value, types[name])
         style: ReasoningStyle | None = changes.get("reasoning")
         if style is not None:
@@ -262,7 +262,7 @@ class Endpoint(ABC, Generic[Q]):
         codec.lessons = (*self.lessons, lesson)[-MAX_LESSONS:]
         if schema is None:
             codec._plain = replace(self._plain, **changes)
-            codec._stated = self._stated | changes.keys()
+            codec.stated = self.stated | changes.keys()
             codec.quirks = codec.believed(codec.model)
         return codec
 
@@ -331,6 +331,8 @@ class Endpoint(ABC, Generic[Q]):
             refused = {**quirks.refused_while_reasoning, **refused}
         if refused:
             drop_refused(body, refused, places_of(self), notes)
+        if quirks.one_setting_of:
+            keep_first(body, quirks.one_setting_of, places_of(self), notes)
         return encode_post(self.url_for(request), body, notes, path, self.headers_for(request))
 
     def prepare(self, request: Request, quirks: Q, notes: Notes) -> Request:

@@ -34,6 +34,12 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     refused_while_reasoning: dict[str, Any] = field(default_factory=dict)
     """The same for settings that the model rejects only in requests in which it reasons."""
 
+    one_setting_of: tuple[str, ...] = ()
+    """Settings that the model rejects together. The first of those that a request sets is sent, and
+    the others are reported as lost. Claude 4.1 to 4.6 answers "`temperature` and `top_p` cannot
+    both be specified for this model".
+    """
+
     forced_tools: Literal["yes", "not_reasoning", "no"] = "yes"
     """Whether a request may force a tool call. ``not_reasoning``: only if reasoning is off, so a
     request that forces a tool turns reasoning off where the model can do without. ``no``: the

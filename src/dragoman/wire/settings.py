@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UnsupportedFeatureError
@@ -10,7 +10,7 @@ from ..messages import RuntimeConfig
 from ..validate.fields import Fields
 from .codec import Notes
 from .fields import read_stops
-from .json import plain_value
+from .json import dig, plain_value
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "temperature": Fields.number,
@@ -69,6 +69,18 @@ def drop_refused(
             why = "the model does not accept this setting, so it is not sent"
             inside = name if name in RuntimeConfig.__struct_fields__ else f"extras[{name!r}]"
             notes.drop(f"config.{inside}", "setting_refused", why)
+
+
+def keep_first(
+    body: dict[str, Any], names: Sequence[str], paths: Mapping[str, str], notes: Notes
+) -> None:
+    """Remove all but the first of several settings that a model rejects together."""
+    given = [name for name in names if dig(body, *paths.get(name, name).split(".")) is not None]
+    for name in given[1:]:
+        *outer, field = paths.get(name, name).split(".")
+        _take(body, outer, field)
+        why = f"the model does not accept it together with {given[0]}"
+        notes.drop(f"config.{name}", "setting_refused", why)
 
 
 def _take(body: dict[str, Any], outer: list[str], field: str) -> Any:

@@ -16,6 +16,7 @@ from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
 from ..continuity import find_compaction
+from ..described import Description
 from ..endpoint import (
     COMPACTION,
     NO_COMPACTION,
@@ -33,6 +34,7 @@ from ..readiness import check_call, get_json, read_success, serves_one_model
 from ..rules import HostedTools
 from ..urls import join_url
 from .betas import COMPACT, HEADER, TOOL_BETAS
+from .described import describe_model
 from .errors import ROWS
 from .quirks import Quirks
 from .refusals import REFUSALS
@@ -203,7 +205,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         """Return the header ``x-api-key``."""
         return {"x-api-key": key}
 
-    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+    def ready(self) -> Generator[HttpRequest, HttpReply, Description]:
         """Look the model up by name; if the server has no such route, look in its model list.
 
         A 404 that names the model means that the model does not exist. Any other 404 means that
@@ -217,10 +219,12 @@ class AnthropicCodec(Endpoint[Quirks]):
                 raise InvalidModelError(
                     "the server has no model list, so it cannot confirm the model", status=404
                 )
-            _find_model(self._read(reply), self.model)
+            entry = _find_model(self._read(reply), self.model)
         else:
-            self._read(reply)
+            entry = self._read(reply)
+        description = describe_model(entry, self.quirks.reasoning)
         yield from check_call(self)
+        return description
 
     # --- private methods of the anthropic codec
 
@@ -268,7 +272,10 @@ def _address(base_url: str, path: str) -> str:
     return join_url(base_url, path if versioned else f"/v1{path}")
 
 
-def _find_model(data: Mapping[str, Any], model: str) -> None:
+def _find_model(data: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+    """Return the entry of a model list that describes a model; raise an error without one."""
     known = entries_of(data.get("data"))
-    if not any(entry.get("id") == model for entry in known) and not serves_one_model(known):
+    entry = next((entry for entry in known if entry.get("id") == model), None)
+    if entry is None and not serves_one_model(known):
         raise InvalidModelError(f"the server does not list the model {model!r}", status=200)
+    return entry or {}

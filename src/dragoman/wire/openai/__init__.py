@@ -5,6 +5,7 @@ and does not log. The differences between servers of this wire are fields of ``Q
 """
 
 from .codec import OpenAICodec
+from .described import describe_entry
 from .quirks import Quirks
 
-__all__ = ["OpenAICodec", "Quirks"]
+__all__ = ["OpenAICodec", "Quirks", "describe_entry"]

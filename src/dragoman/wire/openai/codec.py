@@ -20,6 +20,7 @@ from ...events import Assembler, read_json
 from ...messages import Request
 from ..caching import key_of, read_cache
 from ..codec import HttpReply, HttpRequest, Notes
+from ..described import Description
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..lessons import is_about_field
@@ -27,6 +28,7 @@ from ..readiness import check_call, get_json, refuse_failure, serves_one_model
 from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
+from .described import describe_entry
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
@@ -230,12 +232,18 @@ class OpenAICodec(Endpoint[Quirks]):
             keep_raw=self._keep_raw,
         )
 
-    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+    def ready(self) -> Generator[HttpRequest, HttpReply, Description]:
         """Check readiness by the method that ``Quirks.readiness`` names."""
-        yield from self.check_ready(self)
+        entry = yield from self.check_ready(self)
+        return describe_entry(entry, self.quirks.reasoning)
 
-    def check_ready(self, endpoint: Endpoint[Any]) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness; ``endpoint`` has the route of the calls, also of another wire."""
+    def check_ready(
+        self, endpoint: Endpoint[Any]
+    ) -> Generator[HttpRequest, HttpReply, Mapping[str, Any]]:
+        """Check readiness; ``endpoint`` has the route of the calls, also of another wire.
+
+        Return the model's entry in the model list.
+        """
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -249,6 +257,7 @@ class OpenAICodec(Endpoint[Quirks]):
         elif kind == "auto":
             yield from self._ask_health()
             yield from check_call(endpoint)
+        return entry
 
     # --- checking the readiness of a server
 

@@ -12,6 +12,7 @@ from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder, HttpReply, HttpRequest
+from ..described import Description
 from ..endpoint import (
     COMPACTION,
     NO_COMPACTION,
@@ -21,7 +22,7 @@ from ..endpoint import (
     Refusal,
     may_relax,
 )
-from ..openai import OpenAICodec
+from ..openai import OpenAICodec, describe_entry
 from ..openai import Quirks as OpenAIQuirks
 from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
@@ -144,10 +145,12 @@ class ResponsesCodec(Endpoint[Quirks]):
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
 
-    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+    def ready(self) -> Generator[HttpRequest, HttpReply, Description]:
         """Check readiness as on the openai wire, by the method that ``Quirks.readiness`` names."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
-        yield from OpenAICodec(self.model, self.base_url, quirks).check_ready(self)
+        chat = OpenAICodec(self.model, self.base_url, quirks)
+        entry = yield from chat.check_ready(self)
+        return describe_entry(entry, self.quirks.reasoning)
 
 
 def _has_added(native: Mapping[str, Any]) -> bool:
