@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -223,7 +224,8 @@ def describe(result: Result) -> str:
     if result.code is None:
         return f"took {SECONDS} s" if result.seconds else result.output
     if result.job.mutation is None:
-        return "fails without a mutation"
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", result.output, re.MULTILINE)
+        return f"fails without a mutation: {', '.join(failed) or 'no test ran'}"
     return "was not noticed" if not result.code else "no test ran"
 
 
@@ -235,7 +237,8 @@ def check(sound: Sequence[Job], broken: Sequence[Job], source: Path, *, verbose:
         if verbose or code != job.expected:
             print(f"--- {job.name}: {code}, {seconds:.1f} s\n{output}", flush=True)
         if code != job.expected:
-            failures.append(f"{job.name}: {describe(result)} ({', '.join(job.tests)})")
+            tests = f" ({', '.join(job.tests)})" if job.mutation is not None else ""
+            failures.append(f"{job.name}: {describe(result)}{tests}")
     print("\n".join(failures))
     missed = len([each for each in failures if not each.startswith(SOUND)])
     print(f"{len(broken)} mutations, {len(broken) - missed} noticed; {len(failures)} failures")

@@ -59,7 +59,11 @@ async def test_provider_does_not_limit_rates() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "hint"),
-    [({"model": "other"}, "pass the model's name to connect"), ({"logit_bias": {}}, "extras=")],
+    [
+        ({"model": "other"}, "pass the model's name to connect"),
+        ({"logit_bias": {}}, "extras="),
+        ({"retry": 2}, "retries= to connect"),
+    ],
 )
 async def test_setting_of_another_model_or_of_one_vendor_is_refused(
     setting: dict[str, Any], hint: str

@@ -24,6 +24,8 @@ _MISPLACED = {
     "image": 'put it into the message: User("...", Image("photo.png"))',
     "images": 'put them into the message: User("...", Image("photo.png"))',
     "timeouts": "pass timeout= in seconds, or timeouts= to connect()",
+    "retry": "wrap the provider in Retry(...), or pass retries= to connect()",
+    "retries": "wrap the provider in Retry(...), or pass retries= to connect()",
     "model": "pass the model's name to connect()",
     "api_key": "pass api_key= to connect()",
     "base_url": "pass base_url= to connect()",
