@@ -15,7 +15,7 @@ import sys
 from .board import Board
 from .install import HOME, ROOT, NotInstalledError
 
-BOARDS = ("open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "load")
+BOARDS = ("open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "event_streams", "load")
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
 # Scoreboards

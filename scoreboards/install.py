@@ -20,6 +20,7 @@ NODE_PACKAGES = {
     "@ai-sdk/open-responses": "1.0.39",
     "ai": "6.0.326",
     "@portkey-ai/gateway": "1.15.2",
+    "eventsource-parser": "4.1.3",
     "node": "22",
 }
 PYTHON_PACKAGES = {

@@ -1,5 +1,7 @@
 """The page of scoreboards: what passed, what failed and why."""
 
+import random
+
 import pytest
 from scoreboards.__main__ import PAGE, renew
 from scoreboards.bfcl import (
@@ -15,6 +17,7 @@ from scoreboards.bfcl import (
 from scoreboards.bfcl_gateway import CONTROLS as GATEWAY_CONTROLS
 from scoreboards.bfcl_gateway import send_all
 from scoreboards.board import Board, judge
+from scoreboards.event_streams import WPT, read_events
 from scoreboards.mcp import find_scenarios, read_outcome
 
 import dragoman as d
@@ -110,6 +113,14 @@ async def test_cases_of_bfcl_go_through_the_gateway() -> None:
         assert {outcome for _, _, outcome in damaged} == {"changed"}
     assert {(wire, outcome) for wire, _, outcome in counts} == {(wire, "equal") for wire in WIRES}
     assert counts.total() == 49
+
+
+@pytest.mark.parametrize("name", WPT)
+def test_format_tests_of_event_streams_pass(name: str) -> None:
+    text, wanted = WPT[name]
+    for seed in (None, 1, 2, 3):
+        rng = None if seed is None else random.Random(seed)
+        assert [data for _, data in read_events(text.encode(), rng)] == wanted
 
 
 def test_run_of_one_suite_leaves_the_sections_of_the_others() -> None:
