@@ -98,6 +98,8 @@ class Background:
             raise
         except Exception:
             log.exception("a response in the background failed")
+            # otherwise its client would ask for the end of the response for ever
+            await self._end(owner, {**made, "status": "failed", "error": client.read_error()})
         finally:
             self._stopped.discard(made["id"])
 

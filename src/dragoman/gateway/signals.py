@@ -44,8 +44,15 @@ def handle_signals(service: Service) -> None:
 
     for number in previous:
         signal.signal(number, leave)
+    reloads: set[asyncio.Task[bool]] = set()  # the event loop keeps no task alive by itself
+
+    def reload() -> None:
+        task = loop.create_task(reload_models(service))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
     if sys.platform != "win32":
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(service)))
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 async def reload_models(service: Service) -> bool:
