@@ -76,6 +76,15 @@ class AnthropicCodec(Endpoint[Quirks]):
         NO_TOOL_SEARCH,
         NO_COMPACTION,
         *REFUSALS,
+        # "The `content[].thinking` in the thinking mode must be passed back to the API"
+        # (leookun/cursor-byok#276); "reasoning_content is missing in assistant tool call message"
+        # (NousResearch/hermes-agent#14018)
+        Refusal(
+            re.compile(
+                r"thinking.{0,40}must be passed back|reasoning_content is missing", re.IGNORECASE
+            ),
+            {"unsigned_thinking": True, "reasoning_required": True, "reasons_unasked": True},
+        ),
         Refusal(
             re.compile(
                 # "The compiled grammar is too large", for a schema with dozens of optional fields

@@ -40,6 +40,8 @@ class TurnWriter(PairedWriter):
         super().__init__(request, home, quirks, notes)
         # The index of the first message whose thinking is not sent, because the model rejects it.
         self.silent_from: int | None = None
+        # Whether a turn without thinking begins with a blank thought, which the server demands.
+        self.needs_thought = False
         self._at = 0  # the index of the message that is being written
         # Maps the index of each assistant message to the position of its turn.
         self._asked: dict[int, int] = {}
@@ -145,7 +147,10 @@ class TurnWriter(PairedWriter):
     # --- messages of the model
 
     def turn(self, parts: list[Any], at: int, path: str) -> bool:
-        self._open("assistant").extend(parts)
+        turn = self._open("assistant")
+        if self.needs_thought and not any(_is_thinking(part) for part in (*turn, *parts)):
+            turn.insert(0, {"type": "thinking", "thinking": " ", "signature": ""})
+        turn.extend(parts)
         self._asked[at] = len(self.written) - 1
         return True
 
@@ -159,6 +164,8 @@ class TurnWriter(PairedWriter):
     def thinking(self, block: m.Thinking, path: str) -> Any:
         state = block.continuity
         if state is None or not state.signature:
+            if self.quirks.unsigned_thinking and block.text:
+                return {"type": "thinking", "thinking": block.text, "signature": ""}
             return self.drop(block, path, "the wire takes back only thinking that it signed")
         if not is_welcome(state, self.home):
             return self.drop(block, path, "its signature is another issuer's, or was cut off")
@@ -190,6 +197,10 @@ class TurnWriter(PairedWriter):
             why = "the provider's own call has no result"
             return self.drop(block, path, why, code="dangling_call_dropped")
         return dict(block.data)
+
+
+def _is_thinking(block: dict[str, Any]) -> bool:
+    return block["type"] in ("thinking", "redacted_thinking")
 
 
 def _as_blocks(turn: dict[str, Any]) -> list[Any]:

@@ -47,6 +47,21 @@ class Quirks(TurnQuirks, frozen=True):
     an instruction at the end of the system prompt.
     """
 
+    unsigned_thinking: bool = False
+    """Whether thinking without a signature is sent back, with an empty one. Anthropic takes back
+    only what it signed. Hosts of other models behind this API accept an empty signature, as pi's
+    table of models says of Vercel and Fireworks (1.5.2, 2026-11-10).
+    """
+
+    reasoning_required: bool = False
+    """Whether every turn of the model must have thinking while the model reasons. A turn without
+    thinking, such as that of another model, begins with a blank thought. DeepSeek answers 400 "The
+    `content[].thinking` in the thinking mode must be passed back to the API"
+    (leookun/cursor-byok#276), and Kimi "reasoning_content is missing in assistant tool call
+    message" (NousResearch/hermes-agent#14018; both seen 2026-11-19). Such an error sets both
+    quirks.
+    """
+
     max_tokens: int | None = None
     """The token limit to send if neither the call nor the catalogue has one; the wire requires it.
     """

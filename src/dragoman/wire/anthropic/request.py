@@ -44,6 +44,7 @@ class MessagesWriter(ThinkingWriter):
     def body(self) -> dict[str, Any]:
         conversation = TurnWriter(self.request, self.home, self.quirks, self.notes)
         conversation.silent_from = self.silent_from()
+        conversation.needs_thought = self.quirks.reasoning_required and self.requests_thinking()
         body: dict[str, Any] = {"model": self.home.model, **self._settings()}
         body |= self.thinking(body.get("max_tokens"))
         cache = self.cache("ttl", default=self.quirks.cache == "auto")
