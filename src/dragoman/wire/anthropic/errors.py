@@ -82,6 +82,10 @@ ROWS: tuple[ErrorRow, ...] = (
     *rows(
         e.UnsupportedContentError,
         ("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)"),
+        # "messages.19.content.27.image.source.base64.data: At least one of the image dimensions
+        # exceed max allowed size for many-image requests: 2000 pixels"
+        # (anthropics/claude-code#24630, #49537, 2026-04; #4778; seen 2026-11-19)
+        ("400", r"image dimensions exceed max allowed size"),
         (
             "400 415 422 500 501",
             r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",

@@ -300,6 +300,11 @@ class OpenAIDecoder(Decoder):
         function = call.function or Function()
         call_id = call.id if isinstance(call.id, str) else ""
         name = function.name if isinstance(function.name, str) else ""
+        if "<|" in name:
+            # vLLM leaves markers of gpt-oss's format in names of later turns:
+            # lookup<|channel|>commentary (vllm-project/vllm#32587, 2026-05;
+            # openai/harmony#114; seen 2026-11-19; case: openai/marker-in-a-tool-name).
+            name = name.partition("<|")[0] or name
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
