@@ -314,6 +314,35 @@ AMOUNTS: list[tuple[str, str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+# langchain-ai/langchain-google#1897 (2026-07), livekit/agents#7178 (2026-09); seen 2026-11-19.
+@pytest.mark.parametrize(
+    ("model", "is_fixed"),
+    [
+        ("gemini-3.5-flash", False),
+        ("gemini-3.1-pro-preview", False),
+        ("gemini-3.5-flash-lite", True),
+        ("gemini-3.6-flash", True),
+        ("gemini-flash-latest", True),
+        ("gemini-4-argon", True),
+    ],
+)
+def test_newer_gemini_models_get_neither_sampling_settings_nor_an_open_message(
+    model: str, is_fixed: bool
+) -> None:
+    config = d.RuntimeConfig(temperature=0.5, top_p=0.9, extras={"topK": 40})
+    request = d.Request([d.User("Hi"), d.Assistant("{")], config=config, continues=True)
+    sent = d.connect(f"google:{model}", api_key="k").preview(request)
+    body = json.loads(sent.http.body)
+    codes = [each.code for each in sent.warnings]
+    if is_fixed:
+        assert "generationConfig" not in body
+        assert codes == ["prefill_rewritten", *["setting_refused"] * 3]
+    else:
+        assert body["generationConfig"] == {"temperature": 0.5, "topP": 0.9, "topK": 40}
+        assert codes == []
+    assert body["contents"][-1]["role"] == ("user" if is_fixed else "model")
+
+
 @pytest.mark.parametrize(("vendor", "model", "amount", "sent"), AMOUNTS)
 def test_amount_of_reasoning_is_sent_as_the_host_of_the_model_expects(
     vendor: str, model: str, amount: Any, sent: dict[str, Any]

@@ -383,3 +383,28 @@ def test_thinking_in_parts_of_mistrals_clients_is_read() -> None:
     turn = asked.request.messages[1]
     assert isinstance(turn, d.Assistant)
     assert [getattr(block, "text", None) for block in turn.content] == ["Let me see.", "Yes."]
+
+
+def check_template(body: Body) -> str | None:
+    """Return the error of gpt-oss's template, which llama.cpp renders (llama.cpp#17040)."""
+    for turn in turns(body):
+        if turn.get("reasoning_content") and turn.get("content") and turn.get("tool_calls"):
+            return "Cannot pass both content and thinking in an assistant message with tool calls!"
+    return None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "refusals"),
+    [("llamacpp", "gpt-oss-20b", 0), ("llamacpp", "house-model", 1)],
+)
+def test_thinking_next_to_text_and_calls_is_left_out_where_the_template_takes_one(
+    vendor: str, model: str, refusals: int
+) -> None:
+    loop = Loop(vendor, model, check_template, send_reasoning="reasoning_content")
+    both = d.Assistant((d.Thinking("Hm."), d.Text("I look."), d.ToolCall("c1", "lookup", {})))
+    quiet = d.Assistant((d.Thinking("So."), d.ToolCall("c2", "lookup", {})))
+    results = [d.ToolResult("c1", "rain"), d.ToolResult("c2", "rain")]
+    body = loop.send(d.Request((d.User("Hi"), both, results[0], quiet, results[1]), tools=TOOLS))
+    assert [turn.get("reasoning_content") for turn in turns(body)] == [None, "So."]
+    assert [turn["content"] for turn in turns(body)] == ["I look.", None]
+    assert (len(loop.refused), loop.codes) == (refusals, ["thinking_dropped"])

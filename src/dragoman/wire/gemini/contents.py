@@ -15,7 +15,7 @@ from ...errors import UnsupportedContentError
 from ...validate.data_url import read_inline
 from ..codec import Notes
 from ..continuity import drop_state, is_ours, is_welcome
-from ..conversation import PairedWriter
+from ..conversation import CONTINUE, PairedWriter
 from ..ids import CallPosition, IdMap
 from ..json import ordered_json
 from ..urls import media_url
@@ -41,6 +41,15 @@ class ContentWriter(PairedWriter):
         self._calls: list[tuple[int, m.ToolCall]] = []
         # maps the index of a result to its call, the parts of its turn and the place among them
         self._slots: dict[int, tuple[m.ToolCall, list[Any], int]] = {}
+
+    def write(self) -> list[Any]:
+        written = super().write()
+        if not self.quirks.prefill and written and written[-1]["role"] == "model":
+            path = f"messages[{self.first + len(self.messages) - 1}]"
+            why = "the model does not continue a message, so a message of the user asks for it"
+            self.notes.rewrite(path, "prefill_rewritten", why, loss=True)
+            written.append({"role": "user", "parts": [{"text": CONTINUE}]})
+        return written
 
     # --- messages of the user
 

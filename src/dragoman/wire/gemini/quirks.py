@@ -55,6 +55,12 @@ class Quirks(ResultQuirks, frozen=True):
     from other wires.
     """
 
+    prefill: bool = True
+    """Whether the model continues its own message at the end of the conversation. Gemini 3.6 Flash
+    and 3.5 Flash-Lite reject it (langchain-ai/langchain-google#1897, 2026-07; seen 2026-11-19).
+    With ``False``, a message of the user follows and asks to continue.
+    """
+
     placeholder_signature: str | None = None
     """The placeholder signature for calls without a signature, such as calls that another model
     made. Gemini 3 rejects unsigned calls and gets ``skip_thought_signature_validator``, which

@@ -130,6 +130,12 @@ class OpenAICodec(Endpoint[Quirks]):
             ),
         ),
         Refusal(
+            # llama.cpp with gpt-oss (ggml-org/llama.cpp#17040)
+            re.compile(r"both content and thinking", re.IGNORECASE),
+            {"reasoning_beside_text": False},
+            detail="the endpoint takes no thinking next to text and calls: it is not sent",
+        ),
+        Refusal(
             _NEEDS_REASONING,
             {"send_reasoning": "reasoning_content", "reasoning_required": True},
             detail="the endpoint demands the thinking of earlier turns: it is sent",

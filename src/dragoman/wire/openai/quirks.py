@@ -80,6 +80,13 @@ class Quirks(WireQuirks, frozen=True):
     2026-11-18), and DeepSeek accepts any text.
     """
 
+    reasoning_beside_text: bool = True
+    """Whether a turn with calls may have both thinking and text. The template of gpt-oss, which
+    llama.cpp renders, raises "Cannot pass both content and thinking in an assistant message with
+    tool calls" (ggml-org/llama.cpp#17040, 2025-11; seen 2026-11-19); such an error changes the
+    quirk. With ``False``, the thinking of such a turn is not sent.
+    """
+
     unary_reasoning: bool = True
     """Whether the model may reason in a reply that does not stream. If not, such requests turn
     reasoning off. Alibaba rejects other requests for open Qwen models ("enable_thinking must be

@@ -382,6 +382,8 @@ class _Writer(FieldWriter):
         return written
 
     def turn(self, parts: list[Any], at: int, path: str) -> bool:
+        if not self.quirks.reasoning_beside_text:
+            parts = self._separate_thoughts(parts, path)
         is_written = super().turn(parts, at, path)
         if is_written and self.quirks.call_placeholder:
             calls = self.written[-1].get("tool_calls", ())
@@ -390,6 +392,14 @@ class _Writer(FieldWriter):
                 why = "the model demands state of these calls that they never had"
                 self.notes.rewrite(path, "signature_placeholder", why)
         return is_written
+
+    def _separate_thoughts(self, parts: list[Any], path: str) -> list[Any]:
+        """Leave out the thinking of a turn with calls and text."""
+        if not {"thoughts", "texts", "tool_calls"} <= {kind for kind, _ in parts}:
+            return parts
+        why = "the model's template takes either text or thinking next to calls"
+        self.notes.drop(path, "thinking_dropped", why)
+        return [part for part in parts if part[0] != "thoughts"]
 
     def _write_thoughts(self, written: dict[str, Any], thoughts: str) -> None:
         """Write the thinking of a turn in the place that ``Quirks.send_reasoning`` names."""
