@@ -49,8 +49,8 @@ class Quirks(TurnQuirks, frozen=True):
 
     unsigned_thinking: bool = False
     """Whether thinking without a signature is sent back, with an empty one. Anthropic takes back
-    only what it signed. Hosts of other models behind this API accept an empty signature, as pi's
-    table of models says of Vercel and Fireworks (1.5.2, 2026-11-10).
+    only what it signed. Hosts of other models behind this API accept an empty signature; pi 1.5.2
+    (2026-11-10) lists Vercel and Fireworks.
     """
 
     reasoning_required: bool = False

@@ -299,12 +299,7 @@ class OpenAIDecoder(Decoder):
     def _read_call(self, call: ChunkCall) -> None:
         function = call.function or Function()
         call_id = call.id if isinstance(call.id, str) else ""
-        name = function.name if isinstance(function.name, str) else ""
-        if "<|" in name:
-            # vLLM leaves markers of gpt-oss's format in names of later turns:
-            # lookup<|channel|>commentary (vllm-project/vllm#32587, 2026-05;
-            # openai/harmony#114; seen 2026-11-19; case: openai/marker-in-a-tool-name).
-            name = name.partition("<|")[0] or name
+        name = _read_name(function)
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
@@ -424,6 +419,17 @@ class OpenAIDecoder(Decoder):
         if self._native in _CUT and not self.out.calls_are_complete():
             return "length"
         return "tool_calls"
+
+
+def _read_name(function: Function) -> str:
+    """Return the name of a called tool, without a marker of the model's format.
+
+    vLLM leaves markers of gpt-oss's format in names of later turns: lookup<|channel|>commentary
+    (vllm-project/vllm#32587, 2026-05; openai/harmony#114; seen 2026-11-19; case:
+    openai/marker-in-a-tool-name).
+    """
+    name = function.name if isinstance(function.name, str) else ""
+    return name.partition("<|")[0] or name
 
 
 def _describe_filter(results: Any) -> StopDetails | None:
