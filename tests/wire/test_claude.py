@@ -399,3 +399,15 @@ def test_one_of_two_sampling_settings_is_sent(
     body = read_converse(body) if wire == "bedrock" else body
     assert body.keys() & {"temperature", "top_p"} == sent
     assert [each.path for each in encoded.warnings] == [f"config.{name}" for name in lost]
+
+
+def test_refusal_of_both_sampling_settings_teaches_an_unknown_name() -> None:
+    codec = CODECS["anthropic"].connect("m", "http://a.test", None, d.Capabilities())
+    config = d.RuntimeConfig(max_tokens=9, temperature=0.3, top_p=0.9)
+    request = d.Request([HI], config=config)
+    message = "`temperature` and `top_p` cannot both be specified for this model."
+    body = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+    learned = codec.learn(codec.error(400, {}, json.dumps(body).encode()), request)
+    assert learned is not None
+    sent = json.loads(learned.encode(request).http.body)
+    assert sent.keys() & {"temperature", "top_p"} == {"temperature"}

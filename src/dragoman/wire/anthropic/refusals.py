@@ -24,6 +24,11 @@ REFUSALS = (
         re.compile(r"(temperature|top_[pk])\W{1,3}(may|must) .{0,60}thinking", re.IGNORECASE),
         {"refused_while_reasoning": _SAMPLING},
     ),
+    # "`temperature` and `top_p` cannot both be specified for this model" (mem0ai/mem0#4147)
+    Refusal(
+        re.compile(r"temperature\W{1,3}and \W?top_p\W{1,3}cannot both", re.IGNORECASE),
+        {"one_setting_of": ("temperature", "top_p")},
+    ),
     # "Thinking may not be enabled when tool_choice forces tool use" (can1357/oh-my-pi#333)
     Refusal(
         re.compile(r"thinking.{0,40}tool_choice forces", re.IGNORECASE),
