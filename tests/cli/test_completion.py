@@ -44,7 +44,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shell_completion_completes_model_names(config: Path) -> None:
     first = complete("bash", ["ask"], "", config)
     assert {"plain,sonnet", "plain,local", "plain,anthropic:", "plain,groq:"} <= set(first)
-    assert len(first) < 30
+    assert len(first) < 100, "the vendors, not their models"
     assert complete("bash", ["chat"], "son", config) == ["plain,sonnet"]
     assert "plain,local:qwen" in complete("fish", ["agent", "--model"], "local:", config)
     assert "plain,--base-url" in complete("bash", ["ask"], "--", config)

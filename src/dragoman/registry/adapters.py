@@ -216,9 +216,10 @@ class Adapter(Struct, frozen=True):
 
     def _advise_unreached(self) -> str | None:
         """Return advice for the error if no server responds at the address."""
-        if (variable := self.address_env) is not None:
-            return f"The address comes from the environment variable {variable}."
-        return self.vendor.hint if self.vendor else None
+        hint = self.vendor.hint if self.vendor else None
+        if hint is None and (variable := self.address_env) is not None:
+            hint = f"The address comes from the environment variable {variable}."
+        return hint
 
     def _advise_refused(self) -> str | None:
         """Return advice for the error if the server demands a key that it did not get."""
