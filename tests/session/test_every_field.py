@@ -60,6 +60,7 @@ from dragoman.transport import FixtureTransport
 
 from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
+from ..tools.test_mcp_changes import open_changing
 from . import test_compaction as compaction
 from .playing import anthropic_reply as body
 from .playing import call, over_wire, propose, text, until_asked
@@ -422,9 +423,19 @@ async def compact(log: MemoryLog, seen: list[Any]) -> None:
             await session.run("Read all pages.")
 
 
+async def change_tools(log: EventLog, seen: list[Any]) -> None:
+    async with open_changing("ttl") as server:
+        model = Listed(
+            propose(call("change", add="second", remove="first")),
+            propose(call("second", call_id="2")),
+            "done",
+        )
+        await Session(model, server.tools, ALL, log).run("Go.")
+
+
 CORPUS: tuple[Run, ...] = (
     use_tools, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
-    serve,
+    serve, change_tools,
 )  # fmt: skip
 
 
