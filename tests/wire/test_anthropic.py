@@ -196,3 +196,9 @@ def test_thinking_returns_only_to_a_server_that_accepts_it(
     block: AssistantBlock, expected: bool
 ) -> None:
     assert can_return(block, d.Issuer("anthropic")) is expected
+
+
+def test_budget_of_a_model_without_a_known_style_may_not_be_negative() -> None:
+    config = d.RuntimeConfig(max_tokens=64, reasoning=-1)
+    with pytest.raises(d.InvalidRequestError, match="cannot be negative"):
+        connect().encode(d.Request((d.User("Hi"),), config=config, model=MODEL))

@@ -168,3 +168,8 @@ def test_ollama_describes_models() -> None:
     known = Capabilities.of({"supports_tools": False, "max_context_tokens": 9})
     assert show_model(known)["capabilities"] == ["completion", "vision", "thinking"]
     assert show_model(known)["model_info"]["dragoman.context_length"] == 9
+
+
+@pytest.mark.parametrize("given", ["conv_1", {"id": "conv_1"}])
+def test_conversation_of_a_reply_is_an_object(given: Any) -> None:
+    assert write_echo({"model": "m", "conversation": given})["conversation"] == {"id": "conv_1"}

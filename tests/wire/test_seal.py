@@ -27,6 +27,7 @@ from dragoman.wire import SERVER_CODECS, Asked
 from dragoman.wire.seal import (
     deliver,
     holds_sealed,
+    is_foreign,
     read_thought,
     seal_call,
     seal_text,
@@ -208,3 +209,11 @@ def test_sealed_thought_is_not_joined_with_a_signed_one_before_it() -> None:
     assert isinstance(turn, Assistant)
     states = [(block.text, block.continuity.replayable) for block in turn.content]  # type: ignore[union-attr]
     assert states == [("A", True), ("B", False)]
+
+
+def test_state_that_a_gateway_behind_this_one_has_sealed_is_foreign() -> None:
+    token = sign_thought("Hm.", Continuity("s", None, Issuer("anthropic")), "responses")
+    assert token is not None
+    own = Issuer("responses")
+    assert is_foreign(Continuity(None, {"encrypted_content": token}, own), "responses")
+    assert not is_foreign(Continuity(None, {"encrypted_content": "plain"}, own), "responses")
