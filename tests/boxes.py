@@ -86,14 +86,15 @@ COMMANDS = {
 TESTS = {
     "core": (
         "events messages validate transport middleware retrieval test_any_reply.py "
-        "test_call_log.py test_capabilities.py test_errors.py test_interrupt.py "
-        "test_memory.py test_path.py test_prices.py test_provider.py test_runtime_boundary.py "
-        "test_sync.py test_tokens.py wire/test_beliefs.py wire/test_blocks.py "
-        "wire/test_caching.py wire/test_claude.py wire/test_codecs.py wire/test_counting.py "
-        "wire/test_errors.py wire/test_eventstream.py wire/test_ids.py wire/test_json.py "
+        "test_call_log.py test_call_timeout.py test_capabilities.py test_errors.py "
+        "test_interrupt.py test_memory.py test_newest.py test_path.py test_prices.py "
+        "test_provider.py test_runtime_boundary.py test_sync.py test_tokens.py "
+        "wire/test_beliefs.py wire/test_blocks.py wire/test_caching.py wire/test_claude.py "
+        "wire/test_codecs.py wire/test_counting.py wire/test_described.py wire/test_errors.py "
+        "wire/test_eventstream.py wire/test_ids.py wire/test_json.py "
         "wire/test_native_reasoning.py wire/test_order.py wire/test_pairing.py "
-        "wire/test_plan.py wire/test_refused.py wire/test_schema.py wire/test_server_tools.py "
-        "wire/test_settings.py wire/test_sse.py wire/test_strict.py"
+        "wire/test_plan.py wire/test_refused.py wire/test_schema.py "
+        "wire/test_server_tools.py wire/test_settings.py wire/test_sse.py wire/test_strict.py"
     ),
     "kit": (
         "wire conformance sim middleware/test_otel.py middleware/test_testing.py "
@@ -106,9 +107,9 @@ TESTS = {
         "test_rules.py wire/test_media.py"
     ),
     "gateway": (
-        "gateway web log/test_response_store.py session/test_every_field.py test_auth.py "
-        "test_registry.py wire/test_client_fields.py wire/test_refused_state.py "
-        "wire/test_request_bytes.py wire/test_tables.py"
+        "gateway web log/test_response_store.py middleware/test_open_turns.py "
+        "session/test_every_field.py test_auth.py test_registry.py wire/test_client_fields.py "
+        "wire/test_refused_state.py wire/test_request_bytes.py wire/test_tables.py"
     ),
     "extras": ("batches integrations local compat tools/test_mcp_changes.py"),
     "cli": (
@@ -124,7 +125,7 @@ TESTS = {
         "gateway/test_metrics.py gateway/test_operations.py gateway/test_random_kills.py "
         "gateway/test_serve.py log/test_tool_calls.py replay/test_rerun.py "
         "retrieval/test_check.py retrieval/test_sim.py sim/test_server.py web/test_pages.py "
-        "web/test_site.py web/test_traffic.py"
+        "web/test_site.py web/test_traffic.py wire/test_removal.py"
     ),
 }
 

@@ -104,7 +104,8 @@ def test_tests_of_a_box_need_no_other_box(box: str) -> None:
     kept = boxes.list_parts(box)
     for path in [TESTS / name for name in list_tests() if boxes.find_box_of_test(name) == box]:
         for part, file in find_needs(path).items():
-            assert part in kept, f"{path} is a test of {box}, and {file} imports {part}"
+            about = f"{path} is a test of {box}, and {file} imports {part}"
+            assert part in kept, f"{about}; name it in another row of TESTS in tests/boxes.py"
 
 
 def test_every_row_of_the_table_of_tests_is_needed() -> None:
