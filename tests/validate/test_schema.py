@@ -406,3 +406,21 @@ def test_references_resolve_as_in_the_jsonschema_library() -> None:
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    ("draft", "is_checked"),
+    [
+        (None, False),
+        ("https://json-schema.org/draft/2020-12/schema", False),
+        ("https://json-schema.org/draft/2019-09/schema", False),
+        ("http://json-schema.org/draft-07/schema#", True),
+        ("http://json-schema.org/draft-06/schema#", True),
+        ("http://json-schema.org/draft-04/schema#", True),
+    ],
+)
+def test_format_is_checked_by_drafts_that_require_it(draft: str | None, is_checked: bool) -> None:
+    named = {} if draft is None else {"$schema": draft}
+    schema = compile_schema({"type": "string", "format": "date", **named}, "schema")
+    assert (first_error(schema, "soon") is not None) == is_checked
+    assert first_error(schema, "2026-11-19") is None
