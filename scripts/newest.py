@@ -99,7 +99,7 @@ def restore(home: Path) -> None:
 
 def find_version(home: Path, package: str) -> str:
     """Return the installed version of a package, or a dash."""
-    _, printed = run([*UV, "pip", "show", "--quiet", "--python", str(home), package])
+    _, printed = run([*UV, "pip", "show", "--python", str(home), package])
     found = re.search(r"^Version: (\S+)", printed, re.MULTILINE)
     return found[1] if found else "-"
 

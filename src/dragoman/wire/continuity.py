@@ -79,6 +79,16 @@ def is_compaction(block: object) -> bool:
     return bool(data.get("content") or data.get("encrypted_content"))
 
 
+def asks_to_compact(block: object) -> bool:
+    """Return whether a block asks the server to compact the conversation.
+
+    Codex sends it if it takes its provider for OpenAI, and expects one item ``compaction``
+    (router-for-me/CLIProxyAPI#5857, 2026-09-16).
+    """
+    data = block.data if isinstance(block, Opaque) else None
+    return isinstance(data, dict) and data.get("type") == "compaction_trigger"
+
+
 def find_compaction(messages: Sequence[Message], home: Issuer) -> int | None:
     """Return the index of the last message with a compaction that ``home`` issued, if any."""
     for at, message in reversed([*enumerate(messages)]):

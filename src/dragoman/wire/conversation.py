@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .. import messages as m
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, UnsupportedContentError
 from .codec import Note, Notes
-from .continuity import drop_state, is_compaction, is_ours, note_state
+from .continuity import asks_to_compact, drop_state, is_compaction, is_ours, note_state
 from .ids import CallPosition, Pairs
 from .media import fit_result, transcribe
 from .names import project_names
@@ -23,6 +23,10 @@ from .request import join_texts
 CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
 """The message of the user that stands for a partial answer at the end of a conversation."""
 
+_CANNOT_COMPACT = (
+    "compaction_trigger: this model's server compacts no conversations; let the client do it, in"
+    " Codex by another name of the provider than OpenAI"
+)
 _UNREADABLE = "only its issuer can read it; other models need the messages that it replaces"
 
 
@@ -225,6 +229,9 @@ class ConversationWriter(ABC):
         loss: bool = True,
     ) -> Any:
         """Note that a block of an assistant message is not sent; return ``None`` in its place."""
+        if asks_to_compact(block):
+            # A reply without a compaction would end the client's session.
+            raise UnsupportedContentError(f"{path}: {_CANNOT_COMPACT}")
         if code is None and is_compaction(block):
             code, why = "compaction_unreadable", _UNREADABLE
         code = code or f"{block.__struct_config__.tag}_dropped"
