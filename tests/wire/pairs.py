@@ -422,7 +422,7 @@ WIRES["cohere"] = Wire(
         "an issuer is its wire alone": each_block(d.Assistant, forget_issuer),
         "an extra that is a setting is one": known_settings,
     },
-    stream_losses=frozenset({"whole_order"}),
+    stream_losses=frozenset({"whole_order", "empty_input"}),
     body_losses=frozenset({"deltas", "raw_input"}),
     errors={**ERRORS, d.ModelNotLoadedError: d.UnavailableError},
 )

@@ -175,6 +175,15 @@ class _Raw(io.BytesIO):
 
 
 def say_bedrock(reply: bytes, stream: bool) -> Sent:
+    return _exchange(reply, stream)[0][1]
+
+
+def read_bedrock(reply: bytes, stream: bool) -> dict[str, Any]:
+    """Return the message of a reply."""
+    return _exchange(reply, stream)[1]
+
+
+def _exchange(reply: bytes, stream: bool) -> tuple[list[Sent], dict[str, Any]]:
     requests: list[Sent] = []
 
     def answer(request: Any, **_: Any) -> Any:
@@ -186,10 +195,10 @@ def say_bedrock(reply: bytes, stream: bool) -> Sent:
     sdk = open_bedrock()
     sdk.meta.events.register(_BEFORE, answer)
     try:
-        _talk(sdk, stream)
+        message = _talk(sdk, stream)
     finally:
         sdk.meta.events.unregister(_BEFORE, answer)
-    return requests[1]
+    return requests, message
 
 
 _BEFORE = "before-send.bedrock-runtime.*"
@@ -207,7 +216,7 @@ def open_bedrock() -> Any:
     )
 
 
-def _talk(sdk: Any, stream: bool) -> None:
+def _talk(sdk: Any, stream: bool) -> dict[str, Any]:
     hello = {"role": "user", "content": [{"text": "Hi"}]}
     if stream:
         read = sdk.converse_stream(modelId="m", messages=[hello])
@@ -221,6 +230,7 @@ def _talk(sdk: Any, stream: bool) -> None:
     ]
     back = {"role": "user", "content": results or [{"text": "And?"}]}
     sdk.converse(modelId="m", messages=[hello, message, back])
+    return message
 
 
 def join_stream(events: list[Any]) -> dict[str, Any]:
@@ -240,9 +250,9 @@ def join_stream(events: list[Any]) -> dict[str, Any]:
             block["text"] = block.get("text", "") + delta["text"]
         elif "toolUse" in delta:
             block["toolUse"]["input"] += delta["toolUse"]["input"]
-        elif "redactedContent" in delta["reasoningContent"]:
+        elif "redactedContent" in delta.get("reasoningContent", {}):
             block["reasoningContent"] = delta["reasoningContent"]
-        else:
+        elif "reasoningContent" in delta:
             thought = block.setdefault("reasoningContent", {"reasoningText": {"text": ""}})
             for name, piece in delta["reasoningContent"].items():
                 inner = thought["reasoningText"]

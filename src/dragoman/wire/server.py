@@ -553,6 +553,21 @@ def state_of(event: ThinkingDelta) -> Continuity | None:
 
 encode_json = msgspec.json.Encoder().encode
 
+# U+2028, U+2029 and U+0085: some clients split a stream of lines at them, too.
+_LINE_ENDS = (
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+    (b"\xc2\x85", b"\\u0085"),
+)
+
+
+def escape_line_ends(data: bytes) -> bytes:
+    """Escape the characters of JSON texts that end a line in Unicode, but not in JSON."""
+    for raw, escaped in _LINE_ENDS:
+        if raw in data:
+            data = data.replace(raw, escaped)
+    return data
+
 
 def data_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event without a name."""

@@ -60,6 +60,7 @@ class _StreamEncoder(_Encoder):
         super().__init__(asked, created)
         self._index = -1
         self._block = -1  # the content_block_index of the open block
+        self._has_input = False  # whether the input of the open call has begun
         self._is_open = False
         self._kind = ""  # the type of the open block
         self._state: m.Continuity | None = None  # the opaque state of the open block
@@ -81,12 +82,18 @@ class _StreamEncoder(_Encoder):
         return opening + self.write_text(event) if event.text else opening
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
+        self._has_input = False
         carried = self._carry(seal_call(event.tool_use_id, event.continuity, "anthropic"))
         own = own_fields(event.continuity, "anthropic")
         call = {"id": event.tool_use_id, "name": event.tool_name, "input": {}, **own}
         return carried + self._open(event.content_block_index, {"type": "tool_use", **call})
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
+        # Anthropic's SDK for Python parses the input after each fragment, and raises an error if
+        # there is only white space (anthropic 2.7.0, 2026-11-19).
+        if not self._has_input and not event.partial_json.strip():
+            return b""
+        self._has_input = True
         return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:

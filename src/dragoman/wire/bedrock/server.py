@@ -52,6 +52,7 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__(asked, created)
         self._index = -1
         self._open = ""  # the type of the open block
+        self._has_input = False  # whether the input of the open call has begun
         self._block = -1  # the content_block_index of the open text or thought
         self._state: Continuity | None = None  # the opaque state of the open block
 
@@ -67,6 +68,7 @@ class _StreamEncoder(ReplyEncoder):
         return opened + self._delta({"text": event.text}) if event.text else opened
 
     def call_start(self, event: ev.ToolUseStart) -> bytes:
+        self._has_input = False
         carried = self._carry(seal_call(event.tool_use_id, event.continuity, "bedrock"))
         started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
         opened = self._turn("call")
@@ -74,6 +76,10 @@ class _StreamEncoder(ReplyEncoder):
         return carried + opened + _event("contentBlockStart", place)
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
+        # Clients parse the joined input, or take an empty one as an object without fields.
+        if not self._has_input and not event.partial_json.strip():
+            return b""
+        self._has_input = True
         return self._delta({"toolUse": {"input": event.partial_json}})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:

@@ -60,7 +60,11 @@ class _StreamEncoder(ReplyEncoder):
         return self._call("tool-call-delta", {"function": {"arguments": event.partial_json}})
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
-        return named_frame({"type": "tool-call-end", "index": self._calls})
+        is_empty = self.calls[-1].is_object and self.calls[-1].is_blank
+        filled = (
+            self._call("tool-call-delta", {"function": {"arguments": "{}"}}) if is_empty else b""
+        )
+        return filled + named_frame({"type": "tool-call-end", "index": self._calls})
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         spoken = b"".join([self._add_text(text) for text in describe_all(complete.final_content)])

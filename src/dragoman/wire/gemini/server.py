@@ -31,6 +31,7 @@ from ..server import (
     ServerCodec,
     data_frame,
     encode_json,
+    escape_line_ends,
     state_of,
 )
 from ..server_errors import code_of, message_on, status_of, terms_of
@@ -88,6 +89,13 @@ class _StreamEncoder(_Encoder):
         self._foreign: m.Continuity | None = None
         self._open = -1  # the content_block_index of the open text or thought
         self._is_thought = False
+
+    # Google's SDK for Python splits a stream at these characters (google-genai 3.0.0, 2026-11-19).
+    def feed(self, event: ev.Event) -> bytes:
+        return escape_line_ends(super().feed(event))
+
+    def end(self) -> bytes:
+        return escape_line_ends(super().end())
 
     def begin(self, event: ev.MessageStart) -> bytes:
         # Nothing is sent before the first part, because clients create an empty block for an empty
@@ -174,6 +182,7 @@ class _ArrayEncoder(ReplyEncoder):
         self._inner = inner
         self._is_open = False
 
+    # Google's SDK for Python splits a stream at these characters (google-genai 3.0.0, 2026-11-19).
     def feed(self, event: ev.Event) -> bytes:
         return self._write(self._inner.feed(event))
 

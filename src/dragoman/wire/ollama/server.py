@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from ...errors import MalformedToolCallError, ProviderError
-from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd
+from ...events import Event, MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd
 from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ...validate.fields import Fields
 from ..fields import read_body
@@ -19,6 +19,7 @@ from ..server import (
     ReplyEncoder,
     ServerCodec,
     encode_json,
+    escape_line_ends,
 )
 from ..server_errors import code_field, message_on
 from .finish import FINISH
@@ -91,6 +92,13 @@ class LineEncoder(ReplyEncoder):
 
 class LineStreamEncoder(LineEncoder):
     """Write a line for each event."""
+
+    # Ollama's SDK for Python splits a stream at these characters (ollama 0.6.3, 2026-11-19).
+    def feed(self, event: Event) -> bytes:
+        return escape_line_ends(super().feed(event))
+
+    def end(self) -> bytes:
+        return escape_line_ends(super().end())
 
     def begin(self, event: MessageStart) -> bytes:
         super().begin(event)
