@@ -120,7 +120,7 @@ TESTS = {
         "trace/test_server.py"
     ),
     "whole": (
-        "cli/test_acp.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py cli/test_import.py "
+        "cli/test_acp.py session/test_every_field.py wire/test_folds.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py cli/test_import.py "
         "conformance/test_gateway.py conformance/test_live.py gateway/test_fleet.py "
         "gateway/test_metrics.py gateway/test_operations.py gateway/test_random_kills.py "
         "gateway/test_serve.py log/test_tool_calls.py replay/test_rerun.py "
