@@ -536,7 +536,13 @@ def prove(table: PriceTable, today: date) -> int:
                 continue
             for at in moments(model, today):
                 for whole, cached, written in sizes:
-                    usage = Usage(whole, 5_000, cached, written, 0)
+                    usage = Usage(
+                        whole,
+                        5_000,
+                        cached_input_tokens=cached,
+                        cache_creation_input_tokens=written,
+                        reasoning_tokens=0,
+                    )
                     mine = cost(usage, f"{ours}:{name}", at, table=table)
                     assert isinstance(mine, Cost), (ours, name, at, mine)
                     price = model.get_prices(at)

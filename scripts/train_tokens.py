@@ -1084,7 +1084,7 @@ def read_call(name: str, arguments: str) -> messages.ToolCall:
 
 def read_tool(tool: dict[str, Any]) -> messages.Tool:
     schema = tool.get("parameters") or tool.get("parametersJsonSchema") or {}
-    return messages.Tool(tool["name"], tool.get("description") or "", schema)
+    return messages.Tool(tool["name"], tool.get("description") or "", parameters=schema)
 
 
 READERS = {

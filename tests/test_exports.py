@@ -1,9 +1,14 @@
 """``__all__`` of each module lists exactly its public names."""
 
 import ast
+import importlib
+import inspect
+import re
 import types
+from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 import dragoman
 from dragoman import errors
@@ -123,3 +128,27 @@ def test_package_lists_all_its_public_names() -> None:
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
 def test_every_error_can_be_imported_from_the_package(name: str) -> None:
     assert getattr(dragoman, name) is getattr(errors, name)
+
+
+def find_public_structs() -> dict[str, type[Struct]]:
+    """Return the structs of the modules that the reference of the Python API lists."""
+    reference = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
+    modules = set(re.findall(r"`(dragoman(?:\.[a-z_]+)*)`", reference.read_text("utf-8")))
+    found: dict[str, type[Struct]] = {}
+    for name in modules:
+        module = importlib.import_module(name)
+        for value in [getattr(module, each) for each in module.__all__]:
+            if inspect.isclass(value) and issubclass(value, Struct):
+                found[f"{value.__module__}.{value.__name__}"] = value
+    return found
+
+
+STRUCTS = find_public_structs()
+
+
+@pytest.mark.parametrize("name", sorted(STRUCTS))
+def test_large_structs_take_all_but_two_fields_by_keyword(name: str) -> None:
+    # A new field can then follow the fields that it belongs to, and no call changes.
+    parameters = inspect.signature(STRUCTS[name]).parameters.values()
+    positional = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    assert len(positional) <= 2 or len(parameters) < 5, positional

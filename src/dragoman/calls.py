@@ -265,7 +265,12 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
 
 
 class RoutingSwitched(
-    Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}
+    Struct,
+    frozen=True,
+    tag="routing.switched",
+    omit_defaults=True,
+    rename={"from_": "from"},
+    kw_only=True,
 ):
     """A call was switched to the next candidate; targets are named ``provider:model``.
 

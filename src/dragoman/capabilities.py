@@ -67,7 +67,7 @@ NOTICE_DAYS = 60
 """How many days before its end a model is reported as ending."""
 
 
-class Capabilities(Struct, frozen=True, omit_defaults=True):
+class Capabilities(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The capabilities of a model, under the names of the adapter contract; each is a ``Fact``.
 
     Three of them apply to embedding and reranking models: ``supports_dimensions`` is whether

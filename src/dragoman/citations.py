@@ -27,7 +27,7 @@ loss.
 """
 
 
-class Citation(Struct, frozen=True, omit_defaults=True):
+class Citation(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The source of a passage in a model's text, as the provider states it.
 
     ``start`` and ``end`` delimit the passage in the text, in characters. ``quote`` is the cited
@@ -64,20 +64,21 @@ def _read_annotations(value: Any) -> list[Citation]:
     found = []
     for record in _records(value):
         ids = record.get("reference_ids")
-        place = (_count(record, "start_index"), _count(record, "end_index"))
+        start = _count(record, "start_index")
+        end = _count(record, "end_index")
         found += [
-            Citation(None, None, None, *place, str(each))
+            Citation(start=start, end=end, source=str(each))
             for each in (ids if isinstance(ids, list) else ())
         ]
         inner = record.get(str(record.get("type")))
         fields = inner if isinstance(inner, Mapping) else record
         cited = Citation(
-            _text(fields, "url"),
-            _text(fields, "title", "filename"),
-            _text(fields, "content", "quote"),
-            _count(fields, "start_index"),
-            _count(fields, "end_index"),
-            _text(fields, "file_id", "container_id"),
+            url=_text(fields, "url"),
+            title=_text(fields, "title", "filename"),
+            quote=_text(fields, "content", "quote"),
+            start=_count(fields, "start_index"),
+            end=_count(fields, "end_index"),
+            source=_text(fields, "file_id", "container_id"),
         )
         if cited.url or cited.source:
             found.append(cited)
@@ -87,13 +88,18 @@ def _read_annotations(value: Any) -> list[Citation]:
 def _read_sources(citations: Any, results: Any) -> list[Citation]:
     """Return the citations of a complete reply: URLs, or titled search results (Perplexity)."""
     found = [
-        Citation(_text(record, "url"), _text(record, "title"), _text(record, "snippet"))
+        Citation(
+            url=_text(record, "url"), title=_text(record, "title"), quote=_text(record, "snippet")
+        )
         for record in _records(results)
         if _text(record, "url")
     ]
     known = {citation.url for citation in found}
     urls = citations if isinstance(citations, list) else []
-    return [*found, *[Citation(url) for url in urls if isinstance(url, str) and url not in known]]
+    return [
+        *found,
+        *[Citation(url=url) for url in urls if isinstance(url, str) and url not in known],
+    ]
 
 
 def _read_locations(value: Any) -> list[Citation]:
@@ -116,9 +122,9 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
     quoted = [_text(each, "text") for each in _records(record.get("sourceContent"))]
     source = _text(record, "source", "file_id") or _number(record, "document_index")
     return Citation(
-        _text(record, "url") or _text(place, "url"),
-        _text(record, "title", "document_title"),
-        _text(record, "cited_text") or "".join([text for text in quoted if text]) or None,
+        url=_text(record, "url") or _text(place, "url"),
+        title=_text(record, "title", "document_title"),
+        quote=_text(record, "cited_text") or "".join([text for text in quoted if text]) or None,
         source=source or _number(place, "documentIndex"),
     )
 
@@ -128,13 +134,20 @@ def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
 
     Their sources are documents in the request, or tool results.
     """
-    place = (_count(record, "start"), _count(record, "end"))
     found = []
     for source in _records(record.get("sources")):
         inner = source.get("document", source.get("tool_output"))
         inner = inner if isinstance(inner, Mapping) else {}
-        quote, name = _text(inner, *_PASSAGES), _text(source, "id")
-        found.append(Citation(_text(inner, "url"), _text(inner, "title"), quote, *place, name))
+        found.append(
+            Citation(
+                url=_text(inner, "url"),
+                title=_text(inner, "title"),
+                quote=_text(inner, *_PASSAGES),
+                start=_count(record, "start"),
+                end=_count(record, "end"),
+                source=_text(source, "id"),
+            )
+        )
     return found
 
 
@@ -169,10 +182,13 @@ def _read_recitations(metadata: Any, text: str) -> list[Citation]:
         return []
     data = text.encode("utf-8", "replace")
     listed = metadata.get("citationSources", metadata.get("citations"))
-    return [
-        Citation(_text(record, "uri"), _text(record, "title"), None, *_read_segment(record, data))
-        for record in _records(listed)
-    ]
+    found = []
+    for record in _records(listed):
+        start, end = _read_segment(record, data)
+        found.append(
+            Citation(url=_text(record, "uri"), title=_text(record, "title"), start=start, end=end)
+        )
+    return found
 
 
 def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
@@ -180,7 +196,10 @@ def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
     inner = kinds[0] if kinds else {}
     source = _text(inner, "fileSearchStore", "documentName", "placeId")
     return Citation(
-        _text(inner, "uri"), _text(inner, "title"), _text(inner, "text"), source=source
+        url=_text(inner, "uri"),
+        title=_text(inner, "title"),
+        quote=_text(inner, "text"),
+        source=source,
     )
 
 

@@ -43,7 +43,7 @@ _ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")  # the actions of rules,
 _EFFECTS: tuple[str, ...] = get_args(SideEffect)
 
 
-class Proposal(Struct, frozen=True):
+class Proposal(Struct, frozen=True, kw_only=True):
     """An action that needs permission: the validated intent, its side effect and its paths.
 
     Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session
@@ -61,7 +61,12 @@ class Proposal(Struct, frozen=True):
 Scope: TypeAlias = Literal["once", "session", "path", "prefix"]
 
 
-class Decision(Struct, frozen=True, omit_defaults=True):
+class _Answer(Struct, frozen=True):
+    allowed: bool
+    by: str
+
+
+class Decision(_Answer, frozen=True, omit_defaults=True, kw_only=True):
     """A permission decision: who made it, by which rule, and why.
 
     ``input`` replaces the proposed input. It is validated in the same way, and both inputs are
@@ -73,8 +78,6 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     is the first word of the command. A later call that a rule denies is still denied.
     """
 
-    allowed: bool
-    by: str
     reason: str = ""
     rule: str | None = None
     scope: Scope = "once"
@@ -85,7 +88,12 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 # --- permission rules --------------------------------------------------------------------------
 
 
-class Rule(Struct, frozen=True, omit_defaults=True):
+class _Effect(Struct, frozen=True):
+    action: Action
+    tool: str = "*"
+
+
+class Rule(_Effect, frozen=True, omit_defaults=True, kw_only=True):
     """A rule: an action, and the conditions under which it applies to a proposal.
 
     A condition that is omitted always holds. ``tool`` and ``arguments`` are patterns for the
@@ -100,8 +108,6 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     An empty condition is an error: an unset variable must not match everything.
     """
 
-    action: Action
-    tool: str = "*"
     side_effect: tuple[SideEffect, ...] | None = None
     arguments: dict[str, str] | None = None
     path: str | None = None
@@ -114,6 +120,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
             self,
             action: Action,
             tool: str = "*",
+            *,
             side_effect: SideEffect | Iterable[SideEffect] | None = None,
             arguments: Mapping[str, str] | None = None,
             path: str | None = None,
@@ -383,12 +390,14 @@ def _read_rule(item: Section) -> Rule:
     try:
         return Rule(
             item.get("action", str),
-            item.get("tool", str, "*"),
-            (effects,) if isinstance(effects, str) else item.texts("side_effect") or None,  # type: ignore[arg-type]
-            item.section("arguments").plain() or None,
-            item.get("path", str),
-            item.get("reason", str, ""),
-            item.get("name", str, ""),
+            tool=item.get("tool", str, "*"),
+            side_effect=(effects,)
+            if isinstance(effects, str)
+            else item.texts("side_effect") or None,  # type: ignore[arg-type]
+            arguments=item.section("arguments").plain() or None,
+            path=item.get("path", str),
+            reason=item.get("reason", str, ""),
+            name=item.get("name", str, ""),
         )
     except ConfigError:
         raise
@@ -409,13 +418,15 @@ To wait for a person, use a coroutine function.
 async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
     """Ask an approver and return its answer as a decision. Without an approver, deny."""
     if approve is None:
-        return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
+        return Decision(False, "nobody", reason="there is no approver to ask", rule=verdict.rule)
     answer: Any = approve(proposal, verdict)
     if inspect.isawaitable(answer):
         answer = await answer
     if isinstance(answer, Decision):
         return answer
-    return Decision(answer is True, "user", "" if answer is True else "not allowed", verdict.rule)
+    return Decision(
+        answer is True, "user", reason="" if answer is True else "not allowed", rule=verdict.rule
+    )
 
 
 class _Grant(Struct, frozen=True):
@@ -481,7 +492,7 @@ class Gate:
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
             return verdict, Decision(
-                verdict.action == "allow", "policy", verdict.reason, verdict.rule
+                verdict.action == "allow", "policy", reason=verdict.reason, rule=verdict.rule
             )
         return verdict, self._find_earlier(proposal)
 
@@ -499,7 +510,9 @@ class Gate:
             except Exception as error:
                 name = type(error).__name__
                 log.warning("asking about %s failed: %s", proposal.tool_name, name)
-                return Decision(False, "nobody", f"asking failed: {name}", verdict.rule)
+                return Decision(
+                    False, "nobody", reason=f"asking failed: {name}", rule=verdict.rule
+                )
             if not once and (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)
         return decision

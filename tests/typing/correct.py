@@ -22,6 +22,8 @@ from dragoman import (
     Unpriced,
     User,
 )
+from dragoman.middleware import Fallback, Middleware, Retry
+from dragoman.retrieval import Embedder, Embeddings, Ranking, Reranker
 
 
 class Invoice:
@@ -77,6 +79,27 @@ async def every_form(model: dragoman.Provider, schema: Mapping[str, Any]) -> Non
     async for plain in dragoman.gather(model, ["Hi"]):
         assert_type(plain.response, Response[None] | None)
     assert_type(model.stream("Hi").response.parsed, None)
+
+
+class Plain(Middleware):
+    """Middleware of a program, without a type parameter."""
+
+
+async def layers(
+    model: dragoman.Provider, embedder: Embedder, reranker: Reranker, retry: Retry, plain: Plain
+) -> None:
+    assert_type(await Retry(model).complete("Hi", response_schema=Invoice), Response[Invoice])
+    assert_type(await Fallback([Retry(model), model]).complete("Hi"), Response[None])
+    assert_type(await Retry(embedder).embed(["a"]), Embeddings)
+    assert_type(await Retry(Retry(embedder)).embed(["a"]), Embeddings)
+    assert_type(await Fallback([Retry(embedder), embedder]).embed(["a"]), Embeddings)
+    async for part in Retry(embedder).embed_batches(["a"]):
+        assert_type(part, Embeddings)
+    assert_type(await Retry(reranker).rerank("a", ["b"]), Ranking)
+    assert_type(await retry.embed(["a"]), Embeddings)
+    assert_type(await plain.embed(["a"]), Embeddings)
+    provider: dragoman.Provider = Retry(model)
+    await Session(provider).run("Hi")
 
 
 async def sessions_and_money(model: dragoman.Provider) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dragoman
 from dragoman import TextDelta
-from dragoman.middleware import Observe
+from dragoman.middleware import Cache, Fallback, Observe, Retry
+from dragoman.retrieval import Embedder
 
 
 class Invoice:
@@ -85,3 +86,16 @@ async def mistakes_without_a_schema(model: dragoman.Provider) -> None:
     print((await model.complete("Hi")).parsed.total)  # type: ignore
     # 23: the same in a stream
     print(model.stream("Hi").response.parsed["total"])  # type: ignore
+
+
+async def mistakes_with_layers(model: dragoman.Provider, embedder: Embedder) -> None:
+    # 24: vectors from a chat model
+    await Retry(model).embed(["a"])  # type: ignore
+    # 25: the same through several layers
+    await Retry(Cache(model, "answers.db")).embed(["a"])  # type: ignore
+    # 26: the same from several models
+    await Fallback([Retry(model), model]).embed(["a"])  # type: ignore
+    # 27: the same in batches
+    Retry(model).embed_batches(["a"])  # type: ignore
+    # 28: a ranking from an embedder
+    await Retry(embedder).rerank("a", ["b"])  # type: ignore

@@ -224,13 +224,23 @@ class _Run:
     def _report(self) -> None:
         if self.given.on_progress is None:
             return
-        spent, total, seconds = self._spent, self._total, time.monotonic() - self._began
+        spent = self._spent
+        total = self._total
+        seconds = time.monotonic() - self._began
         saved = self.output.saved if self._cluster is None else self._cluster.saved
         done = self._resumed + saved
         rate = saved / seconds if seconds > 0 else 0.0
         left = max(0, total - done) / rate if total is not None and rate > 0 else None
-        costs = spent.cost_usd, not spent.unpriced
-        progress = BatchProgress(total, done, spent.failed, *costs, seconds, rate, left)
+        progress = BatchProgress(
+            total=total,
+            rows=done,
+            failed=spent.failed,
+            cost_usd=spent.cost_usd,
+            is_cost_known=not spent.unpriced,
+            seconds=seconds,
+            rate=rate,
+            seconds_left=left,
+        )
         self.given.on_progress(progress)
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:

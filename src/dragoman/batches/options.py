@@ -14,7 +14,7 @@ from ..validate.arguments import ResponseSchema, Settings, ToolChoices, Tools
 from .sources import MAX_ROW_BYTES
 
 
-class BatchProgress(Struct, frozen=True):
+class BatchProgress(Struct, frozen=True, kw_only=True):
     """The progress of a batch.
 
     The counts cover all runs of the batch; ``seconds`` and ``rate`` (rows per second) cover only

@@ -175,7 +175,7 @@ def _events(request: Request, response: Response[Any]) -> list[Event]:
 
 
 def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
-    asked = row.asked or Asked(row.request)
+    asked = row.asked or Asked(request=row.request)
     encoder = SERVER_CODECS[row.shape].encoder(asked, created=int(time.time()))
     for event in _events(row.request, response):
         encoder.feed(event)

@@ -258,9 +258,11 @@ class EditorSession:
         outcome = answer["outcome"]
         key = outcome.get("optionId") if outcome.get("outcome") == "selected" else None
         if key is None:
-            return Decision(False, "nobody", "the editor cancelled the question")
+            return Decision(False, "nobody", reason="the editor cancelled the question")
         if key not in [option["optionId"] for option in options]:
-            return Decision(False, "nobody", "the editor chose an answer that was not offered")
+            return Decision(
+                False, "nobody", reason="the editor chose an answer that was not offered"
+            )
         return await self._edit(proposal) if key == "edit" else read_answer(key, proposal)
 
     async def _edit(self, proposal: Proposal) -> Decision:
@@ -275,7 +277,7 @@ class EditorSession:
         about = {"sessionId": proposal.session, "toolCallId": proposal.intent_id, "mode": "form"}
         answer = await self._connection.send_request("elicitation/create", about | form)
         if answer["action"] != "accept":
-            return Decision(False, "user", "no edit was made")
+            return Decision(False, "user", reason="no edit was made")
         return Decision(True, "user", input=proposal.input | (answer.get("content") or {}))
 
 

@@ -38,7 +38,7 @@ def make_approver(view: AgentView, lines: InputLines, *, always: bool = False) -
         line = await lines.read()
         if line is None:
             click.echo(err=True)
-            return Decision(False, "nobody", "the answer never came")
+            return Decision(False, "nobody", reason="the answer never came")
         if line.strip().casefold() in ("e", "edit") and sys.stdin.isatty():
             shown = json.dumps(proposal.input, ensure_ascii=False, indent=2)
             # the editor returns nothing if the text was not saved
@@ -70,7 +70,7 @@ def read_answer(answer: str, proposal: Proposal) -> Decision:
     if whole in ("y", "yes"):
         return Decision(True, "user")
     if whole in ("a", "always"):
-        return Decision(True, "user", "for the rest of the session", scope="session")
+        return Decision(True, "user", reason="for the rest of the session", scope="session")
     if whole in ("p", "path") and proposal.paths:
         return Decision(True, "user", scope="path")
     prefix = find_prefix(proposal.input, rest or None) if word in ("c", "command") else None
@@ -81,7 +81,7 @@ def read_answer(answer: str, proposal: Proposal) -> Decision:
             edited = msgspec.json.decode(rest, type=dict[str, Any])
             return Decision(True, "user", input=edited)
         answer = answer if rest else "no edit was made"
-    return Decision(False, "user", "" if whole in ("", "n", "no") else answer)
+    return Decision(False, "user", reason="" if whole in ("", "n", "no") else answer)
 
 
 def _show_proposal(proposal: Proposal) -> str:

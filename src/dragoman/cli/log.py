@@ -268,7 +268,12 @@ def _read_decision(answer: AnswerOptions) -> Decision:
             given = msgspec.json.decode(answer.edited, type=dict)
     by = answer.by or getpass.getuser()
     return Decision(
-        not answer.deny, by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=given
+        not answer.deny,
+        by,
+        reason=answer.reason,
+        scope=answer.scope,
+        prefix=answer.prefix,
+        input=given,
     )
 
 

@@ -274,9 +274,9 @@ def _local_entries() -> dict[str, ModelEntry]:
         name = f"local:{model.name}" if at > 0 else "local"
         facts = {} if model.calls_tools is None else {"supports_tools": model.calls_tools}
         entries[name] = ModelEntry(
-            name,
-            "local",
-            model.name,
+            id=name,
+            adapter="local",
+            wire_name=model.name,
             capabilities=Capabilities.of(facts, "catalogue", by="local"),
             status="configured" if is_installed() else "not_configured",
             priced_as=PricedAs.of("free", model.name),

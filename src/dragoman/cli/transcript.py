@@ -150,7 +150,9 @@ class Transcript:
     ) -> str:
         """Record a question, the messages from index ``before`` on; return the request's id."""
         config = config or m.RuntimeConfig()
-        request = m.Request((), tuple(tools), config, response_schema, stream=stream)
+        request = m.Request(
+            (), tools=tuple(tools), config=config, response_schema=response_schema, stream=stream
+        )
         watched = provider.provider
         if not isinstance(watched, WatchedProvider):
             return request.request_id
@@ -158,7 +160,9 @@ class Transcript:
         watched.attempt, watched.ends = Attempt(watched.inner, request), []
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
         name = f"{provider.name}:{provider.model}"
-        self._routing = self._routing or logs.Routing("default", name, "the model named")
+        self._routing = self._routing or logs.Routing(
+            mode="default", chosen=name, reason="the model named"
+        )
         earlier = map(_record, messages[self._recorded : before])
         self._write(*self._open_session(messages[before:], target, tools), *earlier)
         self._turn += 1
@@ -210,13 +214,13 @@ class Transcript:
             text = next((each.text for each in reversed(question) if isinstance(each, m.User)), "")
             names = tuple([tool.name for tool in tools])
             yield logs.SessionStarted(
-                text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
+                goal=text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
                 kind=self._kind, definitions=tuple(tools),
             )  # fmt: skip
         elif self._is_resumed:
             self._is_resumed = False
             state, reason = self._session.state, f"continued by {self._kind}"
-            yield logs.SessionResumed(state.last_seq, reason=reason, epoch=state.epoch + 1)
+            yield logs.SessionResumed(after=state.last_seq, reason=reason, epoch=state.epoch + 1)
 
     def resume(self, past: RecordedChat) -> None:
         """Continue a recorded conversation; write nothing until the next question."""
@@ -234,7 +238,7 @@ class Transcript:
     ) -> None:
         """Record that the user switched the conversation to another model by entering ``line``."""
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
-        self._routing = logs.Routing("manual", new, line)
+        self._routing = logs.Routing(mode="manual", chosen=new, reason=line)
         self._metadata = _read_place(line)
         if self._is_open:
             self._write(logs.ModelSwapped(old, new, line, tuple(losses)))
@@ -363,7 +367,7 @@ def _estimate(
 
 
 def _record(message: m.Message) -> logs.MessageRecorded:
-    return logs.MessageRecorded(message, message_id=new_message_id())
+    return logs.MessageRecorded(message=message, message_id=new_message_id())
 
 
 def _rescue(attempt: Attempt) -> Response | None:

@@ -24,7 +24,7 @@ RATES = {
 """The rates of a report, each with its heading."""
 
 
-class Divergence(Struct, frozen=True):
+class Divergence(Struct, frozen=True, kw_only=True):
     """A case in which a model answered differently; ``places`` are the paths that differ."""
 
     case: str
@@ -114,7 +114,11 @@ class Judge:
             if made.error == MalformedToolCallError.kind:
                 self._counts["tool_calls"].append(False)
                 self._counts["tool_names"].append(False)
-            self._found.append(Divergence(case.id, "error", _show(case.answer), made.error))
+            self._found.append(
+                Divergence(
+                    case=case.id, kind="error", recorded=_show(case.answer), made=made.error
+                )
+            )
             return
         self._losses.update(set(made.warnings) - set(losses))
         self._pairs.append((case.answer, made))
@@ -136,8 +140,14 @@ class Judge:
             places = ("",)  # the new answer is not JSON, whatever the recorded one is
         self._counts[kind].append(not places)
         if places:
-            shown = _show(recorded), _show(made)
-            self._found.append(Divergence(case.id, kind, *shown, places))
+            divergence = Divergence(
+                case=case.id,
+                kind=kind,
+                recorded=_show(recorded),
+                made=_show(made),
+                places=places,
+            )
+            self._found.append(divergence)
 
     def report(self, stopped: str | None, via: str) -> TargetReport:
         """Return the report of all cases so far."""

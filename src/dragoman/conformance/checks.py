@@ -80,9 +80,13 @@ _RESULT = "Hail, 37 degrees."
 _TOOL = m.Tool(
     "get_weather",
     "Get the current weather in a city.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
-_OTHER = m.Tool("get_time", "Get the time in a city.", _TOOL.parameters)
+_OTHER = m.Tool("get_time", "Get the time in a city.", parameters=_TOOL.parameters)
 _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 
 

@@ -23,7 +23,7 @@ _KEY = "sk-conformance-0123456789abcdef"
 _TOOL = Tool(
     "look",
     "Looks.",
-    {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+    parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
 )
 
 Check = Callable[[Codec], None]

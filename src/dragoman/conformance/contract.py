@@ -123,7 +123,7 @@ _WRONG: dict[str, dict[str, Any]] = {
     "a result without a call": {"messages": [m.User("a"), m.ToolResult("none", "x")]},
     "two tools of one name": {"tools": [m.Tool("a"), m.Tool("a")]},
     "a tool without a name": {"tools": [m.Tool("")]},
-    "parameters that are not a schema": {"tools": [m.Tool("a", "", {"type": 3})]},
+    "parameters that are not a schema": {"tools": [m.Tool("a", "", parameters={"type": 3})]},
     "a forced tool that is not offered": {"tools": [m.Tool("a")], "tool_choice": m.ForceTool("b")},
     "a required call without tools": {"tool_choice": "required"},
     "a schema that is not an object": {"response_schema": {"type": "array"}},

@@ -31,7 +31,7 @@ FAMILIES = msgspec.json.decode(
 
 async def judge_family(family: Family, server: Server) -> dict[str, int]:
     """Ask the questions of a family; return how many calls were sound, and how many had faults."""
-    request = m.Request((), (family.tool,))
+    request = m.Request((), tools=(family.tool,))
     found: Counter[str] = Counter()
     for question in family.questions:
         error = None

@@ -75,8 +75,17 @@ async def check_server(
     known = server.provider.capabilities.merged(probed)
     probes: dict[str, Any] = {probe: _answer(found, names) for probe, names in _PROBES.items()}
     probes["faulty_tool_calls"] = describe_rate(server.judged)
-    facts = show_url(url), wire, model, by, at, tuple(outcomes), known, probes, server.judged
-    return Report(*facts)
+    return Report(
+        url=show_url(url),
+        wire=wire,
+        model=model,
+        by=by,
+        at=at,
+        outcomes=tuple(outcomes),
+        capabilities=known,
+        probes=probes,
+        tool_calls=server.judged,
+    )
 
 
 async def _run_all(
@@ -143,7 +152,15 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
         status, about = "fail", False
         detail = f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}"
     seconds = round(time.perf_counter() - began, 3)
-    return CheckOutcome(check.name, check.title, status, detail, (), seconds, about)
+    return CheckOutcome(
+        name=check.name,
+        title=check.title,
+        status=status,
+        detail=detail,
+        evidence=(),
+        seconds=seconds,
+        about=about,
+    )
 
 
 def _in_a_line(error: errors.ProviderError) -> str:

@@ -27,7 +27,11 @@ T = TypeVar("T")
 TOOL = Tool(
     "get_weather",
     "Tells the weather in a city.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
 SCHEMA = {
     "type": "object",

@@ -36,7 +36,7 @@ class RecordedExchange(Struct, frozen=True, omit_defaults=True):
     got: str = ""
 
 
-class CheckOutcome(Struct, frozen=True, omit_defaults=True):
+class CheckOutcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The outcome of one check."""
 
     name: str
@@ -49,7 +49,7 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     """Whether the outcome shows anything about the server, unlike a lost connection."""
 
 
-class Report(Struct, Displayed, frozen=True):
+class Report(Struct, Displayed, frozen=True, kw_only=True):
     """The report of a complete server check.
 
     ``tool_calls`` counts the sound and the faulty tool calls for each family of schemas.

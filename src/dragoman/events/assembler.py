@@ -189,7 +189,11 @@ class Assembler:
         blocks = self._blocks
         blocks.message_id = message_id
         self.opening = MessageStart(
-            message_id, blocks.request_id, self.model, self.provider, native=self.native
+            message_id,
+            blocks.request_id,
+            model=self.model,
+            provider=self.provider,
+            native=self.native,
         )
         self.started = True
         blocks.out.append(self.opening)
@@ -213,7 +217,11 @@ class Assembler:
             return
         # This repeats the code of ``Blocks.add`` for speed, since nearly every chunk of a stream
         # arrives here.
-        blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
+        blocks.out.append(
+            TextDelta(
+                blocks.message_id, blocks.request_id, content_block_index=block.index, text=piece
+            )
+        )
         block.content.append(piece)
 
     def thinking(self, piece: str, state: Continuity | None = None) -> None:
@@ -454,18 +462,18 @@ class Assembler:
         self.complete = MessageComplete(
             blocks.message_id,
             blocks.request_id,
-            reason,
-            tuple([block.finished() for block in blocks.all]),
-            self.reported,
-            raw,
-            stop_sequence,
-            self.model,
-            parsed,
-            self._structured_path,
-            self.warnings,
-            self.kept,
-            self.stop_details,
-            self.native,
+            finish_reason=reason,
+            final_content=tuple([block.finished() for block in blocks.all]),
+            usage=self.reported,
+            finish_raw=raw,
+            stop_sequence=stop_sequence,
+            model=self.model,
+            parsed=parsed,
+            structured_path=self._structured_path,
+            warnings=self.warnings,
+            kept=self.kept,
+            stop_details=self.stop_details,
+            native=self.native,
         )
         blocks.out.append(self.complete)
         if self.error is not None:

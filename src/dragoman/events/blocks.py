@@ -267,9 +267,13 @@ class Blocks:
         waiting, block.waiting = block.waiting or [], None
         if block.kind is ToolCall:
             start = ToolUseStart(
-                self.message_id, self.request_id, block.index, block.call_id, block.name,
-                block.continuity,
-            )  # fmt: skip
+                self.message_id,
+                self.request_id,
+                content_block_index=block.index,
+                tool_use_id=block.call_id,
+                tool_name=block.name,
+                continuity=block.continuity,
+            )
             self.out.append(start)
         # The last fragment has the state of the block, as it had on a wire whose parts are signed.
         last = waiting.pop() if waiting and block.has_state() else ""
@@ -278,19 +282,37 @@ class Blocks:
         if block.has_state():
             self.emit_state(block, last)
         elif isinstance(block.complete, RedactedThinking):
-            place = (self.message_id, self.request_id, block.index, "")
-            hidden = block.complete.data
-            self.out.append(ThinkingDelta(*place, None, block.continuity, hidden))
+            hidden = ThinkingDelta(
+                self.message_id,
+                self.request_id,
+                content_block_index=block.index,
+                text="",
+                continuity=block.continuity,
+                redacted=block.complete.data,
+            )
+            self.out.append(hidden)
 
     def _emit(self, block: Block, piece: str) -> None:
         block.content.append(piece)
         if block.kind is Text:
-            self.out.append(TextDelta(self.message_id, self.request_id, block.index, piece))
+            self.out.append(
+                TextDelta(
+                    self.message_id, self.request_id, content_block_index=block.index, text=piece
+                )
+            )
         elif block.kind is Thinking:
-            self.out.append(ThinkingDelta(self.message_id, self.request_id, block.index, piece))
+            self.out.append(
+                ThinkingDelta(
+                    self.message_id, self.request_id, content_block_index=block.index, text=piece
+                )
+            )
         else:
             delta = ToolUseInputDelta(
-                self.message_id, self.request_id, block.index, block.call_id, piece
+                self.message_id,
+                self.request_id,
+                content_block_index=block.index,
+                tool_use_id=block.call_id,
+                partial_json=piece,
             )
             self.out.append(delta)
 
@@ -301,21 +323,41 @@ class Blocks:
             return
         if piece:
             block.content.append(piece)
-        place = (self.message_id, self.request_id, block.index, piece)
         if block.kind is Text:
-            self.out.append(TextDelta(*place, state))
+            text = TextDelta(
+                self.message_id,
+                self.request_id,
+                content_block_index=block.index,
+                text=piece,
+                continuity=state,
+            )
+            self.out.append(text)
             return
         if state.signature is not None:
             block.signatures.append(state.signature)
-        self.out.append(ThinkingDelta(*place, state.signature, state))
+        thought = ThinkingDelta(
+            self.message_id,
+            self.request_id,
+            content_block_index=block.index,
+            text=piece,
+            signature=state.signature,
+            continuity=state,
+        )
+        self.out.append(thought)
 
     def emit_end(self, block: Block, intent: ToolIntent | None) -> None:
         """Emit the end of a tool call."""
         problem, detail = block.problem or (None, None)
         end = ToolUseEnd(
-            self.message_id, self.request_id, block.index, block.call_id,
-            block.value or {}, intent, problem, detail,
-        )  # fmt: skip
+            self.message_id,
+            self.request_id,
+            content_block_index=block.index,
+            tool_use_id=block.call_id,
+            final_input=block.value or {},
+            intent=intent,
+            problem=problem,
+            detail=detail,
+        )
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:

@@ -144,11 +144,11 @@ def make_intent(
 ) -> ToolIntent:
     """Return a tool call's intent, made from its events, which have no byte offsets."""
     return ToolIntent(
-        f"tu_{m.new_ulid()}",
-        end.tool_use_id,
-        start.tool_name,
-        end.final_input,
-        text,
-        IntentSource(provider, model, end.request_id, end.content_block_index),
-        AssembledFrom(1 if text else 0, 0, 0),
+        id=f"tu_{m.new_ulid()}",
+        provider_call_id=end.tool_use_id,
+        tool_name=start.tool_name,
+        input=end.final_input,
+        raw_input_text=text,
+        source=IntentSource(provider, model, end.request_id, end.content_block_index),
+        assembled_from=AssembledFrom(1 if text else 0, 0, 0),
     )

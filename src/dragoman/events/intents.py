@@ -28,7 +28,7 @@ class AssembledFrom(Struct, frozen=True):
     last_offset: int
 
 
-class ToolIntent(Struct, frozen=True):
+class ToolIntent(Struct, frozen=True, kw_only=True):
     """A tool call that the model proposes, complete and parsed. It has not been executed."""
 
     id: str

@@ -70,7 +70,7 @@ class ModelFinished(Struct, frozen=True, tag="model.finished"):
     type: ClassVar[str] = "model.finished"
 
 
-class ProviderErrorEvent(Struct, frozen=True, tag="provider.error"):
+class ProviderErrorEvent(Struct, frozen=True, tag="provider.error", kw_only=True):
     """The call to the model failed. The failure of a tool does not cause this event."""
 
     kind: str
@@ -142,8 +142,13 @@ async def _project_async(
 
 def _error_event(error: ProviderError) -> ProviderErrorEvent:
     return ProviderErrorEvent(
-        error.kind, error.transient, error.provider, error.model, error.request_id, str(error)
-    )  # fmt: skip
+        kind=error.kind,
+        retryable=error.transient,
+        provider=error.provider,
+        model=error.model,
+        request_id=error.request_id,
+        message=str(error),
+    )
 
 
 class _Projector:

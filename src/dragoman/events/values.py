@@ -62,7 +62,12 @@ _PAUSES = frozenset({"pause_turn"})
 # --- usage and responses --------------------------------------------------------------
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class _Counts(Struct, frozen=True, omit_defaults=True):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Usage(_Counts, frozen=True, omit_defaults=True, kw_only=True):
     """Token counts. ``None`` means that a count was not reported; it does not mean zero.
 
     On every wire, ``input_tokens`` counts all prompt tokens, including those that are read from or
@@ -74,8 +79,6 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     they exclude, for example, the provider's own prompt template.
     """
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
     cached_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -209,7 +212,12 @@ class Billed(Protocol):
         """The name of the model that answered."""
 
 
-class Response(Struct, Displayed, Generic[Parsed], frozen=True):
+class _Answer(Struct, frozen=True):
+    message: Assistant
+    finish_reason: FinishReason
+
+
+class Response(_Answer, Displayed, Generic[Parsed], frozen=True, kw_only=True):
     """A complete reply: the message, the finish reason, token counts, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
@@ -220,8 +228,6 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     of that wire.
     """
 
-    message: Assistant
-    finish_reason: FinishReason
     usage: Usage = Usage()
     finish_raw: str | None = None
     stop_sequence: str | None = None
@@ -319,14 +325,19 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 # --- the events --------------------------------------------------------------------------------
 
 
-class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
+class _Event(Struct, frozen=True):
+    """The reply and the request that an event belongs to."""
+
+    message_id: str
+    request_id: str
+
+
+class MessageStart(_Event, frozen=True, tag="message.start", gc=False, kw_only=True):
     """The provider began to answer.
 
     ``native`` are the fields of the provider's wire that arrived with the start of a stream.
     """
 
-    message_id: str
-    request_id: str
     model: str
     provider: str = ""
     role: Literal["assistant"] = "assistant"
@@ -334,29 +345,27 @@ class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
     type: ClassVar[str] = "message.start"
 
 
-class TextDelta(Struct, frozen=True, tag="text.delta", gc=False, omit_defaults=True):
+class TextDelta(_Event, frozen=True, tag="text.delta", gc=False, omit_defaults=True, kw_only=True):
     """A fragment of the text block at ``content_block_index``.
 
     The last fragment of a block also has the block's opaque state, if it has some.
     """
 
-    message_id: str
-    request_id: str
     content_block_index: int
     text: str
     continuity: Continuity | None = None
     type: ClassVar[str] = "text.delta"
 
 
-class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False, omit_defaults=True):
+class ThinkingDelta(
+    _Event, frozen=True, tag="thinking.delta", gc=False, omit_defaults=True, kw_only=True
+):
     """A fragment of thinking; the last delta of a signed block also has its ``signature``.
 
     ``continuity`` is the opaque state of the block, which contains the signature. ``redacted`` is
     the data of a redacted thought, which has one delta without text.
     """
 
-    message_id: str
-    request_id: str
     content_block_index: int
     text: str
     signature: str | None = None
@@ -365,14 +374,14 @@ class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False, omit_de
     type: ClassVar[str] = "thinking.delta"
 
 
-class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False, omit_defaults=True):
+class ToolUseStart(
+    _Event, frozen=True, tag="tool.use_start", gc=False, omit_defaults=True, kw_only=True
+):
     """The model began to propose a tool call.
 
     ``continuity`` is the opaque state of the call, if it arrived with the start of the call.
     """
 
-    message_id: str
-    request_id: str
     content_block_index: int
     tool_use_id: str
     tool_name: str
@@ -380,22 +389,18 @@ class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False, omit_def
     type: ClassVar[str] = "tool.use_start"
 
 
-class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=False):
+class ToolUseInputDelta(_Event, frozen=True, tag="tool.use_input_delta", gc=False, kw_only=True):
     """A literal fragment of a tool call's arguments, which cannot be parsed by itself."""
 
-    message_id: str
-    request_id: str
     content_block_index: int
     tool_use_id: str
     partial_json: str
     type: ClassVar[str] = "tool.use_input_delta"
 
 
-class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
+class ToolUseEnd(_Event, frozen=True, tag="tool.use_end", kw_only=True):
     """The end of a tool call, with an ``intent`` or the ``problem`` that prevented one."""
 
-    message_id: str
-    request_id: str
     content_block_index: int
     tool_use_id: str
     final_input: dict[str, Any]
@@ -405,14 +410,12 @@ class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
     type: ClassVar[str] = "tool.use_end"
 
 
-class MessageComplete(Struct, frozen=True, tag="message.complete"):
+class MessageComplete(_Event, frozen=True, tag="message.complete", kw_only=True):
     """The end of the reply. ``final_content`` is the complete and authoritative content.
 
     ``stop_details`` and ``native`` are described at ``Response``.
     """
 
-    message_id: str
-    request_id: str
     finish_reason: FinishReason
     final_content: tuple[AssistantBlock, ...] = ()
     usage: Usage = Usage()
@@ -573,19 +576,19 @@ def make_response(
     return Response(
         Assistant(complete.final_content),
         complete.finish_reason,
-        complete.usage,
-        complete.finish_raw,
-        complete.stop_sequence,
-        complete.parsed,
-        complete.model,
-        (start.provider or None) if start else None,
-        complete.request_id,
-        latency_ms,
-        complete.warnings,
-        complete.structured_path,
-        complete.kept,
-        sale,
-        failed,
-        complete.stop_details,
-        complete.native,
+        usage=complete.usage,
+        finish_raw=complete.finish_raw,
+        stop_sequence=complete.stop_sequence,
+        parsed=complete.parsed,
+        model=complete.model,
+        provider=(start.provider or None) if start else None,
+        request_id=complete.request_id,
+        latency_ms=latency_ms,
+        warnings=complete.warnings,
+        structured_path=complete.structured_path,
+        kept=complete.kept,
+        sale=sale,
+        failed=failed,
+        stop_details=complete.stop_details,
+        native=complete.native,
     )

@@ -82,7 +82,7 @@ class CallLog:
             started.append(self._define(start))
         payloads: list[Payload] = [
             *started,
-            *[MessageRecorded(message, request_id=request_id) for message in shown],
+            *[MessageRecorded(message=message, request_id=request_id) for message in shown],
             *switches,
             *(records if self.include_content else hide_messages(records)),
         ]
@@ -122,7 +122,9 @@ class CallLog:
             return conversation, []
         self._recorded[conversation] = 0
         goal = next((each.text for each in messages if isinstance(each, User)), "")[:_GOAL]
-        started = SessionStarted(goal or None, record.model, record.provider, kind="chat")
+        started = SessionStarted(
+            goal=goal or None, model=record.model, provider=record.provider, kind="chat"
+        )
         return conversation, [started]
 
     async def close(self) -> None:

@@ -215,7 +215,7 @@ class ChatDragoman(BaseChatModel):
 def _read_tool(tool: Any) -> Tool:
     function = tool["function"]
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return Tool(function["name"], function.get("description") or "", parameters)
+    return Tool(function["name"], function.get("description") or "", parameters=parameters)
 
 
 def _read_choice(choice: Any, tools: Sequence[Tool]) -> Any:

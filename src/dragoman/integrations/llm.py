@@ -171,7 +171,8 @@ def make_arguments(prompt: Any) -> dict[str, Any]:
         "check_calls": False,
     }
     tools = [
-        m.Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()
+        m.Tool(tool.name, tool.description or "", parameters=tool.input_schema)
+        for tool in prompt.tools or ()
     ]
     if tools:
         arguments["tools"] = tools

@@ -30,7 +30,7 @@ _FINISH: dict[ev.FinishReason, str] = {
     "error": "error",
 }
 # default media types, since some servers omit the type and the protocol requires it
-_MEDIA_TYPES = {m.Image: "image/png", m.Audio: "audio/wav"}
+_MEDIA_TYPES: dict[type, str] = {m.Image: "image/png", m.Audio: "audio/wav"}
 
 
 class UIMessageChunks:

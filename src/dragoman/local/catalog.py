@@ -36,7 +36,7 @@ class ModelDefaults(Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: int = 400  # a default limit, since llama.cpp may generate text without end
 
 
-class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model in the catalogue; ``catalog.yaml`` documents the fields."""
 
     model: str

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from .wheels import discard_wheels, join_wheels
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
-class LocalModel(Struct, frozen=True):
+class LocalModel(Struct, frozen=True, kw_only=True):
     """A model that can run on this machine: in the catalogue, or already downloaded."""
 
     name: str
@@ -191,14 +192,25 @@ def _new_name(name: str, source: str) -> str:
 
 
 def _describe(found: Found) -> LocalModel:
-    entry, receipt = found.entry, store.read_receipt(found.path)
-    is_present = found.path.is_file()
-    facts = found.name, str(found.path), is_present
+    entry = found.entry
+    receipt = store.read_receipt(found.path)
+    facts: dict[str, Any] = {
+        "name": found.name,
+        "path": str(found.path),
+        "is_present": found.path.is_file(),
+        "sha256": found.sha256,
+        "source": found.source,
+    }
     if entry is not None:
-        own = entry.calls_tools, entry.licence, entry.about
-        return LocalModel(*facts, entry.size, found.sha256, found.source, *own)
+        return LocalModel(
+            **facts,
+            size=entry.size,
+            calls_tools=entry.calls_tools,
+            licence=entry.licence,
+            about=entry.about,
+        )
     assert receipt is not None
-    return LocalModel(*facts, receipt.size, found.sha256, found.source)
+    return LocalModel(**facts, size=receipt.size)
 
 
 def _parts_folder() -> Path:

@@ -15,7 +15,7 @@ Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadab
 _PAGE = 500
 
 
-class Break(Struct, frozen=True):
+class Break(Struct, frozen=True, kw_only=True):
     """The first broken link of a session.
 
     ``id`` is the id of the invalid record, or of the record found in place of a missing one;
@@ -180,7 +180,11 @@ def _find_unreadable(row: Row) -> str | None:
 def _found(session: str, seq: int, identity: object, problem: Problem, detail: str) -> Break:
     name = identity if isinstance(identity, str) else None
     return Break(
-        _printable(session), seq, _printable(name) if name else None, problem, _printable(detail)
+        session=_printable(session),
+        seq=seq,
+        id=_printable(name) if name else None,
+        problem=problem,
+        detail=_printable(detail),
     )
 
 

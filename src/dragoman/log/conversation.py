@@ -20,7 +20,7 @@ from .record import LogRecord
 _Change: TypeAlias = MessageRecorded | ContextProjected | int
 
 
-class Sent(Struct):
+class Sent(Struct, kw_only=True):
     """A recorded message that is sent to the model.
 
     ``instead`` replaces the content of a tool result; ``is_note`` marks a message that a context
@@ -111,7 +111,7 @@ class Conversation:
                 self._take(*each)
         elif isinstance(change, MessageRecorded):
             self.messages.append(change)
-            self.entries.append(Sent(seq, change, is_goal))
+            self.entries.append(Sent(seq=seq, recorded=change, is_goal=is_goal))
         else:
             self._leave_out(seq, change)
 
@@ -128,5 +128,10 @@ class Conversation:
             elif place is None:
                 place = len(kept)
         if projected.note is not None and place is not None:
-            kept.insert(place, Sent(seq, MessageRecorded(User(projected.note)), is_note=True))
+            kept.insert(
+                place,
+                Sent(
+                    seq=seq, recorded=MessageRecorded(message=User(projected.note)), is_note=True
+                ),
+            )
         self.entries = kept

@@ -52,7 +52,7 @@ Progress: TypeAlias = Callable[[int, int], object]
 which may be an estimate."""
 
 
-class SessionEntry(Struct, frozen=True):
+class SessionEntry(Struct, frozen=True, kw_only=True):
     """A session in the log: its length, the times of its first and last record, its last hash."""
 
     session: str
@@ -561,14 +561,27 @@ def _still_running(session: str) -> LogLockedError:
 def _entry(ends: tuple[Row, Row]) -> SessionEntry:
     first, last = map(read_row, ends)
     return SessionEntry(
-        last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash
+        session=last.session,
+        records=last.seq,
+        first_id=first.id,
+        last_id=last.id,
+        started=first.timestamp,
+        updated=last.timestamp,
+        head=last.hash,
     )
 
 
 def _select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
     """Return a ``log.pruned`` record for each session that ended before a time."""
     return [
-        LogPruned(entry.session, entry.records, entry.first_id, entry.last_id, entry.head, before)
+        LogPruned(
+            session=entry.session,
+            records=entry.records,
+            first_id=entry.first_id,
+            last_id=entry.last_id,
+            head=entry.head,
+            before=before,
+        )
         for entry in map(_entry, ends)
         if entry.updated < before and entry.session != ADMINISTRATION
     ]

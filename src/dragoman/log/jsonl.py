@@ -131,7 +131,16 @@ def _to_record(line: Line) -> LogRecord:
     # Actor and sensitivity are not validated: the hash covers them, so ``verify`` finds a change.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
     return LogRecord(
-        actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq,
-        line.session,
-        datetime.fromisoformat(line.timestamp), line.turn, line.type,
-    )  # fmt: skip
+        actor=actor,
+        hash=line.hash,
+        id=line.id,
+        parent=line.parent,
+        raw=line.payload,
+        previous=line.previous,
+        sensitivity=sensitivity,
+        seq=line.seq,
+        session=line.session,
+        timestamp=datetime.fromisoformat(line.timestamp),
+        turn=line.turn,
+        type=line.type,
+    )

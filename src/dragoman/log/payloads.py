@@ -50,7 +50,7 @@ class ForkedFrom(Struct, frozen=True):
     hash: str
 
 
-class SessionStarted(Struct, frozen=True, omit_defaults=True):
+class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A session began.
 
     ``kind`` is its writer: an agent session, the commands ``chat`` and ``ask``, or a gateway.
@@ -71,7 +71,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
     forked_from: ForkedFrom | None = None
 
 
-class SessionResumed(Struct, frozen=True, omit_defaults=True):
+class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A session was resumed after the record ``after``; ``open_intents`` had no result yet.
 
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
@@ -116,7 +116,7 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
     provider: str | None = None
 
 
-class Routing(Struct, frozen=True, omit_defaults=True):
+class Routing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The choice of a model: which was chosen (``provider:model``), how and why.
 
     The mode ``rule`` means that a group chose the model that answered: ``asked`` is the group, and
@@ -130,7 +130,7 @@ class Routing(Struct, frozen=True, omit_defaults=True):
     asked: str = ""
 
 
-class MessageRecorded(Struct, frozen=True, omit_defaults=True):
+class MessageRecorded(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A complete message of the conversation, and what its wire could not represent.
 
     It includes what only the caller of a provider knows: the message's own id, the model chosen,
@@ -184,7 +184,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     instead: str | None = None
 
 
-class ContextProjected(Struct, frozen=True, omit_defaults=True):
+class ContextProjected(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A context policy changed which messages are sent; the log keeps every message.
 
     ``reason`` is ``share`` if the estimated tokens exceeded the policy's share of the context
@@ -203,7 +203,7 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True):
     summary: str | None = None
 
 
-class ContextSummarised(Struct, frozen=True, omit_defaults=True):
+class ContextSummarised(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A model summarised the messages in the records ``first`` to ``last``.
 
     ``request_id`` is the id of the model call. A ``native`` summary is a compaction in the reply of
@@ -221,7 +221,7 @@ class ContextSummarised(Struct, frozen=True, omit_defaults=True):
     native: bool = False
 
 
-class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
+class BudgetExceeded(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A limit of the session was reached."""
 
     budget: Literal["turns", "tokens", "cost", "time"]
@@ -234,7 +234,7 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
 # --- payloads of model calls -------------------------------------------------------------------
 
 
-class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
+class LlmExchangeKept(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a provider sent in one call, as its own JSON; recorded only if the session enables it.
 
     A ``reply`` that cannot be recorded (for example because of its size) is omitted, and
@@ -294,7 +294,7 @@ class PermissionRequested(Struct, frozen=True, omit_defaults=True):
     rule: str | None = None
 
 
-class PermissionGranted(Struct, frozen=True, omit_defaults=True):
+class PermissionGranted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """An intent may run; ``by`` is the user or the rule that allowed it.
 
     Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the
@@ -312,7 +312,7 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] | None = None
 
 
-class PermissionDenied(Struct, frozen=True, omit_defaults=True):
+class PermissionDenied(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """An intent was denied permission to run. This is a decision, not an error."""
 
     intent_id: str
@@ -322,7 +322,7 @@ class PermissionDenied(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class PermissionAnswered(Struct, frozen=True, omit_defaults=True):
+class PermissionAnswered(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Another process answered a permission request of a session; the session records the result.
 
     The record belongs to the session ``NAME.answers``, since only the process that runs a session
@@ -347,7 +347,7 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
     context: dict[str, Any] = field(default_factory=dict)
 
 
-class ToolObserved(Struct, frozen=True, omit_defaults=True):
+class ToolObserved(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a tool returned. An error that the tool returned is also an observation."""
 
     intent_id: str
@@ -360,7 +360,7 @@ class ToolObserved(Struct, frozen=True, omit_defaults=True):
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class ToolFailed(Struct, frozen=True, omit_defaults=True):
+class ToolFailed(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A tool could not be run to completion, so there is no observation."""
 
     intent_id: str
@@ -370,7 +370,7 @@ class ToolFailed(Struct, frozen=True, omit_defaults=True):
     duration_ms: float | None = None
 
 
-class LogPruned(Struct, frozen=True, omit_defaults=True):
+class LogPruned(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A session was removed because of its age; ``head`` is the last hash of its chain."""
 
     session: str

@@ -40,7 +40,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _encoder = msgspec.json.Encoder()
 
 
-class LogRecord(Struct, frozen=True):
+class LogRecord(Struct, frozen=True, kw_only=True):
     """One stored event of a session.
 
     ``seq`` counts a session's records from 1. ``parent`` is the id of the record that caused this
@@ -187,10 +187,19 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
     """Return a draft as the record that follows ``head``, with its id, time and hash."""
     seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
     record = LogRecord(
-        draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity,
-        seq, draft.session,
-        datetime.now(UTC), draft.turn, draft.type,
-    )  # fmt: skip
+        actor=draft.actor,
+        hash="",
+        id=new_ulid(),
+        parent=draft.parent,
+        raw=Raw(draft.payload),
+        previous=previous,
+        sensitivity=draft.sensitivity,
+        seq=seq,
+        session=draft.session,
+        timestamp=datetime.now(UTC),
+        turn=draft.turn,
+        type=draft.type,
+    )
     # changing this frozen record is safe: no other code has it yet
     force_setattr(record, "hash", hash_record(record))
     return record
@@ -254,10 +263,19 @@ def read_row(row: Row) -> LogRecord:
         "".join((session, identity, turn or "", parent or "", kind, actor, sensitivity)).encode()
         operator.index(seq)
         return LogRecord(
-            cast("Actor", actor), digest.hex(), identity, parent, Raw(payload), previous.hex(),
-            cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND,
-            turn, kind,
-        )  # fmt: skip
+            actor=cast("Actor", actor),
+            hash=digest.hex(),
+            id=identity,
+            parent=parent,
+            raw=Raw(payload),
+            previous=previous.hex(),
+            sensitivity=cast("Sensitivity", sensitivity),
+            seq=seq,
+            session=session,
+            timestamp=_EPOCH + microseconds * _MICROSECOND,
+            turn=turn,
+            type=kind,
+        )
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise LogCorruptError(
             f"session {quote(session)}, record {quote(seq)}: cannot be read: {error}"

@@ -79,15 +79,20 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
         return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
 
 
-def _read(block: Image | Audio) -> None:
-    """Replace a file's name, a URL or bytes with a source."""
-    if isinstance(block.source, str | Path | bytes):
-        source, media_type = read_source(block.source)
-        force_setattr(block, "source", source)
-        force_setattr(block, "media_type", block.media_type or media_type)
+class _Media(Struct, frozen=True, omit_defaults=True):
+    """A block that is read from a file, a URL or bytes."""
+
+    source: Url | Inline
+    media_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str | Path | bytes):
+            source, media_type = read_source(self.source)
+            force_setattr(self, "source", source)
+            force_setattr(self, "media_type", self.media_type or media_type)
 
 
-class Image(Struct, frozen=True, tag="image", omit_defaults=True):
+class Image(_Media, frozen=True, tag="image", omit_defaults=True, kw_only=True):
     """An image in a message. A generated image has ``continuity``.
 
     ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
@@ -95,8 +100,6 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     from the file's name or its first bytes; it is required with ``Inline``.
     """
 
-    source: Url | Inline
-    media_type: str | None = None
     detail: Detail | None = None
     cache: bool = False
     continuity: Continuity | None = None
@@ -107,29 +110,25 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
             self,
             source: Url | Inline | str | Path | bytes,
             media_type: str | None = None,
+            *,
             detail: Detail | None = None,
             cache: bool = False,
             continuity: Continuity | None = None,
         ) -> None: ...
 
-    def __post_init__(self) -> None:
-        _read(self)
-
     @classmethod
     def from_file(cls, path: str | Path, *, detail: Detail | None = None) -> Image:
         """Read an image from disk; the name of the file determines its media type."""
         source, media_type = read_media(path)
-        return cls(source, media_type, detail)
+        return cls(source, media_type, detail=detail)
 
 
-class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
+class Audio(_Media, frozen=True, tag="audio", omit_defaults=True, kw_only=True):
     """Audio input, or audio output of the model, with its ``transcript`` if there is one.
 
     ``Audio("question.wav")`` and ``Audio(Path(...))`` read a file, ``Audio(data)`` takes bytes.
     """
 
-    source: Url | Inline
-    media_type: str | None = None
     transcript: str | None = None
     cache: bool = False
     continuity: Continuity | None = None
@@ -140,13 +139,11 @@ class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
             self,
             source: Url | Inline | str | Path | bytes,
             media_type: str | None = None,
+            *,
             transcript: str | None = None,
             cache: bool = False,
             continuity: Continuity | None = None,
         ) -> None: ...
-
-    def __post_init__(self) -> None:
-        _read(self)
 
 
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
@@ -409,7 +406,12 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
 # --- tools and server tools --------------------------------------------------------------------
 
 
-class Tool(Struct, frozen=True):
+class _Named(Struct, frozen=True):
+    name: str
+    description: str = ""
+
+
+class Tool(_Named, frozen=True, kw_only=True):
     """A tool that the model may call: a name, a description and a JSON Schema. Never a callable.
 
     ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for
@@ -417,8 +419,6 @@ class Tool(Struct, frozen=True):
     finds it: the provider's, where the wire has one, otherwise the session's.
     """
 
-    name: str
-    description: str = ""
     parameters: dict[str, Any] = field(
         default_factory=lambda: {"type": "object", "properties": {}}
     )
@@ -436,7 +436,8 @@ class Tool(Struct, frozen=True):
         ``__call__`` or a ``functools.partial`` is described by the function that it calls, without
         the parameters that the partial has already bound.
         """
-        return cls(*describe_function(function, name))
+        found, description, parameters = describe_function(function, name)
+        return cls(found, description, parameters=parameters)
 
     @classmethod
     def from_model(
@@ -444,7 +445,11 @@ class Tool(Struct, frozen=True):
     ) -> Tool:
         """Describe a tool by a type: a msgspec Struct, dataclass, TypedDict or Pydantic model."""
         schema = schema_of(model)
-        return cls(name or model.__name__, description or schema.get("description") or "", schema)
+        return cls(
+            name or model.__name__,
+            description or schema.get("description") or "",
+            parameters=schema,
+        )
 
 
 class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
@@ -491,7 +496,7 @@ class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     handle: str | None = None
 
 
-class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
+class RuntimeConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
     ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"``, ``"xhigh"``,
@@ -517,6 +522,7 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
 
         def __init__(
             self,
+            *,
             temperature: float | None = None,
             max_tokens: int | None = None,
             top_p: float | None = None,
@@ -551,7 +557,11 @@ class LossWarning(Struct, frozen=True):
         return f"{self.path}: {self.detail} [{self.code}]"
 
 
-class Request(Struct, frozen=True):
+class _Conversation(Struct, frozen=True):
+    messages: Sequence[Message]
+
+
+class Request(_Conversation, frozen=True, kw_only=True):
     """One call as data: everything that a codec needs.
 
     ``response_type`` is the Python type that the schema was made from. No codec reads it; the
@@ -564,7 +574,6 @@ class Request(Struct, frozen=True):
     """
 
     operation: ClassVar[Literal["chat"]] = "chat"
-    messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     config: RuntimeConfig = NO_CONFIG
     response_schema: dict[str, Any] | None = None

@@ -31,7 +31,7 @@ from .layer import check_number, notify
 log = logging.getLogger("dragoman")
 
 
-class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
+class Thresholds(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The limits at which a target becomes unavailable, and the seconds until a probe is sent."""
 
     failures: int = 5

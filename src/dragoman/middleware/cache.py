@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from ..errors import ProviderError
 from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
 from ..messages import Request
-from ..provider import EventsReply, LayerCall, Model
+from ..provider import EventsReply, LayerCall
+from ..provider.model import Kind, OfKind
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
 from .cassette import readdress
@@ -36,7 +37,7 @@ the call, ``"refresh"`` sends the call and replaces the stored reply.
 _SOUND = ("stop", "length", "tool_calls", "content_filter")
 
 
-class Cache(Wrapper, Middleware):
+class Cache(Wrapper[Kind], Middleware[Kind]):
     """Return a stored reply if the same request was answered before; otherwise call the model.
 
     ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://``
@@ -51,7 +52,7 @@ class Cache(Wrapper, Middleware):
     call and replaces the stored reply.
     """
 
-    def __init__(self, provider: Model, store: Store | str | os.PathLike[str]) -> None:
+    def __init__(self, provider: OfKind[Kind], store: Store | str | os.PathLike[str]) -> None:
         super().__init__(provider)
         self.store = open_store(store)
         self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}

@@ -45,7 +45,8 @@ from ..events import (
 )
 from ..events import fold as fold_events
 from ..messages import new_ulid
-from ..provider import EventsReply, LayerCall, Model, Reply
+from ..provider import EventsReply, LayerCall, Reply
+from ..provider.model import Kind, OfKind
 from .layer import Middleware, Wrapper
 from .request_keys import canonical, hide, request_key
 from .stored_answers import read_answer, read_error, write_answer, write_error
@@ -197,7 +198,7 @@ def add_call(path: Path, call: RecordedCall, *, replacing: bool) -> None:
 # --- the middleware that records and replays calls ---------------------------------------------
 
 
-class Record(Wrapper, Middleware):
+class Record(Wrapper[Kind], Middleware[Kind]):
     """Record calls to a cassette, or play them back without a network.
 
     ``mode`` is one of these. ``replay`` plays recordings and raises ``CassetteMiss`` if a call has
@@ -215,7 +216,7 @@ class Record(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Model,
+        provider: OfKind[Kind],
         path: str | os.PathLike[str],
         mode: Mode = "once",
         *,

@@ -26,6 +26,7 @@ from ..events import Event, MessageComplete
 from ..messages import Message, Request
 from ..prices import PricedAs
 from ..provider import LayerCall, Messages, Model, Provider, Reply
+from ..provider.model import Kind, OfKind
 from ..validate import find_refusal
 from ..validate.quality import judge_calls
 from ..wire import SwapPlan
@@ -74,7 +75,7 @@ class NotConfigured(Provider):
         )
 
 
-class Fallback(Wrapper):
+class Fallback(Wrapper[Kind]):
     """Call the first candidate that can serve the request; switch only before the first event.
 
     ``strategy`` is the order in which candidates are tried: ``"fallback"`` (as given),
@@ -99,7 +100,7 @@ class Fallback(Wrapper):
 
     def __init__(
         self,
-        candidates: Sequence[Model],
+        candidates: Sequence[OfKind[Kind]],
         availability: Availability | None = None,
         on_event: Callable[[RoutingEvent], object] | None = None,
         *,
@@ -164,8 +165,13 @@ class Fallback(Wrapper):
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
                 before, reason, failure = passed[-1]
-                names = _target(before), _target(candidate), reason, failure.error_class
-                switch = RoutingSwitched(*names, request.request_id)
+                switch = RoutingSwitched(
+                    from_=_target(before),
+                    to=_target(candidate),
+                    reason=reason,
+                    error_class=failure.error_class,
+                    request_id=request.request_id,
+                )
                 log.info("%s", switch)
                 notify("on_event", self._on_event, switch)
                 served.record(None, switch)

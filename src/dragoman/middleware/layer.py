@@ -9,13 +9,14 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..errors import StreamInterruptedError, UnsupportedFeatureError
 from ..events import Event
 from ..messages import Message, Request
 from ..prices import PricedAs
 from ..provider import LayerCall, Messages, Model, Provider, Reply, WrappedReply, read_events
+from ..provider.model import Kind, OfKind
 from ..retrieval import Embedder, Reranker, RetrievalModel
 from ..wire import SwapPlan
 
@@ -32,12 +33,17 @@ def _of_inner(name: str) -> Any:
     return property(attrgetter(f"inner.{name}"))
 
 
-class Layer(Provider, Embedder, Reranker):
+class Layer(Provider, Embedder, Reranker, Generic[Kind]):
     """A model that wraps one or more other models of one operation: chat, embed or rerank.
 
     The layer has the methods of all three. A method that the wrapped models do not support raises
-    ``UnsupportedFeatureError``.
+    ``UnsupportedFeatureError``. ``Kind`` is the kind of the wrapped models, for type checkers.
     """
+
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> Kind: ...  # type: ignore[override]
 
     @abstractmethod
     def parts(self) -> tuple[Model, ...]:
@@ -68,7 +74,7 @@ class Layer(Provider, Embedder, Reranker):
         return {}
 
 
-class Wrapper(Layer):
+class Wrapper(Layer[Kind]):
     """A layer that wraps the replies of its inner providers.
 
     If a call is cancelled, all data that the inner reply has received is kept. A subclass
@@ -89,10 +95,10 @@ class Wrapper(Layer):
         return WrappedReply(request, self.name, self.model, self.serve)
 
 
-class Middleware(Layer):
+class Middleware(Layer[Kind]):
     """A layer around one model; methods that a subclass does not override call that model."""
 
-    def __init__(self, provider: Model) -> None:
+    def __init__(self, provider: OfKind[Kind]) -> None:
         if not isinstance(provider, Model) or (
             provider.operation != "chat" and not isinstance(self, Wrapper)
         ):

@@ -21,7 +21,8 @@ from msgspec import Struct
 from ..calls import CallCompleted, CallFailed, CallStarted
 from ..events import Event
 from ..messages import Request
-from ..provider import LayerCall, Model, Provider
+from ..provider import LayerCall, Provider
+from ..provider.model import Kind, OfKind
 from .attempts import Attempt, Price
 from .layer import Middleware, Wrapper, check_number
 
@@ -48,7 +49,7 @@ Subscriber: TypeAlias = Callable[[CallEvent], object]
 # --- the middleware that observes calls --------------------------------------------------------
 
 
-class Observe(Wrapper, Middleware):
+class Observe(Wrapper[Kind], Middleware[Kind]):
     """Report every attempt to subscribers as events.
 
     Each attempt causes a ``CallStarted``, and at its end a ``CallCompleted`` or a ``CallFailed``.
@@ -66,7 +67,7 @@ class Observe(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Model,
+        provider: OfKind[Kind],
         *subscribers: Subscriber,
         queue_size: int = 1000,
         include_content: bool = False,

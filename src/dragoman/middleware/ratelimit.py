@@ -14,7 +14,8 @@ from typing import Any
 from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
-from ..provider import LayerCall, Model
+from ..provider import LayerCall
+from ..provider.model import Kind, OfKind
 from ..retrieval import EmbedRequest, RerankRequest
 from ..tokens import estimate_text
 from .layer import Middleware, Wrapper, check_number
@@ -192,7 +193,7 @@ def _check_limits(
     return given
 
 
-class RateLimit(Wrapper, Middleware):
+class RateLimit(Wrapper[Kind], Middleware[Kind]):
     """Delay each call until the rate limits allow it.
 
     ``requests_per_minute``, ``tokens_per_minute`` and ``max_concurrency`` apply to this layer
@@ -207,7 +208,7 @@ class RateLimit(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Model,
+        provider: OfKind[Kind],
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,

@@ -31,7 +31,7 @@ MAX_BACKOFF = 30.0
 MAX_SECONDS = 1e9  # the maximum of all time settings: longer than any call, and safe for timers
 
 
-class Retry(Wrapper, Middleware):
+class Retry(Wrapper[Kind], Middleware[Kind]):
     """Retry a call after a transient failure, at most ``max_retries`` times.
 
     A call is retried if the error is ``transient``; a function ``classifier(error)`` can decide
@@ -57,7 +57,7 @@ class Retry(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Model,
+        provider: OfKind[Kind],
         max_retries: int = 2,
         backoff: Callable[[int], float] | None = None,
         classifier: Callable[[ProviderError], bool] | None = None,
@@ -71,7 +71,7 @@ class Retry(Wrapper, Middleware):
         random: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(provider)
-        if any(isinstance(layer, Retry) for layer in walk(provider)):
+        if any(isinstance(layer, Retry) for layer in walk(self.inner)):
             raise ValueError("Retry: remove the inner Retry; the attempts of two would multiply")
         check_number("Retry", "max_retries", max_retries, most=MAX_RETRIES, whole=True)
         if deadline is not None:

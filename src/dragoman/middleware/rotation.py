@@ -23,7 +23,7 @@ LIMITED_SECONDS = 30.0
 """Cool-down of a key after a 429 without Retry-After, in seconds."""
 
 
-class KeyRotation(Wrapper, Middleware):
+class KeyRotation(Wrapper[Provider], Middleware[Provider]):
     """Several providers for the same model that differ only in their keys.
 
     A call uses the key that served the previous call. If the server replies with 401, 402, 403 or

@@ -79,7 +79,9 @@ def cost(
     notes = ["as the provider states it"]
     if found.total != stated:
         notes.append(f"the price table gives ${found.total:f}" if found else found.reason)
-    return Cost(stated, {"stated": stated}, STATED, row, notes=tuple(notes))
+    return Cost(
+        total=stated, parts={"stated": stated}, pricing_version=STATED, row=row, notes=tuple(notes)
+    )
 
 
 def _cost_of(
@@ -99,12 +101,23 @@ def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced
         return unknown
     seller, _, name = model.partition(":")
     row = PriceRow(seller or "unknown", Match((name,)), unpriced=unknown.reason)
-    return Cost(stated, {"stated": stated}, STATED, row, notes=("as the provider states it",))
+    return Cost(
+        total=stated,
+        parts={"stated": stated},
+        pricing_version=STATED,
+        row=row,
+        notes=("as the provider states it",),
+    )
 
 
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
     if row.free:  # a free model costs zero, even if the server reported no token counts
-        return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
+        return Cost(
+            total=_ZERO,
+            parts={part: _ZERO for part, _, _ in _PARTS},
+            pricing_version=version,
+            row=row,
+        )
     if (absurd := find_absurd(usage, _MOST)) is not None:
         return Unpriced(f"usage is out of range: {absurd}")
     parts: dict[str, Decimal] = {}
@@ -128,7 +141,7 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
     stated = usage.stated_cost_usd
     if stated is not None and stated != total:
         notes.append(f"the provider states a cost of ${stated:f}")
-    return Cost(total, parts, version, row, notes=tuple(notes))
+    return Cost(total=total, parts=parts, pricing_version=version, row=row, notes=tuple(notes))
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:

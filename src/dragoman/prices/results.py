@@ -15,7 +15,7 @@ from .rows import PriceRow
 EXACT = Context(prec=100, traps=[])
 
 
-class Cost(Struct, frozen=True, tag="cost"):
+class Cost(Struct, frozen=True, tag="cost", kw_only=True):
     """The cost of a call. ``parts`` holds input, cached_input, cache_write, output and reasoning.
 
     The parts do not overlap and add up to ``total`` exactly. ``notes`` lists the assumptions.

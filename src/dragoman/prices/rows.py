@@ -60,7 +60,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         )
 
 
-class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Other rates for a call whose input has more than ``above`` tokens.
 
     Where the tier omits a rate, the row's rate applies.
@@ -81,7 +81,12 @@ class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         _check_rates(self, "tiers.")
 
 
-class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Sold(Struct, frozen=True):
+    provider: str
+    match: Match
+
+
+class PriceRow(_Sold, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The rates of one provider's models for a period, in US dollars per million tokens.
 
     ``valid_from`` is the first day on which the row applies, and ``valid_until`` the first day on
@@ -93,8 +98,6 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     reranker that bills searches instead of tokens, in US dollars per thousand search units.
     """
 
-    provider: str
-    match: Match
     input: Decimal | None = None
     output: Decimal | None = None
     cache_read: Decimal | None = None

@@ -22,7 +22,11 @@ from .rows import PriceRow, digest_rows
 _Names: TypeAlias = tuple[dict[str, list[int]], list[int]]
 
 
-class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+class _Rows(Struct, frozen=True):
+    rows: tuple[PriceRow, ...]
+
+
+class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_only=True):
     """Price rows in order: the first that matches provider, name, day and hour applies.
 
     ``fallback`` maps providers that resell models at the original price to the original provider.
@@ -30,7 +34,6 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     state is the cost, whatever the row.
     """
 
-    rows: tuple[PriceRow, ...]
     version: str = ""
     generated_at: date | None = None
     source: str = ""

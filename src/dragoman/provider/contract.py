@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
@@ -68,6 +68,11 @@ class Provider(Model):
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
     searches_tools: bool = False
     """Whether the provider searches deferred tools, so that only the found ones are loaded."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> Provider: ...
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:

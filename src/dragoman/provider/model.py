@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..calls import Operation
 from ..capabilities import Capabilities
@@ -14,6 +14,29 @@ from ..prices import PricedAs, PriceRow
 from ..validate import check_request
 from .reply import Reply
 from .stream import CallsInFlight
+
+if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
+    from typing_extensions import TypeVar
+
+    Kind = TypeVar("Kind", default=Any)
+    KindOut = TypeVar("KindOut", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    Kind = TypeVar("Kind")
+    KindOut = TypeVar("KindOut", covariant=True)
+
+
+class OfKind(Protocol[KindOut]):
+    """A model, for type checkers: its kind is ``Provider``, ``Embedder`` or ``Reranker``.
+
+    A layer has the kind of the model that it wraps, so ``Retry(chat).embed(...)`` is a type error.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> KindOut: ...
 
 
 class Model(ABC):
@@ -28,6 +51,11 @@ class Model(ABC):
     network.
     """
     _priced_as: PricedAs | None = None
+
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> Any: ...
 
     @property
     def priced_as(self) -> PricedAs:

@@ -43,7 +43,7 @@ _NOWHERE = "https://not-configured.invalid"  # the address of an adapter without
 _WIRES = {"openai-compatible": "openai"}
 
 
-class Adapter(Struct, frozen=True):
+class Adapter(Struct, frozen=True, kw_only=True):
     """How to reach a group of models: address, wire, credentials, limits and timeouts."""
 
     name: str
@@ -294,7 +294,6 @@ def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ada
     inherits = (
         vendor is not None
         and "api_key" not in found
-        and "auth" not in section.data
         and any(_same_origin(base_url, own) for own in (vendor.base_url, vendor.address(wire)))
     )
     variables = _read_variables(section)
@@ -320,7 +319,7 @@ def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ada
         "embed": _read_side(section, "embed", EMBED_CODECS, base_url),
         "rerank": _read_side(section, "rerank", RERANK_CODECS, base_url),
     }
-    adapter = Adapter(name, **found)
+    adapter = Adapter(name=name, **found)
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
     return adapter

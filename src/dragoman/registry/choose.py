@@ -68,7 +68,7 @@ class Choice(Struct, frozen=True):
         raise InvalidModelError(f"no model fits; {len(self.excluded)} are excluded: {shown}")
 
 
-class Wanted(Struct, frozen=True):
+class Wanted(Struct, frozen=True, kw_only=True):
     """The requirements that a model must meet."""
 
     needs: dict[str, int]
@@ -110,11 +110,11 @@ def read_wanted(
 ) -> Wanted:
     """Parse the caller's requirements; raise a ``ValueError`` that names the first invalid one."""
     return Wanted(
-        _read_needs(needs or ()),
-        _read_price("max_input_price", max_input_price),
-        _read_price("max_output_price", max_output_price),
-        tier,
-        configured,
+        needs=_read_needs(needs or ()),
+        max_input_price=_read_price("max_input_price", max_input_price),
+        max_output_price=_read_price("max_output_price", max_output_price),
+        tier=tier,
+        configured=configured,
     )
 
 

@@ -21,7 +21,7 @@ from .limits import read_thresholds
 from .vendors import vendor_names
 
 
-class ModelEntry(Struct, frozen=True):
+class ModelEntry(Struct, frozen=True, kw_only=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``. ``tokens`` is the tokenizer family for
@@ -44,7 +44,7 @@ class ModelEntry(Struct, frozen=True):
     group: Group | None = None
 
 
-class File(Struct, frozen=True):
+class File(Struct, frozen=True, kw_only=True):
     """A parsed ``models.yaml``.
 
     ``problems`` are errors, ``remarks`` name settings that have no effect, ``advice`` points out
@@ -103,10 +103,18 @@ def read_file(path: Path) -> File:
         models.append(entry)
     groups = _read_groups(root, taken, known)
     file = File(
-        adapters, tuple(models), prices, (), tuple(remarks), tuple(advice),
-        root.get("default", str), groups,
-        read_thresholds(root), _read_redis(root), root.get("observed", bool, True),
-    )  # fmt: skip
+        adapters=adapters,
+        models=tuple(models),
+        prices=prices,
+        problems=(),
+        remarks=tuple(remarks),
+        advice=tuple(advice),
+        default=root.get("default", str),
+        groups=groups,
+        thresholds=read_thresholds(root),
+        redis=_read_redis(root),
+        observed=root.get("observed", bool, True),
+    )
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))
 
 
@@ -203,4 +211,4 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
         )
     capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
     tokens, sold_as = section.choice("tokens", FAMILIES), section.get("priced_as", str)
-    return ModelEntry(name, **found, capabilities=capabilities, tokens=tokens, sold_as=sold_as)
+    return ModelEntry(id=name, **found, capabilities=capabilities, tokens=tokens, sold_as=sold_as)

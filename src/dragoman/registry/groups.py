@@ -13,7 +13,7 @@ from ..middleware.strategy import HALF_LIFE, MIN_SAMPLE
 from .limits import RateLimits, Retries, read_rate_limit, read_timeouts
 
 
-class Candidate(Struct, frozen=True):
+class Candidate(Struct, frozen=True, kw_only=True):
     """One model of a group, with its own settings. ``timeouts`` replace the adapter's timeouts."""
 
     model: str
@@ -23,7 +23,7 @@ class Candidate(Struct, frozen=True):
     timeouts: dict[str, float | None] | None = None
 
 
-class Group(Struct, frozen=True):
+class Group(Struct, frozen=True, kw_only=True):
     """Several models under one name, with the strategy that picks one of them for each call."""
 
     name: str
@@ -77,12 +77,19 @@ def read_group(name: str, section: Section, find: Callable[[str], str | None]) -
     half_life = float(found.get("half_life_seconds", HALF_LIFE))
     strategy, aliases = found.get("strategy", "fallback"), found.get("aliases", ())
     min_sample = found.get("min_sample", MIN_SAMPLE)
-    return Group(name, tuple(candidates), strategy, aliases, half_life, min_sample)
+    return Group(
+        name=name,
+        candidates=tuple(candidates),
+        strategy=strategy,
+        aliases=aliases,
+        half_life=half_life,
+        min_sample=min_sample,
+    )
 
 
 def _read_candidate(section: Section, place: str, given: Any, retries: int) -> Candidate | None:
     if isinstance(given, str):
-        return Candidate(given, max_retries=retries)
+        return Candidate(model=given, max_retries=retries)
     if not isinstance(given, Section):
         section.complain("must be the name of a model, or a mapping with model", place)
         return None
@@ -93,11 +100,11 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
             inner.complain("needs model")
         return None
     return Candidate(
-        found["model"],
-        float(found.get("weight", 1)),
-        found.get("max_retries", retries),
-        read_rate_limit(inner),
-        read_timeouts(inner),
+        model=found["model"],
+        weight=float(found.get("weight", 1)),
+        max_retries=found.get("max_retries", retries),
+        rate_limit=read_rate_limit(inner),
+        timeouts=read_timeouts(inner),
     )
 
 

@@ -55,7 +55,9 @@ class Registry:
     ) -> None:
         self._path = path
         self._stamp = _stamp(path)
-        self._read = Names(File(tuple(adapters), tuple(models), groups=tuple(groups)))
+        self._read = Names(
+            File(adapters=tuple(adapters), models=tuple(models), groups=tuple(groups))
+        )
         self._stacks = Stacks()
         self._warned: set[str] = set()
         self.problem: str | None = None

@@ -87,7 +87,7 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
     if is_free:
         return PriceRow(vendor, Match(equals=(name.lower(),)), free=True)
     tiers = [
-        Tier(above, **{rate: Decimal(price) for rate, price in own.items()})
+        Tier(above=above, **{rate: Decimal(price) for rate, price in own.items()})
         for above, own in model.tiers.items()
     ]
     return PriceRow(vendor, Match(equals=(name.lower(),)), **rates, tiers=tuple(tiers))

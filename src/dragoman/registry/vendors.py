@@ -113,7 +113,7 @@ class Origin(_Part, frozen=True):
 _FIELDS = {"chats": "chat", "rows": "models", "rules": "facts", "other_wires": "wires"}
 
 
-class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
+class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     """A vendor: its address, how its servers differ from the wire, and what its models can do.
 
     ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.

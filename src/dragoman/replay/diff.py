@@ -16,7 +16,7 @@ from .summary import shorten
 _ABSENT = object()
 
 
-class Difference(Struct, frozen=True):
+class Difference(Struct, frozen=True, kw_only=True):
     """A path at which two values differ.
 
     ``held_a`` is false if the path does not exist in the first value, and ``held_b`` if it does
@@ -49,8 +49,15 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
     elif isinstance(a, str) and isinstance(b, str) and a != b:
         yield _differ_in_text(a, b, path)
     elif a != b or isinstance(a, bool) is not isinstance(b, bool):
-        held = [each is not _ABSENT for each in (a, b)]
-        yield Difference(path, a if held[0] else None, b if held[1] else None, *held)
+        held_a = a is not _ABSENT
+        held_b = b is not _ABSENT
+        yield Difference(
+            path=path,
+            a=a if held_a else None,
+            b=b if held_b else None,
+            held_a=held_a,
+            held_b=held_b,
+        )
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:
@@ -59,10 +66,12 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
     if at <= 40:
-        return Difference(path, a, b)
+        return Difference(path=path, a=a, b=b)
     start = at - 20
     return Difference(
-        f"{path}, character {at}", f"…{a[start : start + 200]}", f"…{b[start : start + 200]}"
+        path=f"{path}, character {at}",
+        a=f"…{a[start : start + 200]}",
+        b=f"…{b[start : start + 200]}",
     )
 
 

@@ -53,7 +53,7 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
         payload = record.payload
         if isinstance(payload, SessionStarted | SessionResumed | ToolsChanged):
             names = payload.tools if isinstance(payload, SessionStarted) else ()
-            described |= {name: Tool(name, "", {"type": "object"}) for name in names}
+            described |= {name: Tool(name, "", parameters={"type": "object"}) for name in names}
             described |= {tool.name: tool for tool in payload.definitions}
         elif isinstance(payload, ToolIntent):
             intents[payload.id] = payload
@@ -76,7 +76,11 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
             changed = payload.input if isinstance(payload, PermissionGranted) else None
             if isinstance(payload, PermissionDenied) or changed is not None:
                 decisions[payload.intent_id] = Decision(
-                    changed is not None, payload.by, payload.reason, payload.rule, input=changed
+                    changed is not None,
+                    payload.by,
+                    reason=payload.reason,
+                    rule=payload.rule,
+                    input=changed,
                 )
     return [
         tools.RecordedTool(tool, runs.get(name, ()), decisions) for name, tool in described.items()
@@ -87,8 +91,13 @@ def _make_run(
     tools: Any, given: dict[str, Any], end: ToolObserved | ToolFailed, facts: dict[str, Any]
 ) -> Any:
     if isinstance(end, ToolFailed):
-        return tools.RecordedRun(given, failure=(end.kind, end.message), **facts)
+        return tools.RecordedRun(input=given, failure=(end.kind, end.message), **facts)
     seen = tools.Observation(
-        end.content, end.is_error, end.truncated, end.exit_code, end.duration_ms, end.details
+        end.content,
+        is_error=end.is_error,
+        truncated=end.truncated,
+        exit_code=end.exit_code,
+        duration_ms=end.duration_ms,
+        details=end.details,
     )
-    return tools.RecordedRun(given, seen, **facts)
+    return tools.RecordedRun(input=given, observation=seen, **facts)

@@ -11,7 +11,7 @@ from ..prices.results import EXACT
 from .summary import shorten
 
 
-class Summary(Struct):
+class Summary(Struct, kw_only=True):
     """A session's row in a list.
 
     An unknown cost is ``None``; ``unpriced`` is the number of calls with an unknown cost.

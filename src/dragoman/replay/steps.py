@@ -16,7 +16,7 @@ from ..prices.results import EXACT
 from .summary import describe
 
 
-class ReplayStep(Struct, frozen=True, omit_defaults=True):
+class ReplayStep(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One record of a run: a one-line summary and the stored record.
 
     ``intent`` is the id of the proposal the step belongs to. ``notes`` lists contradictions with
@@ -106,9 +106,16 @@ class Evidence:
         intent, notes = self.add(record)
         title = describe(record, started=None if intent is None else self.has_run(intent))
         return ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
-            notes, data,
-        )  # fmt: skip
+            seq=record.seq,
+            at=record.timestamp,
+            type=record.type,
+            actor=record.actor,
+            title=title,
+            turn=record.turn,
+            intent=intent,
+            notes=notes,
+            data=data,
+        )
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
         if isinstance(payload, logs.PermissionGranted | logs.PermissionDenied):
@@ -160,7 +167,7 @@ class Evidence:
 # --- totals of a session -----------------------------------------------------------------------
 
 
-class Totals(Struct, frozen=True, omit_defaults=True):
+class Totals(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The totals of a run.
 
     ``cost_usd`` is the sum of the known costs; ``unpriced`` counts the other calls.

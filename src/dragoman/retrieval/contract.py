@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from ..calls import Operation
 from ..errors import InvalidRequestError, ProviderError
 from ..events import Sale, Usage
 from ..provider import AssembledReply, Model, Reply
+from ..provider.model import KindOut, OfKind
 from ..provider.stream import WaitingCall
 from .check import build_embed_request, build_rerank_request, check_abilities
 from .split import Joined, split_request
@@ -104,6 +105,23 @@ class AnswerReply(AssembledReply):
         pass
 
 
+class _Sends(OfKind[KindOut], Protocol[KindOut]):
+    """A model of one kind, with what the methods for callers use."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+    async def send(self, request: Any) -> Any: ...
+
+
+class _Embeds(_Sends["Embedder"], Protocol):
+    @property
+    def embed(self) -> Callable[..., Awaitable[Embeddings]]: ...
+
+
 class Embedder(RetrievalModel):
     """A model that turns texts into vectors.
 
@@ -112,12 +130,17 @@ class Embedder(RetrievalModel):
 
     operation: Operation = "embed"
 
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> Embedder: ...
+
     @abstractmethod
     async def answer(self, request: EmbedRequest) -> Embeddings:
         """Answer one request, or raise an error."""
 
     async def embed(
-        self,
+        self: _Sends[Embedder],
         texts: Sequence[str],
         *,
         input_type: str | None = None,
@@ -145,7 +168,7 @@ class Embedder(RetrievalModel):
         return answer
 
     async def embed_batches(
-        self,
+        self: _Embeds,
         texts: Iterable[str],
         *,
         size: int | None = None,
@@ -182,12 +205,17 @@ class Reranker(RetrievalModel):
 
     operation: Operation = "rerank"
 
+    if TYPE_CHECKING:
+
+        @property
+        def _kind(self) -> Reranker: ...
+
     @abstractmethod
     async def answer(self, request: RerankRequest) -> Ranking:
         """Answer one request, or raise an error."""
 
     async def rerank(
-        self,
+        self: _Sends[Reranker],
         query: str,
         documents: Sequence[str],
         *,

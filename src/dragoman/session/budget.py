@@ -100,16 +100,27 @@ class Budget(Struct, frozen=True, omit_defaults=True):
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
         """Return the event for the first limit that is reached; ``None`` if none is reached."""
         if self.steps is not None and spent.turns >= self.steps:
-            return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
+            return BudgetExceeded(
+                budget="turns", limit=Decimal(self.steps), used=Decimal(spent.turns), unit="turns"
+            )
         if self.tokens is not None and spent.tokens >= self.tokens:
-            return BudgetExceeded("tokens", Decimal(self.tokens), Decimal(spent.tokens), "tokens")
+            return BudgetExceeded(
+                budget="tokens",
+                limit=Decimal(self.tokens),
+                used=Decimal(spent.tokens),
+                unit="tokens",
+            )
         if self.cost_usd is None:
             return None
         if spent.cost_unknown is not None:
             detail = f"the cost of a call is not known: {spent.cost_unknown}"
-            return BudgetExceeded("cost", self.cost_usd, spent.cost_usd, "USD", detail)
+            return BudgetExceeded(
+                budget="cost", limit=self.cost_usd, used=spent.cost_usd, unit="USD", detail=detail
+            )
         if spent.cost_usd >= self.cost_usd:
-            return BudgetExceeded("cost", self.cost_usd, spent.cost_usd, "USD")
+            return BudgetExceeded(
+                budget="cost", limit=self.cost_usd, used=spent.cost_usd, unit="USD"
+            )
         return None
 
     def time_exceeded(self) -> BudgetExceeded:
@@ -118,7 +129,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
         The time limit can interrupt a turn; the other limits are checked between turns.
         """
         limit = Decimal(str(self.seconds or 0))
-        return BudgetExceeded("time", limit, limit, "seconds")
+        return BudgetExceeded(budget="time", limit=limit, used=limit, unit="seconds")
 
 
 def _read_money(given: Any) -> Decimal:

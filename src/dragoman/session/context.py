@@ -39,7 +39,7 @@ _INSTRUCTIONS = (
 )
 
 
-class Part(Struct, frozen=True):
+class Part(Struct, frozen=True, kw_only=True):
     """A message that is currently sent: its record's number, its estimated tokens, its role.
 
     ``call`` is the tool call that a tool result answers, and ``side_effect`` the side effect of
@@ -71,7 +71,7 @@ Summariser: TypeAlias = Callable[
 ]
 
 
-class ContextView(Struct, frozen=True):
+class ContextView(Struct, frozen=True, kw_only=True):
     """The input of a policy: the parts that are sent, their tokens, and the target in tokens.
 
     ``summarise(provider, instructions, transcript, parts)`` calls a model (the session's own if
@@ -181,7 +181,11 @@ class Window(ContextPolicy, frozen=True):
         return Projection((*dropped, *shortened), _NOTE if dropped else None)
 
 
-class Summarise(ContextPolicy, frozen=True):
+class _Summariser(ContextPolicy, frozen=True):
+    provider: Provider | None = None
+
+
+class Summarise(_Summariser, frozen=True, kw_only=True):
     """Summarise the older turns with a model, and send the summary instead.
 
     ``provider`` writes the summary; by default it is the session's own, but a cheaper model is
@@ -189,7 +193,6 @@ class Summarise(ContextPolicy, frozen=True):
     without a summary.
     """
 
-    provider: Provider | None = None
     keep: int = 3
     instructions: str = _INSTRUCTIONS
 

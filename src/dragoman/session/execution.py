@@ -105,15 +105,21 @@ class _IntentRun:
         self._parent = record.id
 
     def _propose(self, tool: ExecutableTool, given: dict[str, Any]) -> Proposal:
-        facts = tool.side_effect, tool.locate(given), self.intent.id, self.journal.session
-        return Proposal(tool.name, given, *facts)
+        return Proposal(
+            tool_name=tool.name,
+            input=given,
+            side_effect=tool.side_effect,
+            paths=tool.locate(given),
+            intent_id=self.intent.id,
+            session=self.journal.session,
+        )
 
     async def _permit(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
         """Return the permitted call, or ``None`` if the call is denied."""
         intent = self.intent
         verdict, decision = self.gate.settle(proposal)
         if decision is None and isinstance(tool, SearchTools):
-            decision = Decision(True, "policy", "it reads only the list of tools")
+            decision = Decision(True, "policy", reason="it reads only the list of tools")
         if decision is None:
             facts = intent.id, proposal.tool_name, verdict.reason, verdict.rule
             await self._write(logs.PermissionRequested(*facts))
@@ -123,12 +129,20 @@ class _IntentRun:
         if decision.allowed is True and decision.input is not None:
             proposal, decision = self._edit(tool, proposal, decision)
         actor: logs.Actor = "system" if is_machine(decision.by) else "user"
-        given = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
+        made: dict[str, Any] = {
+            "intent_id": intent.id,
+            "tool_name": intent.tool_name,
+            "by": decision.by,
+            "rule": decision.rule,
+            "reason": decision.reason,
+        }
         if decision.allowed is not True:
-            await self._write(logs.PermissionDenied(*given), actor)
+            await self._write(logs.PermissionDenied(**made), actor)
             return None
-        scope = decision.scope, decision.prefix, decision.input
-        await self._write(logs.PermissionGranted(*given, *scope), actor)
+        granted = logs.PermissionGranted(
+            **made, scope=decision.scope, prefix=decision.prefix, input=decision.input
+        )
+        await self._write(granted, actor)
         return proposal
 
     def _edit(
@@ -170,8 +184,14 @@ class _IntentRun:
             ask = partial(self._ask, tool)
             observation = await self.tools.execute(tool.name, proposal.input, withheld, ask)
         except ToolFailure as failure:
-            facts = failure.kind, failure.message, failure.duration_ms
-            await self._write(logs.ToolFailed(intent.id, tool.name, *facts))
+            failed = logs.ToolFailed(
+                intent_id=intent.id,
+                tool_name=tool.name,
+                kind=failure.kind,
+                message=failure.message,
+                duration_ms=failure.duration_ms,
+            )
+            await self._write(failed)
         except asyncio.CancelledError:
             left = (
                 "was stopped"
@@ -179,7 +199,11 @@ class _IntentRun:
                 else "cannot be interrupted and may still be running"
             )
             message = f"cancelled while it ran: it {left}, and what it did is not known"
-            await self._write(logs.ToolFailed(intent.id, tool.name, "cancelled", message))
+            await self._write(
+                logs.ToolFailed(
+                    intent_id=intent.id, tool_name=tool.name, kind="cancelled", message=message
+                )
+            )
             raise
         else:
             await self._observe(observation)
@@ -187,29 +211,45 @@ class _IntentRun:
     async def _ask(self, tool: ExecutableTool, question: dict[str, Any]) -> Decision:
         """Decide about a question of the running tool. A rule may deny it, but not answer it."""
         # An answer from another process to the call itself must not answer the question.
-        intent_id = f"{self.intent.id}.question"
-        facts = tool.side_effect, (), intent_id, self.journal.session
-        proposal = Proposal(tool.name, question, *facts)
+        proposal = Proposal(
+            tool_name=tool.name,
+            input=question,
+            side_effect=tool.side_effect,
+            paths=(),
+            intent_id=f"{self.intent.id}.question",
+            session=self.journal.session,
+        )
         verdict = self.gate.policy.judge(proposal)
         if verdict.action == "deny":
-            return Decision(False, "policy", verdict.reason, verdict.rule)
+            return Decision(False, "policy", reason=verdict.reason, rule=verdict.rule)
         return await self.gate.ask(proposal, verdict, once=True)
 
     async def _observe(self, seen: Observation) -> None:
-        names = self.intent.id, self.intent.tool_name
         observed = logs.ToolObserved(
-            *names, seen.content, seen.is_error, seen.truncated, seen.exit_code, seen.duration_ms,
-            seen.details,
-        )  # fmt: skip
+            intent_id=self.intent.id,
+            tool_name=self.intent.tool_name,
+            content=seen.content,
+            is_error=seen.is_error,
+            truncated=seen.truncated,
+            exit_code=seen.exit_code,
+            duration_ms=seen.duration_ms,
+            details=seen.details,
+        )
         try:
             await self._write(observed)
         except logs.InvalidRecordError as error:
-            message = f"it ran, and what it gave back cannot be recorded: {error}"
-            await self._write(logs.ToolFailed(*names, "unreadable", message, seen.duration_ms))
+            failed = logs.ToolFailed(
+                intent_id=self.intent.id,
+                tool_name=self.intent.tool_name,
+                kind="unreadable",
+                message=f"it ran, and what it gave back cannot be recorded: {error}",
+                duration_ms=seen.duration_ms,
+            )
+            await self._write(failed)
 
 
 def _refuse_edit(decision: Decision, why: str) -> Decision:
-    return Decision(False, decision.by, f"the edited input cannot be used: {why}")
+    return Decision(False, decision.by, reason=f"the edited input cannot be used: {why}")
 
 
 def describe_end(kept: IntentState | None) -> tuple[object, bool]:

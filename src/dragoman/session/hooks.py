@@ -71,16 +71,23 @@ def hook(
                 {"allowed": given} if isinstance(given, bool | None) else given, _Answer
             )
         except TimeoutError:
-            return Decision(False, f"hook {name}", f"no answer after {timeout:g} s", verdict.rule)
+            return Decision(
+                False, f"hook {name}", reason=f"no answer after {timeout:g} s", rule=verdict.rule
+            )
         except (HookError, msgspec.ValidationError) as error:
-            return Decision(False, f"hook {name}", str(error), verdict.rule)
+            return Decision(False, f"hook {name}", reason=str(error), rule=verdict.rule)
         if answer.allowed is None:
             return await ask(then, proposal, verdict)
         by = f"hook {name}" + (f" for {answer.by}" if answer.by else "")
         return Decision(
-            answer.allowed, by, answer.reason, verdict.rule, answer.scope, answer.prefix,
-            answer.input
-        )  # fmt: skip
+            answer.allowed,
+            by,
+            reason=answer.reason,
+            rule=verdict.rule,
+            scope=answer.scope,
+            prefix=answer.prefix,
+            input=answer.input,
+        )
 
     return approve
 

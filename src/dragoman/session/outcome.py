@@ -20,7 +20,7 @@ class SessionError(RuntimeError):
     """The requested operation is not possible in the session's current state."""
 
 
-class Outcome(Struct, Generic[Parsed], frozen=True):
+class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
     """How a session ended.
 
     ``text`` is the model's last text; ``exhausted`` means that a budget ended the session.
@@ -76,4 +76,12 @@ def make_outcome(
     text = last.text if isinstance(last, Assistant) else ""
     ends = [intent.end for intent in state.intents.values()]
     denied = tuple([end for end in ends if isinstance(end, PermissionDenied)])
-    return Outcome(session, ending, text, detail, replace(state.spent), parsed, denied)
+    return Outcome(
+        session=session,
+        outcome=ending,
+        text=text,
+        detail=detail,
+        spent=replace(state.spent),
+        parsed=parsed,
+        denied=denied,
+    )

@@ -152,19 +152,29 @@ class Projector:
             window = self._find_window(provider)
             summarise = partial(self._summarise, provider, parent, turn)
             view = ContextView(
-                self._list_parts(provider), before, goal, window, provider.token_family,
-                summarise,
-                reason == "share" and bool(self.compaction(provider)),
-            )  # fmt: skip
+                parts=self._list_parts(provider),
+                tokens=before,
+                goal=goal,
+                window=window,
+                family=provider.token_family,
+                summarise=summarise,
+                compacts=reason == "share" and bool(self.compaction(provider)),
+            )
             projection = await policy.project(view)
             if projection is None or not projection.left_out:
                 continue
             changed = True
             after = before - self._count_savings(projection, provider)
             projected = ContextProjected(
-                policy.rule, reason, projection.left_out, before, after, window, projection.note,
-                projection.summary
-            )  # fmt: skip
+                rule=policy.rule,
+                reason=reason,
+                left_out=projection.left_out,
+                tokens_before=before,
+                tokens_after=after,
+                window=window,
+                note=projection.note,
+                summary=projection.summary,
+            )
             await self._journal.write(projected, parent=parent, turn=turn)
         return changed
 
@@ -201,11 +211,17 @@ class Projector:
             tokens = self._estimate(entry, provider) if at >= first else 0
             parts.append(
                 Part(
-                    entry.seq, message, tokens, entry.is_goal, entry.is_note,
-                    entry.instead is not None, at > newest,
-                    call, effect,
+                    seq=entry.seq,
+                    message=message,
+                    tokens=tokens,
+                    is_goal=entry.is_goal,
+                    is_note=entry.is_note,
+                    is_replaced=entry.instead is not None,
+                    unseen=at > newest,
+                    call=call,
+                    side_effect=effect,
                 )
-            )  # fmt: skip
+            )
         return tuple(parts)
 
     # --- summarising earlier messages -----------------------------------------------------------
@@ -234,13 +250,13 @@ class Projector:
         text = await self._ask(provider, request, attempt, parent, call.id, turn)
         numbers = [part.seq for part in parts]
         summarised = ContextSummarised(
-            text,
-            min(numbers),
-            max(numbers),
-            len(parts),
-            provider.name,
-            provider.model,
-            request.request_id,
+            text=text,
+            first=min(numbers),
+            last=max(numbers),
+            messages=len(parts),
+            provider=provider.name,
+            model=provider.model,
+            request_id=request.request_id,
         )
         return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
 

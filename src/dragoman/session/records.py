@@ -33,7 +33,7 @@ def new_message_id() -> str:
 
 def record_message(message: Message) -> MessageRecorded:
     """Return the record of a message that no model wrote."""
-    return MessageRecorded(message, message_id=new_message_id())
+    return MessageRecorded(message=message, message_id=new_message_id())
 
 
 def record_result(
@@ -65,18 +65,20 @@ def make_message(
         chosen = f"{provider}:{model}"
         choices = [each.reason for each in history if isinstance(each, RoutingChosen)]
         reason = choices[-1] if choices else group.strategy.reason
-        routing = Routing("rule", chosen, reason, skipped, routing.chosen)
+        routing = Routing(
+            mode="rule", chosen=chosen, reason=reason, passed_over=skipped, asked=routing.chosen
+        )
     cost = attempt.bill()
     return MessageRecorded(
-        response.message,
-        model,
-        provider,
-        response.request_id,
-        response.finish_reason,
-        response.warnings,
-        new_message_id(),
-        routing,
-        response.usage,
+        message=response.message,
+        model=model,
+        provider=provider,
+        request_id=response.request_id,
+        finish_reason=response.finish_reason,
+        warnings=response.warnings,
+        message_id=new_message_id(),
+        routing=routing,
+        usage=response.usage,
         latency_ms=response.latency_ms,
         tool_ids={
             end.tool_use_id: end.intent.id if end.intent else f"tu_{new_ulid()}" for end in calls
@@ -110,5 +112,5 @@ def end_lost_call(started: CallStarted, reply: MessageRecorded | None, problem: 
     if reply.usage is not None and reply.usage != Usage():
         facts |= count_usage(reply.usage) | {name: getattr(reply, name) for name in _COST}
     message = cast("Assistant", reply.message)
-    answer: Response = Response(message, reply.finish_reason, reply.usage or Usage())
+    answer: Response = Response(message, reply.finish_reason, usage=reply.usage or Usage())
     return make_end(facts, answer, None if answer.finish_reason in STOP_REASONS else problem)

@@ -28,7 +28,7 @@ _TYPES = (
 )  # fmt: skip
 
 
-class Question(Struct, frozen=True, omit_defaults=True):
+class Question(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A tool call that waits for permission; ``seq`` is the number of the record that asks."""
 
     session: str
@@ -70,9 +70,15 @@ def _make_question(
     checked: logs.ToolIntentValidated | None,
 ) -> Question:
     question = Question(
-        record.session, intent.id, intent.tool_name, intent.input, record.timestamp, record.seq,
-        reason=asked.reason, rule=asked.rule,
-    )  # fmt: skip
+        session=record.session,
+        intent_id=intent.id,
+        tool_name=intent.tool_name,
+        input=intent.input,
+        asked_at=record.timestamp,
+        seq=record.seq,
+        reason=asked.reason,
+        rule=asked.rule,
+    )
     if checked is None:
         return question
     return replace(question, side_effect=checked.side_effect, paths=checked.paths)
@@ -95,7 +101,7 @@ def answer_question(
     with _open_answers(log, readonly=False) as answers:
         assert answers is not None
         name = name_answers(session)
-        record = answers.append_sync(name, logs.PermissionAnswered(intent_id, **facts))
+        record = answers.append_sync(name, logs.PermissionAnswered(intent_id=intent_id, **facts))
         # the order of the log decides, since others may have answered at the same time
         for earlier in answers.read(name):
             given = earlier.payload

@@ -123,7 +123,9 @@ class Session(Displayed, Generic[Parsed]):
         gate = Gate(self.policy, _deny if policy is None and approve is None else approve)
         self._pipeline = Pipeline(self.tools, gate, self._journal)
         self._routing = logs.Routing(
-            "default", _name(self.provider), "the provider the session was given"
+            mode="default",
+            chosen=_name(self.provider),
+            reason="the provider the session was given",
         )
         self._loaded = False
         self._takeover = False
@@ -175,7 +177,9 @@ class Session(Displayed, Generic[Parsed]):
         known = session.state.model
         if known is not None and known != _name(session.provider):
             session._routing = logs.Routing(
-                "manual", _name(session.provider), f"resumed with another provider than {known}"
+                mode="manual",
+                chosen=_name(session.provider),
+                reason=f"resumed with another provider than {known}",
             )
         return session
 
@@ -253,7 +257,7 @@ class Session(Displayed, Generic[Parsed]):
         plan = (
             provider.plan(messages)
             if messages
-            else SwapPlan(f"{provider.name}:{provider.model}", ())
+            else SwapPlan(target=f"{provider.name}:{provider.model}", items=())
         )
         if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
             problem = (
@@ -466,10 +470,14 @@ class Session(Displayed, Generic[Parsed]):
         }
         digests = {tool.name: tool.digest for tool in self.tools}
         started = logs.SessionStarted(
-            message.text, self.provider.model, self.provider.name, tuple(digests), metadata,
-            digests,
+            goal=message.text,
+            model=self.provider.model,
+            provider=self.provider.name,
+            tools=tuple(digests),
+            metadata=metadata,
+            tool_digests=digests,
             definitions=self.tools.describe(),
-        )  # fmt: skip
+        )
         await self._journal.write(started)
 
     async def _continue(self, why: str) -> None:
@@ -487,10 +495,15 @@ class Session(Displayed, Generic[Parsed]):
             [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
         )
         resumed = logs.SessionResumed(
-            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed,
-            definitions,
-            self._at,
-        )  # fmt: skip
+            after=state.last_seq,
+            open_intents=dangling,
+            reason=reason,
+            epoch=state.epoch + 1,
+            takeover=self._takeover,
+            changed_tools=changed,
+            definitions=definitions,
+            at=self._at,
+        )
         await self._journal.write(resumed)
         self._at = None
         self._takeover = False
@@ -556,7 +569,9 @@ def _deny(proposal: Proposal, verdict: Verdict) -> Decision:
         "to ask",
         proposal.tool_name,
     )
-    return Decision(False, "nobody", "there is no policy that allows it, and no approver to ask")
+    return Decision(
+        False, "nobody", reason="there is no policy that allows it, and no approver to ask"
+    )
 
 
 def _check_rules(policy: Policy, tools: Toolbox) -> None:

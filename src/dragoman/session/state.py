@@ -34,7 +34,7 @@ _IntentChange: TypeAlias = (
 )
 
 
-class IntentState(Struct):
+class IntentState(Struct, kw_only=True):
     """An intent and what became of it; ``record`` is the id of its last record."""
 
     intent: ToolIntent
@@ -95,7 +95,7 @@ class State:
         if isinstance(payload, logs.MessageRecorded):
             self._hear(payload)
         elif isinstance(payload, ToolIntent):
-            kept = IntentState(payload, record.id, record.turn)
+            kept = IntentState(intent=payload, record=record.id, turn=record.turn)
             self.intents[payload.id] = self._open[payload.id] = kept
         elif isinstance(payload, logs.CallStarted | logs.CallCompleted | logs.CallFailed):
             self._follow_call(record, payload)

@@ -168,10 +168,16 @@ class Turn:
         if self.final:
             schema, choice = self.settings.output, "none" if tools else None
         request = Request(
-            messages, tools or (), config, _write_schema(schema), choice, provider.model,
-            stream=True, session_id=self.journal.session,
+            messages,
+            tools=tools or (),
+            config=config,
+            response_schema=_write_schema(schema),
+            tool_choice=choice,
+            model=provider.model,
+            stream=True,
+            session_id=self.journal.session,
             metadata={**self.settings.metadata, TURN: self._id},
-        )  # fmt: skip
+        )
         attempt = Attempt(provider, request, price=self.settings.price)
         self._estimate = estimate
         self._begun_by = parent
@@ -274,8 +280,17 @@ class Turn:
         replaced = self.projector.list_replaced(self.provider)
         await self._write(message, self._started)
         if replaced and replaced[0] not in self.projector.list_replaced(self.provider):
-            facts = min(replaced), max(replaced), len(replaced), *attempt.find_served()
-            compacted = ContextSummarised("", *facts, response.request_id or "", native=True)
+            provider, model = attempt.find_served()
+            compacted = ContextSummarised(
+                text="",
+                first=min(replaced),
+                last=max(replaced),
+                messages=len(replaced),
+                provider=provider,
+                model=model,
+                request_id=response.request_id or "",
+                native=True,
+            )
             await self._write(compacted, self._started)
         await self._keep_raw(response)
         await self._write(attempt.end(), self._started)
@@ -305,16 +320,15 @@ class Turn:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
         if not self.settings.keep_raw or response.raw is None:
             return
-        names = response.provider or self.provider.name, response.model or self.provider.model
+        exchange = LlmExchangeKept(
+            request_id=response.request_id or "",
+            provider=response.provider or self.provider.name,
+            model=response.model or self.provider.model,
+        )
         try:
-            await self._write(
-                LlmExchangeKept(response.request_id or "", *names, response.raw), self._started
-            )
+            await self._write(replace(exchange, reply=response.raw), self._started)
         except InvalidRecordError as error:
-            await self._write(
-                LlmExchangeKept(response.request_id or "", *names, problem=str(error)),
-                self._started,
-            )
+            await self._write(replace(exchange, problem=str(error)), self._started)
 
     async def _write_history(self, reply: Reply | None) -> None:
         """Record the failed attempts, and the changes of routing and availability.

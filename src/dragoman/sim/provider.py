@@ -183,7 +183,7 @@ class ScriptedProvider(ReplyProvider):
         )
         mangler = Mangler(scene.fault, scene.dice)
         decoder = codec.decoder(request, out)
-        encoder = SERVER_CODECS[self.wire].encoder(Asked(request))
+        encoder = SERVER_CODECS[self.wire].encoder(Asked(request=request))
         last, begun = b"", False
         try:
             async for event in read_batches(scene.batches):

@@ -49,7 +49,11 @@ class Call(Struct, frozen=True):
 Said: TypeAlias = m.Text | m.Thinking | m.RedactedThinking | m.Opaque | Call
 
 
-class Answer(Struct, frozen=True):
+class _Text(Struct, frozen=True):
+    text: str = ""
+
+
+class Answer(_Text, frozen=True, kw_only=True):
     """A reply: ``content`` in order, or ``thinking``, ``text`` and ``tool_calls`` in this order.
 
     ``usage`` is estimated if omitted; ``Usage()`` reports nothing. ``finish`` is derived from the
@@ -58,7 +62,6 @@ class Answer(Struct, frozen=True):
     word.
     """
 
-    text: str = ""
     thinking: str = ""
     tool_calls: Sequence[Call] = ()
     content: Sequence[Said] = ()
@@ -89,7 +92,7 @@ class Answer(Struct, frozen=True):
         return (*thinking, *text, *self.tool_calls)
 
 
-class Fault(Struct, frozen=True):
+class Fault(Struct, frozen=True, kw_only=True):
     """A scripted failure.
 
     Faults of the reply: ``status`` rejects the call with ``message``, ``code`` and
@@ -156,7 +159,7 @@ def _check_numbers(value: Struct, owner: str, *names: str, **bounds: Any) -> Non
             check_number(owner, name, number, **bounds)
 
 
-class RequestMatch(Struct, frozen=True):
+class RequestMatch(Struct, frozen=True, kw_only=True):
     """Which requests a rule answers; all conditions that are set must hold.
 
     ``text`` must occur in the last user message and ``system`` in the system prompt, ignoring
@@ -234,15 +237,18 @@ def _turn(request: m.Request) -> int:
 Reply: TypeAlias = Answer | str | Callable[[m.Request], Answer | str]
 
 
-class ScriptRule(Struct, frozen=True):
+class _Exchange(Struct, frozen=True):
+    reply: Reply = ""
+    match: RequestMatch = RequestMatch()
+
+
+class ScriptRule(_Exchange, frozen=True, kw_only=True):
     """A rule of a script: answer a matching request with ``reply``, damaged by ``fault``.
 
     ``times`` limits how many calls the rule answers; ``chance`` is the probability that it
     answers, drawn with the script's seed. ``name`` is for error messages.
     """
 
-    reply: Reply = ""
-    match: RequestMatch = RequestMatch()
     fault: Fault | None = None
     times: int | None = None
     chance: float = 1.0
@@ -258,10 +264,13 @@ class ScriptRule(Struct, frozen=True):
         return Answer(reply) if isinstance(reply, str) else reply
 
 
-class Script(Struct, frozen=True):
+class _Rules(Struct, frozen=True):
+    rules: Sequence[ScriptRule] = ()
+
+
+class Script(_Rules, frozen=True, kw_only=True):
     """Rules in the order they are tried, and the properties of the simulated provider."""
 
-    rules: Sequence[ScriptRule] = ()
     seed: int = 0
     model: str = "sim"
     models: Sequence[str] = ()

@@ -33,12 +33,12 @@ def read_script(path: str | Path) -> Script:
         raise declared.fail(str(error)) from None
     return Script(
         rules,
-        root.get("seed", int, 0),
-        root.get("model", str, "sim"),
-        root.texts("models") or (),
-        declared.plain(),
-        root.get("strict", bool, False),
-        root.get("vendor", str, None),
+        seed=root.get("seed", int, 0),
+        model=root.get("model", str, "sim"),
+        models=root.texts("models") or (),
+        capabilities=declared.plain(),
+        strict=root.get("strict", bool, False),
+        vendor=root.get("vendor", str, None),
     )
 
 

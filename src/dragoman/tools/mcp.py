@@ -406,7 +406,9 @@ class McpServer:
         name, text = self._prefix + found.name, found.description or ""
         if not _NAME.fullmatch(found.name):
             raise ValueError(f"a name must be {_NAME_RULE}")
-        description = Tool(name, text, dict(found.input_schema), deferred=self._deferred)
+        description = Tool(
+            name, text, parameters=dict(found.input_schema), deferred=self._deferred
+        )
         effect = self._side_effects.get(found.name, "execute")
         return McpTool(self, found.name, description, side_effect=effect, **self._limits)
 

@@ -33,7 +33,7 @@ def observe(
     details = {} if structured is None else {"structured_content": structured}
     texts = [block.text for block in blocks if isinstance(block, Text)]
     content = "\n".join(texts) if len(texts) == len(blocks) else tuple(blocks)
-    return Observation(content, is_error, details=details)
+    return Observation(content, is_error=is_error, details=details)
 
 
 def hide(value: Any, secrets: Sequence[str]) -> Any:

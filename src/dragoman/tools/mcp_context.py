@@ -10,7 +10,7 @@ _TEXT = {"type": "string"}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
 # The tools have the names of the MCP library's methods.
 CONTEXT_TOOLS = {
-    name: Tool("", text, {"type": "object", "properties": fields, "required": required})
+    name: Tool("", text, parameters={"type": "object", "properties": fields, "required": required})
     for name, text, fields, required in (
         ("list_resources", "List the resources of the server.", {"cursor": _TEXT}, []),
         ("read_resource", "Read a resource of the server.", {"uri": _TEXT}, ["uri"]),

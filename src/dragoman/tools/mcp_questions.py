@@ -35,10 +35,10 @@ class Questions:
             asked["url"] = str(params.get("url"))
             is_page = asked["url"].startswith(("https://", "http://"))
             schema = {} if is_page and len(asked["url"]) <= _MAX_QUESTION else None
-        decision, answer = Decision(False, "nobody", "there is no approver to ask"), None
+        decision, answer = Decision(False, "nobody", reason="there is no approver to ask"), None
         if len(self.asked) >= _MAX_QUESTIONS or not isinstance(schema, dict):
             reason = "too many questions, or one without a form or the URL of a page"
-            decision = Decision(False, "policy", reason)
+            decision = Decision(False, "policy", reason=reason)
         elif self._ask is not None:
             decision, answer = await self._decide(self._ask, asked, schema)
         record = {**asked, "by": decision.by, "reason": decision.reason, "answer": answer}
@@ -71,7 +71,9 @@ class Questions:
         except InvalidRequestError as error:
             wrong = error.message
         if wrong is not None:
-            return Decision(False, decision.by, f"the answer does not fit the form: {wrong}"), None
+            return Decision(
+                False, decision.by, reason=f"the answer does not fit the form: {wrong}"
+            ), None
         return decision, answer
 
     def close(self) -> None:

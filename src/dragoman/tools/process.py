@@ -290,7 +290,11 @@ def observe_process(done: Finished) -> runtime.Observation:
     if done.replaced_bytes:
         details["replaced_bytes"] = done.replaced_bytes
     return runtime.Observation(
-        "\n".join(parts), done.exit_code != 0, done.truncated, done.exit_code, details=details
+        "\n".join(parts),
+        is_error=done.exit_code != 0,
+        truncated=done.truncated,
+        exit_code=done.exit_code,
+        details=details,
     )
 
 

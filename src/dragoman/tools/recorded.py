@@ -19,7 +19,7 @@ from .runtime import ExecutableTool, FailureKind, Observation, ToolFailure
 _UNLIMITED = 10**9  # recorded output is not truncated again: the original tool applied its limit
 
 
-class RecordedRun(Struct, frozen=True):
+class RecordedRun(Struct, frozen=True, kw_only=True):
     """One recorded run of a tool: its input, and its observation or failure.
 
     ``repeatable`` is whether the same call may be replayed any number of times, because the tool

@@ -45,10 +45,13 @@ ASK: ContextVar[Ask | None] = ContextVar("ask", default=None)
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
-class Observation(Struct, frozen=True, omit_defaults=True):
+class _Content(Struct, frozen=True):
+    content: str | tuple[UserBlock, ...]
+
+
+class Observation(_Content, frozen=True, omit_defaults=True, kw_only=True):
     """What a tool returned. The only addition to its text is a mark where output was truncated."""
 
-    content: str | tuple[UserBlock, ...]
     is_error: bool = False
     truncated: bool = False
     exit_code: int | None = None

@@ -69,7 +69,7 @@ class SearchTools(ExecutableTool):
         self._index = ToolIndex(tools)
         schema = {"type": "object", "properties": {"query": _QUERY}, "required": ["query"]}
         about = _ABOUT.format(len(self._index.tools))
-        super().__init__(Tool(SEARCH_TOOLS, about, schema), side_effect="none")
+        super().__init__(Tool(SEARCH_TOOLS, about, parameters=schema), side_effect="none")
 
     def follow(self, tools: Toolbox) -> None:
         """Search the deferred tools that there are now."""

@@ -414,7 +414,7 @@ class BashTool(ExecutableTool):
             text += " Only the workspace can be written, .git in it cannot, and the home is empty."
             text += "" if network else " There is no network."
         super().__init__(
-            Tool("bash", text, schema), side_effect="execute", timeout=timeout,
+            Tool("bash", text, parameters=schema), side_effect="execute", timeout=timeout,
             output_limit=output_limit
         )  # fmt: skip
         self._workspace = workspace

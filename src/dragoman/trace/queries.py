@@ -35,7 +35,7 @@ class NotOpenError(Exception):
     """The question is no longer open: it was answered in the meantime."""
 
 
-class SessionFilter(Struct, frozen=True):
+class SessionFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list, and in which order: ``newest``, ``oldest``, ``cost`` or ``turns``.
 
     ``query`` is part of the name or of the content, ``model`` part of the model's name;

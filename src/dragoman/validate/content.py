@@ -77,7 +77,7 @@ def _check_inline(block: m.Image | m.Document | m.Audio, data: Any, path: str) -
         )
 
 
-_KINDS = {m.Image: "image", m.Audio: "audio"}
+_KINDS: dict[type, str] = {m.Image: "image", m.Audio: "audio"}
 
 
 def check_assistant_block(block: Any, path: str) -> None:

@@ -75,16 +75,16 @@ def build_request(
         raise InvalidRequestError("max_tokens must be at least 1")
     return m.Request(
         parsed,
-        parse_tools(tools),
-        asked,
-        response_schema,
-        parse_tool_choice(tool_choice),
-        model,
-        request_id or m.new_ulid(),
-        stream,
-        session_id,
-        {} if metadata is None else dict(metadata),
-        response_type,
+        tools=parse_tools(tools),
+        config=asked,
+        response_schema=response_schema,
+        tool_choice=parse_tool_choice(tool_choice),
+        model=model,
+        request_id=request_id or m.new_ulid(),
+        stream=stream,
+        session_id=session_id,
+        metadata={} if metadata is None else dict(metadata),
+        response_type=response_type,
         check_calls=check_calls,
         continues=continues,
         server_tools=server_tools,
@@ -436,14 +436,24 @@ def _read_image(record: Fields) -> m.Image:
     record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
     detail, mark = record.choice("detail", m.DETAILS), read_mark(record)
     state = _read_continuity(record)
-    return m.Image(_read_source(record), record.text("media_type"), detail, mark, state)
+    return m.Image(
+        _read_source(record),
+        record.text("media_type"),
+        detail=detail,
+        cache=mark,
+        continuity=state,
+    )
 
 
 def _read_audio(record: Fields) -> m.Audio:
     record.allow("type", "source", "media_type", "transcript", "continuity", *_MARKS)
     state, mark = _read_continuity(record), read_mark(record)
     return m.Audio(
-        _read_source(record), record.text("media_type"), record.text("transcript"), mark, state
+        _read_source(record),
+        record.text("media_type"),
+        transcript=record.text("transcript"),
+        cache=mark,
+        continuity=state,
     )
 
 

@@ -91,7 +91,7 @@ class PlaygroundChat:
         resolved = resolve_model(models, caller, question.model)
         account.model = resolved.name
         request = question.build(resolved.provider.model)
-        asked = account.note_request(Asked(request))
+        asked = account.note_request(Asked(request=request))
         service.bounds.check_request(request)
         await incoming.work(check_translated, resolved, Translated(asked.request, ()), caller)
         if caller.limited is not None:
@@ -115,7 +115,7 @@ class EventLines(ReplyEncoder):
     wire = _WIRE
 
     def __init__(self, account: Account, call: ChatCall) -> None:
-        super().__init__(Asked(call.request))
+        super().__init__(Asked(request=call.request))
         self._account = account
         self._call = call
 

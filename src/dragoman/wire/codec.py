@@ -72,7 +72,7 @@ HINTS = frozenset({"detail_dropped"})
 """The codes of losses that are only hints: ``on_loss="reject"`` does not apply to them."""
 
 
-class Note(Struct, frozen=True):
+class Note(Struct, frozen=True, kw_only=True):
     """How one part of a request was rewritten or dropped, because the wire cannot express it."""
 
     outcome: Literal["rewritten", "dropped"]
@@ -89,14 +89,16 @@ class Notes(Struct, eq=False):
 
     def drop(self, path: str, code: str, detail: str) -> None:
         """Record that a part of the request is not sent."""
-        self.items.append(Note("dropped", code, path, detail, loss=True))
+        self.items.append(Note(outcome="dropped", code=code, path=path, detail=detail, loss=True))
 
     def rewrite(self, path: str, code: str, detail: str, *, loss: bool = False) -> None:
         """Record that a part is sent in another form.
 
         ``loss`` means that the other form has less information.
         """
-        self.items.append(Note("rewritten", code, path, detail, loss))
+        self.items.append(
+            Note(outcome="rewritten", code=code, path=path, detail=detail, loss=loss)
+        )
 
     @property
     def warnings(self) -> tuple[LossWarning, ...]:

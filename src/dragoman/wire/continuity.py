@@ -109,7 +109,13 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
     if is_citation and is_own and state.signature is None:
         note = "citations are for the reader; the provider does not take them back"
         notes.items.append(
-            Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False)
+            Note(
+                outcome="dropped",
+                code="citations_dropped",
+                path=f"{path}.continuity",
+                detail=note,
+                loss=False,
+            )
         )
     else:
         notes.drop(f"{path}.continuity", "continuity_dropped", why)

@@ -235,7 +235,9 @@ class ConversationWriter(ABC):
         if code is None and is_compaction(block):
             code, why = "compaction_unreadable", _UNREADABLE
         code = code or f"{block.__struct_config__.tag}_dropped"
-        self.notes.items.append(Note("dropped", code, path, why or self.no_place, loss))
+        self.notes.items.append(
+            Note(outcome="dropped", code=code, path=path, detail=why or self.no_place, loss=loss)
+        )
 
     @abstractmethod
     def text(self, block: m.Text, path: str) -> Any:

@@ -16,7 +16,7 @@ from ..messages.display import Display, Displayed, Table
 from .codec import Codec, Note
 
 
-class PlanItem(Struct, frozen=True):
+class PlanItem(Struct, frozen=True, kw_only=True):
     """Whether a block or message is kept, rewritten or dropped, by which rule, and why."""
 
     path: str
@@ -27,7 +27,7 @@ class PlanItem(Struct, frozen=True):
     loss: bool = False
 
 
-class SwapPlan(Struct, Displayed, frozen=True):
+class SwapPlan(Struct, Displayed, frozen=True, kw_only=True):
     """What a switch to ``target`` would do to a conversation.
 
     ``fits`` is ``None`` if the target's context window is unknown. If the target would refuse the
@@ -90,7 +90,13 @@ def make_plan(
         except ProviderError as error:
             refused = str(error)
     items = _items(request.messages, notes) if refused is None else ()
-    return SwapPlan(target, items, estimated_tokens, context_tokens, refused)
+    return SwapPlan(
+        target=target,
+        items=items,
+        estimated_tokens=estimated_tokens,
+        context_tokens=context_tokens,
+        refused=refused,
+    )
 
 
 def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem, ...]:
@@ -107,10 +113,27 @@ def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem
         ]
         here += [note for name in nested for note in by_path.pop(name)]
         if not here:
-            items.append(PlanItem(path, kind, "kept"))
-        items += [PlanItem(n.path, kind, n.outcome, n.code, n.detail, n.loss) for n in here]
+            items.append(PlanItem(path=path, kind=kind, outcome="kept"))
+        items += [
+            PlanItem(
+                path=n.path,
+                kind=kind,
+                outcome=n.outcome,
+                rule=n.code,
+                reason=n.detail,
+                loss=n.loss,
+            )
+            for n in here
+        ]
     items += [
-        PlanItem(n.path, "request", n.outcome, n.code, n.detail, n.loss)
+        PlanItem(
+            path=n.path,
+            kind="request",
+            outcome=n.outcome,
+            rule=n.code,
+            reason=n.detail,
+            loss=n.loss,
+        )
         for left in by_path.values()
         for n in left
     ]

@@ -42,7 +42,7 @@ from .server_errors import NO_TERMS, ErrorTerms, headers_of, status_of, terms_of
 from .usage import UsageMap
 
 
-class Asked(Struct, frozen=True):
+class Asked(Struct, frozen=True, kw_only=True):
     """A decoded request, and what the client's body contains beyond the fields of ``Request``."""
 
     request: Request
@@ -129,15 +129,15 @@ class Asked(Struct, frozen=True):
 def gather(request: Request, losses: Losses, **facts: Any) -> Asked:
     """Return a decoded request with the fields and losses that its reader has recorded."""
     if not (losses.left or losses.concepts or losses.own):
-        return Asked(request, client=losses.client, table=losses.table, **facts)
+        return Asked(request=request, client=losses.client, table=losses.table, **facts)
     return Asked(
-        request,
-        tuple(losses.left),
-        losses.concepts,
-        losses.own,
-        tuple(losses.directives),
-        losses.client,
-        losses.table,
+        request=request,
+        left=tuple(losses.left),
+        concepts=losses.concepts,
+        own=losses.own,
+        directives=tuple(losses.directives),
+        client=losses.client,
+        table=losses.table,
         custom=frozenset(losses.custom),
         grouped=losses.grouped,
         **facts,

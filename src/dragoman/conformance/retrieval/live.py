@@ -44,7 +44,16 @@ async def check_retrieval_server(
         probe.facts["supports_dimensions"] = False
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = Capabilities.of(probe.facts, "probed", at=at, by=f"{by} check")
-    return Report(show_url(url), wire, model, by, at, tuple(outcomes), known, {})
+    return Report(
+        url=show_url(url),
+        wire=wire,
+        model=model,
+        by=by,
+        at=at,
+        outcomes=tuple(outcomes),
+        capabilities=known,
+        probes={},
+    )
 
 
 class _Probe:

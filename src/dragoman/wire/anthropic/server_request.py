@@ -142,7 +142,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     schema = _read_output(fields)
     _read_metadata(fields)
     config = m.RuntimeConfig(**read_settings(fields, SETTINGS), cache=_read_cache(fields))
-    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=model,
+        stream=stream,
+    )
     return gather(request, fields.losses)
 
 
@@ -236,7 +244,9 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
         record.drop_mark()
         record.done(_TOOL)
         deferred = record.data.get("defer_loading") is True
-        tools.append(m.Tool(name, described, schema or {}, strict, deferred))
+        tools.append(
+            m.Tool(name, described, parameters=schema or {}, strict=strict, deferred=deferred)
+        )
     return tools
 
 

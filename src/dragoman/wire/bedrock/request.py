@@ -141,7 +141,7 @@ class ConverseWriter(ThinkingWriter):
         tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
         if (schema := self.schema_for("tool")) is not None:
             about = "Give your whole answer as the input of this tool."
-            tool = m.Tool(schema_name(schema), about, dict(schema))
+            tool = m.Tool(schema_name(schema), about, parameters=dict(schema))
             tools = [_write_tool(tool, "response_schema", notes)]
         leading = request.messages[: conversation.first]
         system = [

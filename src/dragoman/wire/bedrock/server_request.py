@@ -73,9 +73,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     )
     inner.done()
     request = m.Request(
-        [*system, *messages], tools, config, schema, choice, unquote(model), stream=bool(mode),
-        server_tools=offered
-    )  # fmt: skip
+        [*system, *messages],
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=unquote(model),
+        stream=bool(mode),
+        server_tools=offered,
+    )
     return gather(request, fields.losses)
 
 
@@ -162,7 +168,10 @@ def _read_tools(fields: ClientRecord) -> _Tools:
         schema = spec.need_inner("inputSchema").take("json")
         found.append(
             m.Tool(
-                spec.need_text("name"), spec.text("description") or "", schema, spec.flag("strict")
+                spec.need_text("name"),
+                spec.text("description") or "",
+                parameters=schema,
+                strict=spec.flag("strict"),
             )
         )
         spec.done()

@@ -47,7 +47,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     choice = _read_choice(fields)
     schema = _read_format(fields)
     config = m.RuntimeConfig(**read_settings(fields, SETTINGS), reasoning=_read_thinking(fields))
-    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=model,
+        stream=stream,
+    )
     return gather(request, fields.losses)
 
 

@@ -121,7 +121,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     messages = [*_read_system(fields), *_Reader().read(fields)]
     tools, choice = _read_tools(fields)
     config, schema = _read_config(fields)
-    request = m.Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb])
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=model,
+        stream=_VERBS[verb],
+    )
     return gather(request, fields.losses)
 
 
@@ -240,7 +248,7 @@ def _read_tool(record: _Record) -> m.Tool:
         return m.Tool(name, described)
     if not isinstance(schema or dialect, dict):
         record.refuse("parameters", "must be a JSON Schema")
-    return m.Tool(name, described, schema or to_json_schema(dialect))
+    return m.Tool(name, described, parameters=schema or to_json_schema(dialect))
 
 
 def to_json_schema(schema: Any) -> Any:

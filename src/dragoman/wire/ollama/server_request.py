@@ -70,7 +70,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     tools = parse_tools(fields.inners("tools"))
     schema = _read_format(fields)
     config = _read_config(fields)
-    request = m.Request(messages, tools, config, schema, None, model, stream=stream is not False)
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=None,
+        model=model,
+        stream=stream is not False,
+    )
     return gather(request, fields.losses)
 
 

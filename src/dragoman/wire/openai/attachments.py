@@ -71,7 +71,12 @@ class Attachments:
             kind = _TYPES.get(str(self._format), f"audio/{self._format or 'wav'}")
             state = None if self._id is None else m.Continuity(opaque={"id": self._id})
             out.whole(
-                m.Audio(m.Inline(speech["data"]), kind, speech.get("transcript"), continuity=state)
+                m.Audio(
+                    m.Inline(speech["data"]),
+                    kind,
+                    transcript=speech.get("transcript"),
+                    continuity=state,
+                )
             )
         elif speech.get("transcript"):
             out.text(speech["transcript"])

@@ -123,7 +123,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     schema = _read_format(fields)
     tools, choice = _read_tools(fields)
     config = _read_config(fields) if fields.rest() else m.NO_CONFIG
-    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=model,
+        stream=stream,
+    )
     return gather(request, losses, stream_usage=usage)
 
 

@@ -93,7 +93,15 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     tools, choice = _read_tools(fields)
     schema = _read_text(fields)
     config = m.RuntimeConfig(**read_settings(fields, SETTINGS), reasoning=_read_effort(fields))
-    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(
+        messages,
+        tools=tools,
+        config=config,
+        response_schema=schema,
+        tool_choice=choice,
+        model=model,
+        stream=stream,
+    )
     return gather(request, fields.losses, echo=write_echo(fields.data))
 
 
@@ -203,7 +211,7 @@ def _read_custom(record: ClientRecord, name: str, described: str) -> m.Tool:
         syntax, definition = form.get("syntax"), form.get("definition")
         described += f"\n\nThe input must match this {syntax} grammar:\n{definition}"
     text = {"type": "string", "description": "The whole input of the tool."}
-    return m.Tool(name, described.strip(), closed_object(input=text))
+    return m.Tool(name, described.strip(), parameters=closed_object(input=text))
 
 
 def _read_namespace(record: ClientRecord) -> list[m.Tool]:
@@ -445,7 +453,7 @@ def _read_part(record: ClientRecord) -> m.UserBlock:
         return record.leave_part(_PART)
     elif kind == "input_image":
         source, media_type = read_media_url(record.need_text("image_url"))
-        block = m.Image(source, media_type, _read_detail(record))
+        block = m.Image(source, media_type, detail=_read_detail(record))
     else:
         block = _read_file(record)
     record.done()
