@@ -388,17 +388,18 @@ def _digest(text: bytes) -> str:
 
 
 def compile_catalog() -> bytes:
-    """Return every vendor's parsed file, with its digest."""
-    kept = {}
+    """Return every vendor's parsed file with its digest; each model has a line of its own."""
+    vendors = {}
     for vendor in sorted(_bundled()):
         text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
-        content = msgspec.json.encode(parse_yaml(text, f"catalog/{vendor}.yaml").plain())
-        kept[vendor] = _Compiled(_digest(text), msgspec.Raw(content))
-    return (
-        b"{\n"
-        + b",\n".join(
-            msgspec.json.encode(vendor) + b": " + msgspec.json.encode(each)
-            for vendor, each in kept.items()
-        )
-        + b"\n}\n"
-    )
+        content = parse_yaml(text, f"catalog/{vendor}.yaml").plain()
+        if "models" in content:
+            content["models"] = _write_lines(content["models"])
+        vendors[vendor] = _Compiled(_digest(text), msgspec.Raw(msgspec.json.encode(content)))
+    return bytes(_write_lines(vendors)) + b"\n"
+
+
+def _write_lines(entries: Mapping[str, Any]) -> msgspec.Raw:
+    """Return a JSON object with a line for each entry, so that a change rewrites few lines."""
+    lines = [msgspec.json.encode(key) + b": " + msgspec.json.encode(entries[key]) for key in entries]
+    return msgspec.Raw(b"{\n" + b",\n".join(lines) + b"\n}")
