@@ -269,8 +269,8 @@ def try_case(trip: Trip, case: Case) -> Iterator[tuple[str, str]]:
     """Yield each kind of exchange of a case, and its outcome."""
     request = d.Request(
         [d.User(case.question)],
-        case.tools,
-        d.RuntimeConfig(max_tokens=99, temperature=0.5),
+        tools=case.tools,
+        config=d.RuntimeConfig(max_tokens=99, temperature=0.5),
         model="m",
         check_calls=False,
     )

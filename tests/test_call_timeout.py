@@ -76,7 +76,7 @@ class Silent(d.Provider):
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         await asyncio.Event().wait()
-        yield d.MessageStart("", "", "")
+        yield d.MessageStart("", "", model="")
 
     async def ready(self) -> None: ...
     async def close(self) -> None: ...

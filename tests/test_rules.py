@@ -292,7 +292,7 @@ async def test_arguments_of_every_shape_make_a_round_trip(wire: str) -> None:
     said = json.dumps(write_reply(wire, "", ("c1", "f", SHAPES))).encode()
     transport = FixtureTransport(*[(200, {}, [said])] * 2)
     model = d.connect("m", wire=wire, base_url="http://127.0.0.1:9", transport=transport)
-    tool = d.Tool("f", "", {"type": "object"})
+    tool = d.Tool("f", "", parameters={"type": "object"})
     first = await model.complete([HI], [tool], max_tokens=99)
     assert [call.arguments for call in first.tool_calls] == [SHAPES]
     history = [HI, first.message, d.ToolResult(first.tool_calls[0].id, "done")]
@@ -388,7 +388,7 @@ async def test_offsets_of_an_intent_are_places_in_the_stream() -> None:
         {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
     )
     model, _ = fixed((200, body))
-    stream = model.stream("Hi", [d.Tool("f", "", {"type": "object"})])
+    stream = model.stream("Hi", [d.Tool("f", "", parameters={"type": "object"})])
     [end] = [event async for event in stream if isinstance(event, d.ToolUseEnd)]
     assert end.intent is not None
     found = end.intent.assembled_from

@@ -98,7 +98,7 @@ def test_cases_of_bfcl_are_read_and_sent() -> None:
 def test_damage_to_each_compared_part_of_an_exchange_is_noticed(name: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "number", "default": 1.5}}}
     calls = [d.ToolCall("call_0", "sum", {"a": 2.5}), d.ToolCall("call_1", "sum", {"a": 3.5})]
-    case = Case("1", "Add.", [d.Tool("sum", "Add.", schema)], calls)
+    case = Case("1", "Add.", [d.Tool("sum", "Add.", parameters=schema)], calls)
     assert try_controls([case])[name] == (1, 1)
 
 

@@ -22,8 +22,8 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 @pytest.fixture(scope="module")
 def server() -> Iterator[SimServer]:
     rules = [
-        ScriptRule("", RequestMatch("E422"), fault=Fault(status=422)),
-        ScriptRule("", RequestMatch("E500"), fault=Fault(status=500)),
+        ScriptRule("", RequestMatch(text="E422"), fault=Fault(status=422)),
+        ScriptRule("", RequestMatch(text="E500"), fault=Fault(status=500)),
         ScriptRule("From the first.", RequestMatch(model="first")),
         ScriptRule("From the second.", RequestMatch(model="second")),
         ScriptRule("", RequestMatch(model="broken"), fault=Fault(status=500)),

@@ -10,7 +10,9 @@ from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 from dragoman.tools import tool
 from tests.gateway.upstream import EXHAUSTIVE
 
-TOOL = d.Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
+TOOL = d.Tool(
+    "look", "Looks.", parameters={"type": "object", "properties": {"at": {"type": "string"}}}
+)
 LOOK = Answer(thinking="Hm.", text="Let me see.", tool_calls=[Call("look", {"at": "x"})])
 DOWN = d.UnavailableError("the server is down", status=503)
 CONFIG = d.RuntimeConfig(reasoning="high", max_tokens=60_000)

@@ -133,7 +133,7 @@ def test_canonical_requests_have_equal_bytes_in_any_order_of_keys(
             )
             extras = {"more": given(ARGUMENTS)}
             for fields in (
-                {"messages": state, "tools": [Tool("f", "", given(SCHEMA))]},
+                {"messages": state, "tools": [Tool("f", "", parameters=given(SCHEMA))]},
                 {"messages": (User("hi"),), "response_schema": given(SCHEMA)},
             ):
                 config = RuntimeConfig(max_tokens=9, extras=extras)

@@ -15,7 +15,7 @@ from dragoman.events import fold
 from dragoman.wire import CODECS
 from tests.wire.cases import decode
 
-TOOLS = (d.Tool("lookup", "Looks.", {"type": "object", "properties": {}}),)
+TOOLS = (d.Tool("lookup", "Looks.", parameters={"type": "object", "properties": {}}),)
 # Turns of another model: a call without thinking, and thinking that only its issuer can read.
 STATE = d.Continuity(signature="s", issuer=d.Issuer("anthropic", None, "claude-opus-4-7"))
 FOREIGN: list[d.Message] = [

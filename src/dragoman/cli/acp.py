@@ -237,7 +237,7 @@ class EditorSession:
     async def approve(self, proposal: Proposal, verdict: Verdict) -> Decision:
         """Ask the editor about a tool call, with the answers that the terminal offers."""
         if self.options.mode == "allow" and "question" not in proposal.input:
-            return Decision(True, "user", "the editor allows all calls")
+            return Decision(True, "user", reason="the editor allows all calls")
         tool, prefix = proposal.tool_name, find_prefix(proposal.input)
         answers = {
             "yes": "Allow",

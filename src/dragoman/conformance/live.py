@@ -71,8 +71,6 @@ async def check_server(
     flags: dict[str, Any] = {flag: _answer(found, names) for flag, names in _FLAGS.items()}
     flags["max_context_tokens"] = server.window
     probed = Capabilities.of(flags, "probed", at=at, by=f"{by} check")
-    # ``ready()`` has read what the server's model list states.
-    known = server.provider.capabilities.merged(probed)
     probes: dict[str, Any] = {probe: _answer(found, names) for probe, names in _PROBES.items()}
     probes["faulty_tool_calls"] = describe_rate(server.judged)
     return Report(
@@ -82,7 +80,8 @@ async def check_server(
         by=by,
         at=at,
         outcomes=tuple(outcomes),
-        capabilities=known,
+        # ``ready()`` has read what the server's model list states.
+        capabilities=server.provider.capabilities.merged(probed),
         probes=probes,
         tool_calls=server.judged,
     )
@@ -99,7 +98,13 @@ async def _run_all(
         if time.monotonic() >= until:
             why = "the time budget was used up"
         if why:
-            late = CheckOutcome(check.name, check.title, "not_applicable", why, about=False)
+            late = CheckOutcome(
+                name=check.name,
+                title=check.title,
+                status="not_applicable",
+                detail=why,
+                about=False,
+            )
             outcomes.append(late)
             continue
         outcome = await run_check(check, server)

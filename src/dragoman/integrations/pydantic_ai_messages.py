@@ -111,7 +111,7 @@ def read_tools(
     outputs = {tool.name for tool in parameters.output_tools}
     return [
         (OutputTool if tool.name in outputs else m.Tool)(
-            tool.name, tool.description or "", tool.parameters_json_schema
+            tool.name, tool.description or "", parameters=tool.parameters_json_schema
         )
         for tool in definitions
     ]

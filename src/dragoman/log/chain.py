@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from .errors import LogCorruptError
-from .record import Row, check_payload, genesis, hash_record, read_row
+from .errors import LogCorruptError, LogLockedError
+from .record import Head, LogRecord, Row, check_payload, genesis, hash_record, read_row
 
 Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadable", "cut short"]
 
@@ -190,3 +190,29 @@ def _found(session: str, seq: int, identity: object, problem: Problem, detail: s
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
+    """Reject imported records that do not follow the last record of the chain."""
+    seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
+    if (records[0].seq, records[0].previous) != (seq + 1, previous):
+        raise LogLockedError(
+            f"session {records[0].session!r} changed during the import; run the import again"
+        )
+
+
+def in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
+    """Yield the records of the rows that follow record ``after``; raise an error at a gap."""
+    for expected, record in enumerate(map(read_row, rows), after + 1):
+        if record.seq != expected:
+            raise _missing(session, expected)
+        yield record
+    if not rows:
+        raise _missing(session, after + 1)
+
+
+def _missing(session: str, seq: int) -> LogCorruptError:
+    return LogCorruptError(
+        f"session {session!r}: record {seq} is missing; pruned during the read, or damaged: run "
+        "verify"
+    )

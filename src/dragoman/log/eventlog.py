@@ -18,7 +18,15 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
-from .chain import ChainReport, Page, check_log, check_session, found_nowhere
+from .chain import (
+    ChainReport,
+    Page,
+    check_follows,
+    check_log,
+    check_session,
+    found_nowhere,
+    in_order,
+)
 from .errors import (
     InvalidRecordError,
     LogClosedError,
@@ -37,7 +45,6 @@ from .record import (
     Row,
     draft_record,
     find_texts,
-    genesis,
     link_record,
     read_row,
 )
@@ -272,7 +279,7 @@ class EventLog(ABC):
         """Store records that already have hashes, atomically, at the end of their session."""
         sessions = {records[0].session}
         with self._change(sessions) as change:
-            _check_follows(records, change.heads(sessions).get(records[0].session))
+            check_follows(records, change.heads(sessions).get(records[0].session))
             change.insert(records)
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
@@ -309,7 +316,7 @@ class EventLog(ABC):
             # open.
             with self._view() as view:
                 rows = view.page(session, after, min(_PAGE, last - after))
-            yield from _in_order(session, after, rows)
+            yield from in_order(session, after, rows)
             after += len(rows)
 
     def sessions(self) -> tuple[SessionEntry, ...]:
@@ -499,7 +506,7 @@ def _write_lines(
         for name in view.names() if session is None else [session]:
             after = 0
             while rows := page(name, after, _PAGE):
-                for record in _in_order(name, after, rows):
+                for record in in_order(name, after, rows):
                     stream.write(record.line + b"\n")
                 after += len(rows)
             count += after
@@ -585,29 +592,3 @@ def _select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPr
         for entry in map(_entry, ends)
         if entry.updated < before and entry.session != ADMINISTRATION
     ]
-
-
-def _check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
-    """Reject imported records that do not follow the last record of the chain."""
-    seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
-    if (records[0].seq, records[0].previous) != (seq + 1, previous):
-        raise LogLockedError(
-            f"session {records[0].session!r} changed during the import; run the import again"
-        )
-
-
-def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
-    """Yield the records of the rows that follow record ``after``; raise an error at a gap."""
-    for expected, record in enumerate(map(read_row, rows), after + 1):
-        if record.seq != expected:
-            raise _missing(session, expected)
-        yield record
-    if not rows:
-        raise _missing(session, after + 1)
-
-
-def _missing(session: str, seq: int) -> LogCorruptError:
-    return LogCorruptError(
-        f"session {session!r}: record {seq} is missing; pruned during the read, or damaged: run "
-        "verify"
-    )

@@ -164,17 +164,7 @@ class Fallback(Wrapper[Kind]):
             served.reply = None  # the history has the usage of the previous candidate
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
-                before, reason, failure = passed[-1]
-                switch = RoutingSwitched(
-                    from_=_target(before),
-                    to=_target(candidate),
-                    reason=reason,
-                    error_class=failure.error_class,
-                    request_id=request.request_id,
-                )
-                log.info("%s", switch)
-                notify("on_event", self._on_event, switch)
-                served.record(None, switch)
+                served.record(None, self._switch(passed[-1], candidate, request))
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
                 attempt = Attempt(candidate, asked)
@@ -219,6 +209,22 @@ class Fallback(Wrapper[Kind]):
             served.record(None, Attempt(candidate, asked).start())
         _add_notes(last, passed)
         raise last
+
+    def _switch(
+        self, passed: tuple[Provider, str, ProviderError], candidate: Provider, request: Any
+    ) -> RoutingSwitched:
+        """Report that a call goes on with the next candidate, and return the event."""
+        before, reason, failure = passed
+        switch = RoutingSwitched(
+            from_=_target(before),
+            to=_target(candidate),
+            reason=reason,
+            error_class=failure.error_class,
+            request_id=request.request_id,
+        )
+        log.info("%s", switch)
+        notify("on_event", self._on_event, switch)
+        return switch
 
     async def ready(self) -> None:
         """Check that at least one candidate is ready.

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
 from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
-from ..provider import LayerCall, Model
+from ..provider import LayerCall
 from ..provider.call_log import ATTEMPT
+from ..provider.model import Kind, OfKind
 from ..validate import parse_config, to_instance
 from .attempts import Attempt
 from .layer import RETRY_REASON, Middleware, Wrapper, check_number, notify, walk

@@ -65,7 +65,9 @@ class Names:
         if name in self.adapters:
             return self.adapters[name]
         vendor = load_vendor(name)
-        return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
+        return Adapter(
+            name=name, type=name, api_key_env=vendor.api_key_env, base_url=vendor.address()
+        )
 
     def listed(self) -> list[str]:
         """Return the names of all groups and models.
@@ -100,7 +102,7 @@ class Names:
                     f"no model is named {name!r}{self._suggest(name)}", model=name
                 )
             name = f"{adapter}:{model}"
-            entry = self.models.get(name) or ModelEntry(name, adapter, model)
+            entry = self.models.get(name) or ModelEntry(id=name, adapter=adapter, wire_name=model)
         return self._complete(entry)
 
     def find_at(self, name: str, base_url: str) -> tuple[ModelEntry, Adapter] | None:
@@ -124,7 +126,9 @@ class Names:
             return None
         address = base_url if vendor is None else vendor.complete(base_url)
         adapter = self.adapter(own).at(address, model)
-        entry = self.models.get(f"{own}:{model}") or ModelEntry(f"{own}:{model}", own, model)
+        entry = self.models.get(f"{own}:{model}") or ModelEntry(
+            id=f"{own}:{model}", adapter=own, wire_name=model
+        )
         return self._complete(entry, adapter), adapter
 
     def _complete(self, entry: ModelEntry, adapter: Adapter | None = None) -> ModelEntry:
@@ -165,7 +169,10 @@ class Names:
             return self.find(name)
         scheme, _, rest = name.partition(":")
         return ModelEntry(
-            name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme)
+            id=name,
+            adapter=scheme,
+            wire_name=rest or scheme,
+            priced_as=PricedAs.of("free", rest or scheme),
         )
 
     def find_efforts(self, entry: ModelEntry) -> tuple[str, ...] | None:

@@ -401,5 +401,7 @@ def compile_catalog() -> bytes:
 
 def _write_lines(entries: Mapping[str, Any]) -> msgspec.Raw:
     """Return a JSON object with a line for each entry, so that a change rewrites few lines."""
-    lines = [msgspec.json.encode(key) + b": " + msgspec.json.encode(entries[key]) for key in entries]
+    lines = [
+        msgspec.json.encode(key) + b": " + msgspec.json.encode(entries[key]) for key in entries
+    ]
     return msgspec.Raw(b"{\n" + b",\n".join(lines) + b"\n}")

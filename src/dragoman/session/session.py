@@ -275,7 +275,7 @@ class Session(Displayed, Generic[Parsed]):
             if self.state.root is not None and provider is not self.provider:
                 await self._journal.write(swapped)
             self.provider = provider
-            self._routing = logs.Routing("manual", _name(provider), why)
+            self._routing = logs.Routing(mode="manual", chosen=_name(provider), reason=why)
             if config is not None:
                 self._settings = msgspec.structs.replace(self._settings, config=config)
                 self._projector.use_config(config)
