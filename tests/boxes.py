@@ -108,7 +108,7 @@ TESTS = {
     ),
     "gateway": (
         "gateway web log/test_response_store.py middleware/test_open_turns.py "
-        "session/test_every_field.py test_auth.py test_registry.py wire/test_client_fields.py "
+        "test_auth.py test_registry.py wire/test_client_fields.py "
         "wire/test_refused_state.py wire/test_request_bytes.py wire/test_tables.py"
     ),
     "extras": ("batches integrations local compat tools/test_mcp_changes.py"),
