@@ -13,6 +13,7 @@ import dragoman as d
 from dragoman.sim import ScriptedProvider, ScriptRule
 from dragoman.sim.strict import StrictModel
 from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.beliefs import list_known_fields, strict_vendors
 from tests.loops import (
     LOOKS,
     SETTINGS,
@@ -88,6 +89,62 @@ def test_every_request_is_accepted(upstream: Upstream, history: str) -> None:
         rules.check(asked.client, asked.with_extras())
 
 
+SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+CACHES: list[Any] = [
+    None,
+    "auto",
+    "off",
+    d.PromptCache(key="k", ttl="1h"),
+    d.PromptCache(ttl="24h"),
+]
+# Models of other cache settings, and of a host whose fields are known, besides those of the loops.
+HOSTED = [
+    Upstream("openai", "openai", "gpt-5.4"),
+    Upstream("openai", "openai", "gpt-5.6-sol"),
+    Upstream("responses", "azure", "gpt-5.5"),
+    Upstream("openai", "cerebras", "gpt-oss-120b"),
+    Upstream("openai", "mistral", "mistral-large-3"),
+]
+
+
+@pytest.mark.parametrize(
+    "upstream", [*UPSTREAMS, *HOSTED], ids=[each.name for each in [*UPSTREAMS, *HOSTED]]
+)
+def test_every_schema_and_cache_setting_is_accepted(upstream: Upstream) -> None:
+    codec: Any = CODECS[upstream.wire].connect(
+        upstream.model, "http://a.test", None, d.Capabilities(), vendor=upstream.vendor
+    )
+    rules = StrictModel(upstream.wire, upstream.model, upstream.vendor)
+    marked = (d.System("Be terse.", cache=True), *[d.User(word, cache=True) for word in "abcdef"])
+    histories = ((d.User("Hi"),), marked)
+    cases = product(histories, ((), (TOOL,)), (None, SCHEMA), CACHES, (False, True))
+    for messages, tools, schema, cache, stream in cases:
+        request = d.Request(
+            messages,
+            tools=tools,
+            config=d.RuntimeConfig(max_tokens=9000, cache=cache),
+            response_schema=schema,
+            stream=stream,
+            model="",
+            session_id="s",
+        )
+        sent = codec.encode(request).http
+        asked = SERVER_CODECS[upstream.wire].decode(sent.body, urlsplit(sent.url).path)
+        rules.check(asked.client, asked.with_extras())
+
+
+def test_hosts_that_reject_unknown_fields_have_a_list_of_the_known_ones() -> None:
+    for vendor in strict_vendors():
+        assert {"model", "messages", "tools"} <= set(list_known_fields(vendor))
+    assert list_known_fields("openai") == list_known_fields(None) == set()
+
+
+def _mark(count: int) -> dict[str, Any]:
+    part = {"type": "text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    return {"messages": [{"role": "user", "content": [part] * count}]}
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 # Each entry: the wire, the vendor, the model, what the body has, and a part of the error text.
 REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
     ("anthropic", None, "claude-opus-5-5", {"temperature": 0.5}, "temperature"),
@@ -139,20 +196,91 @@ REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
         },
         "unsupported",
     ),
+    (
+        "openai", "deepseek", "deepseek-v4-pro", {"tools": [], "response_format": FORMAT},
+        "response_format type is unavailable",
+    ),
+    ("openai", "groq", "openai/gpt-oss-120b", {"response_format": FORMAT}, "combined with tool"),
+    (
+        "openai", "groq", "openai/gpt-oss-120b", {"response_format": {"type": "json_object"}},
+        "combined with tool",
+    ),
+    (
+        "openai", "groq", "openai/gpt-oss-120b",
+        {"tools": [], "stream": True, "response_format": FORMAT}, "Streaming",
+    ),
+    ("openai", "openai", "gpt-5.6-sol", {"prompt_cache_retention": "24h"}, "retention is not"),
+    ("openai", "openai", "gpt-5.6-sol", _mark(5), "maximum of 4"),
+    ("openai", "openai", "gpt-5.4", {"prompt_cache_options": {"ttl": "30m"}}, "options is not"),
+    ("openai", "azure", "gpt-5.4", _mark(1), "breakpoint is not supported"),
+    ("responses", "openai", "gpt-6-sol", {"prompt_cache_retention": "24h"}, "retention is not"),
+    (
+        "responses", "openai", "gpt-5.4",
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "input_text",
+                            "text": "Hi",
+                            "prompt_cache_breakpoint": {"mode": "explicit"},
+                        }
+                    ],
+                }
+            ]
+        },
+        "breakpoint is not supported",
+    ),
+    ("openai", "groq", "openai/gpt-oss-120b", {"top_k": 4}, "'top_k' is unsupported"),
+    ("openai", "groq", "openai/gpt-oss-120b", {"prompt_cache_key": "k"}, "is unsupported"),
+    ("openai", "cerebras", "gpt-oss-120b", {"safety_identifier": "u"}, "is unsupported"),
+    ("openai", "mistral", "mistral-large-3", {"stream_options": {}}, "is unsupported"),
 ]  # fmt: skip
+
+
+ACCEPTED: list[tuple[str, str | None, str, dict[str, Any]]] = [
+    ("openai", "groq", "openai/gpt-oss-120b", {"tools": [], "response_format": FORMAT}),
+    (
+        "openai", "groq", "openai/gpt-oss-120b",
+        {"tools": [], "stream": True, "response_format": {"type": "json_object"}},
+    ),
+    ("openai", "openai", "gpt-4.1", {"stream": True, "response_format": FORMAT}),
+    ("openai", "openai", "gpt-5.4", {"prompt_cache_retention": "24h"}),
+    ("openai", "openai", "gpt-5.6-sol", {**_mark(4), "prompt_cache_options": {"ttl": "30m"}}),
+    ("openai", "vllm", "gpt-oss-120b", {**_mark(5), "prompt_cache_retention": "24h", "top_k": 4}),
+    ("openai", "mistral", "mistral-large-3", {"random_seed": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "vendor", "model", "fields"), ACCEPTED)
+def test_strict_model_accepts_what_its_vendor_accepts(
+    wire: str, vendor: str | None, model: str, fields: dict[str, Any]
+) -> None:
+    asked = SERVER_CODECS[wire].decode(msgspec.json.encode(_body(wire, model) | fields))
+    StrictModel(wire, model, vendor).check(asked.client, asked.with_extras())
+
+
+def _body(wire: str, model: str) -> dict[str, Any]:
+    """Return a body with a question and a tool."""
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+    schema = {"type": "object"}
+    tool: dict[str, Any] = {"name": "look", "input_schema": schema}
+    if wire == "anthropic":
+        body["max_tokens"] = 100
+    elif wire == "responses":
+        body = {"model": model, "input": "Hi"}
+        tool = {"type": "function", "name": "look", "parameters": schema}
+    else:
+        tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+    return {**body, "tools": [tool]}
 
 
 @pytest.mark.parametrize(("wire", "vendor", "model", "fields", "says"), REFUSED)
 def test_strict_model_refuses_what_its_vendor_refuses(
     wire: str, vendor: str | None, model: str, fields: dict[str, Any], says: str
 ) -> None:
-    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
-    if wire == "anthropic":
-        body["max_tokens"] = 100
-    tool = {"name": "look", "input_schema": {"type": "object"}}
-    if wire == "openai":
-        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    body["tools"] = [tool]
+    body = _body(wire, model)
     rules = StrictModel(wire, model, vendor)
     decode = SERVER_CODECS[wire].decode
     plain = decode(msgspec.json.encode(body))

@@ -2,8 +2,8 @@
 
 A lenient simulator answers whatever it can read. With ``strict``, it refuses what the vendor of
 the model refuses: settings and amounts of reasoning that the model does not accept, a forced tool
-while it reasons, thinking that is missing, changed, or made by another model, and a conversation
-that ends with the model's own text. The rules are the rows in ``catalog/families``; the model's
+while it reasons, thinking that is missing, changed, or made by another model, a conversation that
+ends with the model's own text, response formats, cache settings and unknown fields. The rules are the rows in ``catalog/families``; the model's
 name and the vendor of the script select them.
 
 The simulator signs its thinking, as vendors do: a token is bound to the wire, the model, the text
@@ -25,7 +25,8 @@ from .. import messages as m
 from ..capabilities import Capabilities
 from ..errors import InvalidRequestError
 from ..wire import CODECS, SERVER_CODECS
-from ..wire.beliefs import paths_of_reasoning, strict_vendors
+from ..wire.beliefs import find_beliefs, list_known_fields, paths_of_reasoning
+from ..wire.caching import list_cache_problems
 from ..wire.continuity import model_line
 from ..wire.endpoint import places_of
 from ..wire.gemini.names import to_standard_base64
@@ -107,8 +108,11 @@ class StrictModel:
             body,
             self.quirks,
             reasons=self._codec.reasons(request, self.quirks),
-            knows_all=self._vendor in strict_vendors(),
+            known=list_known_fields(self._vendor),
         )
+        # Only a row counts, since the quirk has a default for servers that ignore these fields.
+        form = find_beliefs(self.wire, self._vendor, self.model).get("cache_form")
+        yield from list_cache_problems(body, form)
         last = request.messages[-1]
         if isinstance(last, m.Assistant) and not getattr(self.quirks, "prefill", True):
             yield (

@@ -56,19 +56,29 @@ class Belief(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return 2 * bool(self.vendors) + bool(self.models)
 
 
+class KnownFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields of a request that a vendor accepts, and how this is known."""
+
+    names: tuple[str, ...]
+    source: str
+    as_of: str
+
+
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rows of a model family, or of hosts.
 
     ``match`` is searched for in the name of a model before its rows are considered. ``hosts`` maps
     host names to the vendors that they belong to. ``strict`` lists the vendors that reject a
     request with a field that they do not know, each with the source: at those, a row that names
-    no vendor sets only quirks that leave fields out.
+    no vendor sets only quirks that leave fields out. ``fields`` lists what each of them accepts in
+    the body of a chat completion.
     """
 
     match: str
     rows: tuple[Belief, ...]
     hosts: dict[str, str] = {}
     strict: dict[str, str] = {}
+    fields: dict[str, KnownFields] = {}
 
 
 # The quirks that only leave fields out of a request or change their values.
@@ -146,3 +156,13 @@ def _applies(row: Belief, wire: str, vendor: str | None, model: str) -> bool:
 def strict_vendors() -> Collection[str]:
     """Return the vendors that reject a request with an unknown field."""
     return {vendor for family in read_families().values() for vendor in family.strict}
+
+
+@cache
+def list_known_fields(vendor: str | None) -> Collection[str]:
+    """Return the fields of a chat completion that a vendor accepts, if it rejects all others."""
+    names: set[str] = set()
+    for family in read_families().values():
+        if vendor is not None and vendor in family.fields:
+            names |= set(family.fields[vendor].names)
+    return names

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..errors import UnsupportedFeatureError
 from ..messages import PromptCache, Request
+from .cache_marks import LIMIT
 from .codec import Notes
+from .json import entries_of
 
 _MARKS_ALONE = PromptCache(auto=False)
 
@@ -59,18 +61,23 @@ def write_key(
     notes: Notes,
     *,
     key: str | None,
-    breakpoints: bool = False,
+    form: str = "retention",
 ) -> dict[str, Any]:
     """Return the fields of the cache settings for a wire that caches automatically.
 
-    With ``breakpoints``, a prefix is cached at breakpoints alone. The server adds one to the newest
-    message, and charges for writing the cache, unless the mode is explicit.
+    ``form`` is the quirk ``cache_form``. With ``breakpoints``, a prefix is cached at breakpoints
+    alone. The server adds one to the newest message, and charges for writing the cache, unless the
+    mode is explicit.
     """
     if cache is None:
-        return {"prompt_cache_options": {"mode": "explicit"}} if breakpoints else {}
+        return {"prompt_cache_options": {"mode": "explicit"}} if form == "breakpoints" else {}
+    if form in ("key", "none"):
+        places = ("key",) if form == "key" else ()
+        note_unplaced(cache, places, notes)
+        return {"prompt_cache_key": key} if key is not None and places else {}
     note_unplaced(replace(cache, ttl=None), ("key",), notes)
     fields: dict[str, Any] = {} if key is None else {"prompt_cache_key": key}
-    if breakpoints:
+    if form == "breakpoints":
         if cache.ttl is not None:
             fields["prompt_cache_options"] = {"ttl": "30m"}  # the only value
         if cache.ttl in ("1h", "24h"):
@@ -110,3 +117,32 @@ def _unmark(value: Any) -> Any:
     if isinstance(content, tuple):
         changes["content"] = tuple([_unmark(block) for block in content])
     return replace(value, **changes) if changes else value
+
+
+_RETENTION = ("prompt_cache_retention",)
+_BREAKPOINTS = ("prompt_cache_breakpoint", "prompt_cache_options")
+
+
+def list_cache_problems(body: Mapping[str, Any], form: str | None) -> Iterator[str]:
+    """Yield what a server with this form of cache settings refuses in a body, as an error text.
+
+    The form is that of the quirk ``cache_form``; a server without one refuses nothing.
+    """
+    if form is None:
+        return
+    refused = {"retention": _BREAKPOINTS, "breakpoints": _RETENTION}.get(form, ())
+    found = list(_find_names((*_RETENTION, *_BREAKPOINTS), body))
+    for name in refused:
+        if name in found:
+            yield f"{name} is not supported on this model"
+    marks = found.count("prompt_cache_breakpoint")
+    if marks > LIMIT:
+        yield f"A maximum of {LIMIT} prompt cache breakpoints may be provided. Found {marks}."
+
+
+def _find_names(names: Collection[str], body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each occurrence of a field at the top of a body, or in a part of its conversation."""
+    yield from (name for name in names if name in body)
+    for turn in entries_of(body.get("messages", body.get("input"))):
+        for place in (turn, *entries_of(turn.get("content")), *entries_of(turn.get("output"))):
+            yield from (name for name in names if name in place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -214,12 +214,12 @@ class ServerCodec(ABC):
         return self.read_request(body, path)
 
     def list_problems(
-        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, knows_all: bool
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
         """Yield what a server with these quirks refuses in a body, as an error text.
 
-        ``reasons`` is whether the model reasons, and ``knows_all`` whether the server rejects
-        fields that it does not know. Only the strict simulator refuses requests by this method;
+        ``reasons`` is whether the model reasons, and ``known`` the fields that the server accepts,
+        if it rejects all others. Only the strict simulator refuses requests by this method;
         what ``decode`` rejects is not yielded.
         """
         return iter(())

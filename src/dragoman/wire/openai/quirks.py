@@ -142,11 +142,13 @@ class Quirks(WireQuirks, frozen=True):
     it.
     """
 
-    cache_form: Literal["retention", "breakpoints"] = "retention"
+    cache_form: Literal["retention", "breakpoints", "key", "none"] = "retention"
     """How the prompt cache is controlled. ``retention``: the cache is automatic, and
     ``prompt_cache_retention`` sets how long it is kept. ``breakpoints``: cache marks are sent as
     ``prompt_cache_breakpoint``, and ``prompt_cache_options`` has the settings, which hosted OpenAI
     accepts from GPT-5.6 on instead of the retention (ax-llm/ax#573, earendil-works/pi#6528).
+    ``key``: only ``prompt_cache_key`` is sent, as to Mistral. ``none``: no field is sent, as to
+    Groq, which rejects all of them.
     """
 
     cache_header: str | None = None

@@ -88,8 +88,7 @@ class ChatWriter(RequestWriter):
         key = None
         if not quirks.cache_header:
             key = key_of(cache, self.request, auto_key=quirks.cache_key)
-        breaks = quirks.cache_form == "breakpoints"
-        body |= write_key(cache, self.notes, key=key, breakpoints=breaks)
+        body |= write_key(cache, self.notes, key=key, form=quirks.cache_form)
         return cache
 
     def _write_extras(self, body: dict[str, Any], written: list[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
@@ -16,6 +16,7 @@ from ...messages import (
     ToolCall,
 )
 from ..headers import BILLED, HeaderRule
+from ..json import dig
 from ..rules import FieldTable
 from ..server import (
     Asked,
@@ -213,6 +214,25 @@ def error_record(error: ProviderError) -> dict[str, Any]:
     return {"message": message, "type": terms.kind, "param": None, "code": code}
 
 
+# --- the strict simulator ----------------------------------------------------------------------
+
+
+def _check_format(body: Mapping[str, Any], quirks: Any) -> Iterator[str]:
+    """Yield the reason for which the server rejects the response format of a request.
+
+    The texts are those of DeepSeek and Groq. Groq takes JSON mode in a stream, but not with
+    tools.
+    """
+    kind = dig(body, "response_format", "type")
+    if kind == "json_schema" and quirks.structured == "prompt":
+        yield "This response_format type is unavailable now"
+    if kind == "json_schema" and body.get("stream") and quirks.structured_streamed == "prompt":
+        yield "Streaming is not currently supported with Structured Outputs"
+    is_json = kind in ("json_schema", "json_object")
+    if is_json and body.get("tools") and quirks.structured_with_tools == "prompt":
+        yield "json mode cannot be combined with tool/function calling"
+
+
 # The headers that only clients of this wire send.
 HEADERS: Mapping[str, HeaderRule] = {
     "openai-beta": HeaderRule("ignored", "what it opens, such as assistants, is not served"),
@@ -242,13 +262,17 @@ class OpenAIServer(ServerCodec):
         return {"error": error_record(error)}
 
     def list_problems(
-        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, knows_all: bool
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
-        """Yield each turn whose reasoning is missing, or in a field that the server rejects.
+        """Yield what the server rejects: unknown fields, response formats and turns.
 
         DeepSeek, Moonshot and Xiaomi demand the reasoning of every turn; Groq, Cerebras and Mistral
-        reject it.
+        reject it, as they reject every field that they do not know.
         """
+        for name in body:
+            if known and name not in known:
+                yield f"property '{name}' is unsupported"
+        yield from _check_format(body, quirks)
         wanted = quirks.send_reasoning
         for at, message in enumerate(body["messages"]):
             if message.get("role") != "assistant":
@@ -256,5 +280,5 @@ class OpenAIServer(ServerCodec):
             if reasons and quirks.reasoning_required and not message.get(wanted):
                 yield f"The {wanted} in the thinking mode must be passed back to the API."
             for name in ("reasoning_content", "reasoning"):
-                if knows_all and name != wanted and name in message:
+                if known and name != wanted and name in message:
                     yield f"property 'messages.{at}.{name}' is unsupported"

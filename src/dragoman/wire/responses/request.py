@@ -43,8 +43,7 @@ class ResponsesWriter(RequestWriter):
         body |= settings
         cache = read_cache(self.request)
         key = key_of(cache, self.request, auto_key=self.quirks.cache_key)
-        breaks = self.quirks.cache_form == "breakpoints"
-        body |= write_key(cache, self.notes, key=key, breakpoints=breaks)
+        body |= write_key(cache, self.notes, key=key, form=self.quirks.cache_form)
         if self.request.stream:
             body["stream"] = True
         body["input"] = conversation.write()
