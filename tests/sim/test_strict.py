@@ -290,6 +290,24 @@ def test_strict_model_refuses_what_its_vendor_refuses(
         rules.check(asked.client, asked.with_extras())
 
 
+@pytest.mark.parametrize("name", ["mismatch_behavior", "prefix_mismatch_behavior"])
+def test_each_wire_has_its_name_for_dropping_unbound_thinking(name: str) -> None:
+    """AWS renamed Anthropic's field (vercel/ai#20728)."""
+    thinking = {"type": "adaptive", "block_binding": {name: "drop_block"}}
+    body = {
+        "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
+        "additionalModelRequestFields": {"thinking": thinking},
+    }
+    path = "/model/us.anthropic.claude-opus-5-5-v1:0/converse"
+    asked = SERVER_CODECS["bedrock"].decode(msgspec.json.encode(body), path)
+    rules = StrictModel("bedrock", "us.anthropic.claude-opus-5-5-v1:0", "bedrock")
+    if name == SERVER_CODECS["bedrock"].binding_field:
+        rules.check(asked.client, asked.with_extras())
+        return
+    with pytest.raises(d.InvalidRequestError, match="Extra inputs"):
+        rules.check(asked.client, asked.with_extras())
+
+
 async def test_thinking_that_was_changed_is_refused() -> None:
     with serve(Upstream("anthropic", "anthropic", "m"), LOOKS[0], "Done.") as server:
         async with server.connect("anthropic", "claude-sonnet-4-5") as provider:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dragoman as d
-from dragoman.wire import CODECS
+from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.anthropic.thinking import BINDING, open_turn
 from tests.rows import read_table
 
@@ -274,7 +274,8 @@ def bound(wire: str, encoded: Any) -> bool:
     if wire == "bedrock":
         body = body.get("additionalModelRequestFields", {})
         betas = body.get("anthropic_beta", [])
-    asks = body.get("thinking", {}).get("block_binding") == {"prefix_mismatch_behavior": "drop_block"}  # fmt: skip
+    name = SERVER_CODECS[wire].binding_field
+    asks = body.get("thinking", {}).get("block_binding") == {name: "drop_block"}
     assert asks == (BINDING in betas)
     return asks
 

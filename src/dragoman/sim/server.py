@@ -64,6 +64,7 @@ class SimServer:
         self.reranker = reranker or SimulatedReranker(model=provider.model)
         self.models = models
         self.refused: list[str] = []
+        self.dropped: list[int] = []
         self.batches = SimBatches(provider, batches or BatchScript())
         self._host = host
         self._port = port
@@ -201,11 +202,17 @@ class SimServer:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             made = asked.with_extras()
             check_request(_complete(made), history=False)
+            native: dict[str, Any] = {}
             if self.provider.strict:
                 named = made.model or self.provider.model
                 rules = StrictModel(codec.wire, named, self.provider.vendor)
                 rules.check(asked.client, made)
+                dropped = rules.list_dropped(asked.client, made)
+                native = codec.show_dropped(asked.client, dropped)
+                self.dropped.append(len(dropped))
             scene = self.provider.begin(made, codec.wire)
+            if native:
+                scene.out.native = {codec.wire: native}
         except Exception as error:
             refusal = explain(error)
             self.refused.append(str(refusal))

@@ -60,6 +60,27 @@ class StrictModel:
         for problem in self._list_problems(body, request):
             raise InvalidRequestError(problem, status=400, provider_message=problem)
 
+    def list_dropped(self, body: Mapping[str, Any], request: m.Request) -> list[int]:
+        """Return the numbers of the thoughts in a request that the vendor drops, as it is asked to.
+
+        Their prefix has changed. Thoughts are counted from 0.
+        """
+        if not self._drops_unbound(body):
+            return []
+        dropped: list[int] = []
+        number = 0
+        for at, message in enumerate(request.messages):
+            if isinstance(message, m.Assistant):
+                prefix = self._digest(request, at)
+                for block in message.content:
+                    if isinstance(block, m.Thinking):
+                        if _find_token(block.continuity, "signature") != self._token(
+                            block.text, prefix
+                        ):
+                            dropped.append(number)
+                        number += 1
+        return dropped
+
     def sign(self, answer: Answer, request: m.Request) -> Answer:
         """Return an answer whose thinking and calls have the tokens of this model."""
         place = self._place
@@ -190,8 +211,8 @@ class StrictModel:
         """Return whether a request asks the vendor to drop thinking whose prefix has changed."""
         root = self._codec.reasoning_root
         place = dig(body, root) if root else body
-        wanted = dig(place, "thinking", "block_binding", "prefix_mismatch_behavior")
-        return bool(wanted == "drop_block")
+        binding = dig(place, "thinking", "block_binding")
+        return bool(dig(binding, self._server.binding_field) == "drop_block")
 
     def _check_calls(self, request: m.Request) -> Iterator[str]:
         """Check that the first call of each turn has its signature, or the documented placeholder."""

@@ -192,6 +192,8 @@ class ServerCodec(ABC):
     """Where a model of the wire has the state of its reasoning: in the ``signature`` of a thought,
     in another field of a thought, or in its first ``call``. Some wires have no such state.
     """
+    binding_field: ClassVar[str] = "prefix_mismatch_behavior"
+    """The field of ``block_binding`` that states what happens to thinking whose prefix changed."""
     returns_state: ClassVar[bool] = True
     """Whether the clients of this wire send the state of earlier turns back."""
     key_header: ClassVar[str] = ""
@@ -223,6 +225,13 @@ class ServerCodec(ABC):
         what ``decode`` rejects is not yielded.
         """
         return iter(())
+
+    def show_dropped(self, body: Mapping[str, Any], dropped: Collection[int]) -> dict[str, Any]:
+        """Return the fields of a reply that name the thoughts which the server dropped from a body.
+
+        ``dropped`` has their numbers. The replies of most wires have no such field.
+        """
+        return {}
 
     @abstractmethod
     def error_body(self, error: ProviderError) -> dict[str, Any]:

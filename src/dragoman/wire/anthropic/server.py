@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
 from ..headers import KEY, PROGRAM, HeaderRule
+from ..json import entries_of
 from ..listing import ListedModel
 from ..losses import merge
 from ..media import describe_medium
@@ -407,6 +408,19 @@ class AnthropicServer(ServerCodec):
     key_header: ClassVar[str] = "x-api-key"
     beta_header: ClassVar[str] = betas.HEADER
     safe_betas: ClassVar[tuple[str, ...]] = betas.SAFE
+
+    def show_dropped(self, body: Mapping[str, Any], dropped: Collection[int]) -> dict[str, Any]:
+        """Return ``input_transformations``, as the server of preserved thinking writes it."""
+        if not dropped:
+            return {}
+        paths = [
+            f"messages.{at}.content.{place}"
+            for at, message in enumerate(body["messages"])
+            for place, block in enumerate(entries_of(message["content"]))
+            if block.get("type") == "thinking"
+        ]
+        reason = {"type": "thinking_dropped", "reason": "prefix_binding_mismatch"}
+        return {"input_transformations": [{**reason, "path": paths[at]} for at in dropped]}
 
     def show_model(self, model: ListedModel) -> dict[str, Any]:
         """Return a model with its capabilities, of which only the known ones are listed."""

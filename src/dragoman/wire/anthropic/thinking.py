@@ -34,7 +34,6 @@ from ..request import RequestWriter
 from .quirks import TurnQuirks
 
 BINDING = "thinking-binding-controls-2026-08-01"  # the beta of the field ``block_binding``
-_DROP = {"prefix_mismatch_behavior": "drop_block"}
 
 
 def open_turn(messages: Sequence[m.Message]) -> int:
@@ -173,9 +172,10 @@ class ThinkingWriter(RequestWriter):
         )
 
 
-def bind(fields: dict[str, Any]) -> None:
-    """Ask the server to drop thinking whose prefix has changed."""
-    fields["thinking"] = {"type": "adaptive", **fields.get("thinking", {}), "block_binding": _DROP}
+def bind(fields: dict[str, Any], name: str = "prefix_mismatch_behavior") -> None:
+    """Ask the server to drop thinking whose prefix has changed, in the field with this name."""
+    asked = {"block_binding": {name: "drop_block"}}
+    fields["thinking"] = {"type": "adaptive", **fields.get("thinking", {}), **asked}
 
 
 def choose_display(fields: Mapping[str, Any], extras: Mapping[str, Any]) -> None:

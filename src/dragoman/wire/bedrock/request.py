@@ -115,11 +115,13 @@ class ConverseWriter(ThinkingWriter):
     def _bind(self, body: dict[str, Any]) -> None:
         """Ask the server to drop thinking whose prefix has changed.
 
-        Bedrock has the beta in the body. The form is that of its Messages API (vercel/ai#20728);
-        for Converse it is not documented.
+        Bedrock has the beta in the body. The form is that of its Messages API, which has a name of
+        its own for the field and answers "Extra inputs are not permitted" to Anthropic's name
+        (vercel/ai#20728; docs.aws.amazon.com/bedrock, claude-messages-thinking-block-binding; seen
+        2026-11-19); for Converse it is not documented.
         """
         fields = body.setdefault(_MORE, {})
-        bind(fields)
+        bind(fields, "mismatch_behavior")
         betas = [*fields.get("anthropic_beta", ()), BINDING]
         fields["anthropic_beta"] = list(dict.fromkeys(betas))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from ...messages import (
 from ..codec import HttpReply
 from ..eventstream import encode_message
 from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
+from ..json import dict_of, dig
 from ..media import describe_medium
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_opaque, seal_text, sign_thought
@@ -257,6 +258,7 @@ class BedrockServer(ServerCodec):
     terms = TERMS
     headers = HEADERS
     state_place = "signature"
+    binding_field = "mismatch_behavior"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
     path_marks = ("/model/",)
@@ -266,6 +268,15 @@ class BedrockServer(ServerCodec):
     read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
+    ) -> Iterator[str]:
+        """Yield each unknown field of ``block_binding``, which has only one (vercel/ai#20728)."""
+        binding = dig(body, "additionalModelRequestFields", "thinking", "block_binding")
+        for name in dict_of(binding):
+            if name != self.binding_field:
+                yield f"thinking.adaptive.block_binding.{name}: Extra inputs are not permitted"
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return _error_record(error)
