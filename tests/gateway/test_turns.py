@@ -120,7 +120,7 @@ CHAT = SERVER_CODECS["openai"]
 
 def complete(*blocks: Any) -> d.MessageComplete:
     """Return the end of a reply with these blocks."""
-    return d.MessageComplete("msg_1", "r", "tool_calls", blocks)
+    return d.MessageComplete("msg_1", "r", finish_reason="tool_calls", final_content=blocks)
 
 
 def repeat(*blocks: Any) -> d.Request:
@@ -132,7 +132,7 @@ def repeat(*blocks: Any) -> d.Request:
 async def restored(store: ResponseStore, request: d.Request, owner: str = "ann") -> Any:
     """Return the state of the first thought in a request, after the store was asked."""
     kept = KeptState(store, owner, CHAT)
-    message = (await kept.recall(Asked(request))).request.messages[1]
+    message = (await kept.recall(Asked(request=request))).request.messages[1]
     assert kept.lost == ()
     assert isinstance(message, d.Assistant)
     thoughts = [block for block in message.content if isinstance(block, d.Thinking)]
@@ -189,9 +189,9 @@ async def test_client_with_a_place_for_state_gets_it_in_the_open_turn_only(
     kept = KeptState(store, "ann", SERVER_CODECS["anthropic"])
     await kept.keep(QUESTION, complete(*REPLY))
     request = repeat(CALL)
-    assert (await kept.recall(Asked(request))).request != request
+    assert (await kept.recall(Asked(request=request))).request != request
     ended = replace(request, messages=[*request.messages, d.Assistant("So."), d.User("And?")])
-    assert (await kept.recall(Asked(ended))).request == ended
+    assert (await kept.recall(Asked(request=ended))).request == ended
 
 
 async def test_reply_without_thinking_or_calls_is_not_kept(store: ResponseStore) -> None:
