@@ -1,6 +1,10 @@
 """The distributions contain the files of the repository, and every build gives the same bytes."""
 
+import io
+import os
 import re
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -9,6 +13,9 @@ from pathlib import Path
 import yaml
 
 import dragoman
+from dragoman.conformance import suite
+from dragoman.conformance.retrieval import find_retrieval_cases
+from dragoman.wire import CODECS
 
 from .distributions import build
 from .pages import ROOT
@@ -46,19 +53,64 @@ def test_wheel_contains_the_package(files: dict[str, bytes], built: tuple[Path, 
         for name, data in files.items()
         if name.startswith("src/dragoman/")
     }
+    assert len(found) < 650  # the cases of each wire are packed into one file
+    for name in [name for name in found if name.endswith(".zip")]:
+        with zipfile.ZipFile(io.BytesIO(found.pop(name))) as packed:
+            folder = name.removesuffix(".zip")
+            found |= {f"{folder}/{part}": packed.read(part) for part in packed.namelist()}
     assert {name for name in found if ".dist-info/" not in name} == set(package)
     assert [name for name in package if found[name] != package[name]] == []
     about = {name.partition("/")[2] for name in found if ".dist-info/" in name}
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 
 
-def test_distributions_run_no_code_at_start_or_when_built(files: dict[str, bytes]) -> None:
+INSTALLED = """
+import dragoman
+from dragoman.conformance import suite
+from dragoman.conformance.retrieval import find_retrieval_cases
+assert dragoman.__file__.startswith({folder!r})
+for wire in {wires!r}:
+    cases = suite(wire=wire)
+    print(wire, len(cases))
+    for case in cases[-3:]:
+        case.run()
+retrieval = find_retrieval_cases()
+print("retrieval", len(retrieval))
+retrieval[-1].run()
+dragoman.connect("openai:gpt-5", api_key="k")
+"""
+
+
+def test_packed_cases_are_the_same_as_in_the_repository(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
+        archive.extractall(tmp_path)
+    program = INSTALLED.format(folder=str(tmp_path), wires=sorted(CODECS))
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    counts = {wire: len(suite(wire=wire)) for wire in sorted(CODECS)}
+    counts["retrieval"] = len(find_retrieval_cases())
+    assert done.stdout.splitlines() == [f"{name} {count}" for name, count in counts.items()]
+
+
+def test_distributions_run_no_foreign_code_at_start_or_when_built(files: dict[str, bytes]) -> None:
     assert [name for name in files if name.endswith((".pth", "setup.py"))] == []
     project = tomllib.loads(files["pyproject.toml"].decode())
     assert project["build-system"]["build-backend"] == "hatchling.build"
     assert "backend-path" not in project["build-system"]
     assert set(project["tool"]["hatch"]["build"]) == {"targets"}
     assert set(project["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
+    hooks = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    # The only hook packs the conformance cases, and needs hatchling alone.
+    assert hooks == {"custom": {"path": "scripts/pack_cases.py"}}
+    imported = set(
+        re.findall(r"^(?:import|from) (\w+)", files["scripts/pack_cases.py"].decode(), re.M)
+    )
+    assert imported - sys.stdlib_module_names == {"hatchling"}
 
 
 def test_every_file_with_the_version_has_the_same_one() -> None:

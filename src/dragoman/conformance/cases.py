@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.resources.abc import Traversable
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from ..messages import Issuer, Request, RuntimeConfig, User
 from ..validate import Expectation, check_request
 from ..wire import CODECS, Codec, Decoder, HttpReply
 from ..wire.eventstream import encode_message
+from .folders import list_files, open_folder
 from .violation import Violation, demand, demand_same
 
 CASES = Path(__file__).parent / "cases"
@@ -106,14 +108,14 @@ class CodecCase:
         """Test a codec with every part of the case; raise ``Violation`` if a result differs."""
         check_case(self, codec)
 
-    def path(self, part: str) -> Path:
+    def path(self, part: str) -> Traversable:
         """Return the path of a part of the case, whether or not it exists."""
-        return self.folder / self.wire / f"{self.name}.{part}"
+        return open_folder(self.folder / self.wire) / f"{self.name}.{part}"
 
     def part(self, part: str) -> bytes | None:
         """Return the bytes of a part, or ``None`` if the case does not have it."""
         path = self.path(part)
-        return path.read_bytes() if path.exists() else None
+        return path.read_bytes() if path.is_file() else None
 
     def json(self, part: str) -> Any:
         """Return a part parsed as JSON, or ``None`` if the case does not have it."""
@@ -135,7 +137,7 @@ class CodecCase:
     @property
     def is_stream(self) -> bool:
         """Whether the reply is an event stream."""
-        return self.path("reply.sse").exists()
+        return self.path("reply.sse").is_file()
 
     @cached_property
     def request(self) -> Request:
@@ -193,11 +195,16 @@ def find_cases(
     wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None
 ) -> list[CodecCase]:
     """Return the cases of a wire; with ``parts``, only those that have one of these parts."""
-    names = sorted(
-        {path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"}
-    )
-    cases = [CodecCase(wire, name, folder, kind) for name in names]
-    return [case for case in cases if not parts or any(case.path(part).exists() for part in parts)]
+    found: dict[str, set[str]] = {}
+    for path in list_files(folder / wire):
+        name, _, part = path.name.partition(".")
+        found.setdefault(name, set()).add(part)
+    found.pop("default", None)
+    return [
+        CodecCase(wire, name, folder, kind)
+        for name in sorted(found)
+        if not parts or found[name].intersection(parts)
+    ]
 
 
 def read_request(data: bytes, model: str = MODEL) -> Request:

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from ... import retrieval
 from ...errors import ProviderError
 from ...transport import FixtureTransport
+from ..folders import list_files, list_folders
 from ..violation import demand, demand_same
 
 CASES = Path(__file__).parent / "cases"
@@ -103,9 +104,14 @@ def find_retrieval_cases(
     """Return the cases of an operation on a wire; ``*`` stands for all operations or wires."""
     return [
         RetrievalCase(
-            path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes())
+            path.name.removesuffix(".json"),
+            place.parent.name,
+            place.name,
+            msgspec.json.decode(path.read_bytes()),
         )
-        for path in sorted(folder.glob(f"{operation}/{wire}/*.json"))
+        for parent in sorted(folder.glob(operation))
+        for place in list_folders(parent, wire)
+        for path in list_files(place)
     ]
 
 
