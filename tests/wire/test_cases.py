@@ -52,6 +52,33 @@ def test_case_with_other_events_than_its_reply_fails(tmp_path: Path) -> None:
         check_case(case)
 
 
+def test_case_of_another_folder_is_compared_by_the_fields_that_it_states(tmp_path: Path) -> None:
+    (tmp_path / "openai").mkdir()
+    for part in (CASES_FOLDER / "openai").glob("002-tool-call-roundtrip-1.*"):
+        shutil.copy(part, tmp_path / "openai")
+    case = Case("openai", "002-tool-call-roundtrip-1", tmp_path)
+    path = tmp_path / "openai" / "002-tool-call-roundtrip-1.events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    folded = json.loads(case.path("folded.json").read_bytes())
+
+    def state(*fields: str, **changed: Any) -> None:
+        few = [{name: event[name] for name in fields if name in event} for event in events]
+        few[-1] |= changed
+        path.write_text("\n".join(map(json.dumps, few)))
+
+    state("type", "tool_name", "final_input")
+    del folded["usage"]
+    (tmp_path / "openai" / "002-tool-call-roundtrip-1.folded.json").write_text(json.dumps(folded))
+    check_case(case)
+    state("type", finish_reason="stop")
+    with pytest.raises(Violation, match="the events, fed whole"):
+        check_case(case)
+    events[-2]["final_input"] = {}
+    state("type", "final_input")
+    with pytest.raises(Violation, match="the events, fed whole"):
+        check_case(case)
+
+
 @pytest.mark.parametrize("wire", ["openai", "responses"])
 def test_expected_reply_of_every_case_is_written_by_hand(wire: str) -> None:
     assert [case.name for case in replied(wire) if case.part("folded.json") is None] == []
