@@ -118,11 +118,11 @@ def list_gateway(written: str) -> str:
     return "\n".join(lines)
 
 
-CLAIMS = ("README.md", "docs/index.md", "docs/performance.md")  # pages with a comparison
+CLAIMS = ("docs/index.md", "docs/performance.md")  # pages with a comparison
 
 
 def renew_claims(root: Path, results: dict[str, Any]) -> None:
-    """Write the figures of the comparisons in the README and in the documentation."""
+    """Write the figures of the comparisons in the documentation."""
     calls, chunks = [
         results["openai"][case] for case in ("complete, text", "stream, a chunk, coalesced")
     ]

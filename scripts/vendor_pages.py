@@ -2,8 +2,8 @@
 tests.test_docs`` updates them.
 
 ``write_beliefs`` is the page of all beliefs about models and hosts. In other pages, the comment
-``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor names -->`` the list of names,
-and ``<!-- vendor: ID -->`` the table for one vendor.
+``<!-- vendors -->`` marks the table of names and keys, and ``<!-- vendor: ID -->`` the table for one
+vendor.
 """
 
 import json
@@ -41,7 +41,6 @@ _FEATURES = {
     "supports_prompt_caching": "prompt caching",
 }
 _TABLE = re.compile(r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", re.DOTALL)
-_NAMES = re.compile(r"(<!-- vendor names -->\n).*?(<!-- /vendor names -->)", re.DOTALL)
 _COUNT = re.compile(r"(\| vendors built in \| )\d+")
 _FACTS = re.compile(r"(<!-- vendor: ([\w-]+) -->\n).*?(<!-- /vendor -->)", re.DOTALL)
 _BELIEFS_HEAD = """# Beliefs about vendors
@@ -76,7 +75,6 @@ _BELIEFS_COLUMNS = (
 def write_tables(text: str) -> str:
     """Replace the vendor tables in the text of a page; return the new text."""
     text = _TABLE.sub(lambda found: found[1] + write_table() + found[2], text)
-    text = _NAMES.sub(lambda found: found[1] + write_names() + found[2], text)
     text = _COUNT.sub(lambda found: f"{found[1]}{len(vendor_names())}", text)
     return _FACTS.sub(lambda found: found[1] + write_facts(found[2]) + found[3], text)
 
@@ -85,13 +83,6 @@ def write_table() -> str:
     """Return the table of vendor names and key variables."""
     rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in list_vendors()]
     return "".join(["| vendor | name | key |\n|---|---|---|\n", *rows])
-
-
-def write_names() -> str:
-    """Return the names of all vendors as a sentence."""
-    names = [vendor.name for vendor in list_vendors()]
-    table = "[the table of names and key variables](docs/providers/index.md)"
-    return f"{', '.join(names[:-1])} and {names[-1]}: {table}.\n"
 
 
 def write_more() -> str:

@@ -2,7 +2,8 @@
 
 The blocks of a page run from top to bottom in one namespace and in an empty folder. ``await`` is
 allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
-name, such as ``# models.yaml``, is written to that file. Every connection goes to a small test
+name, such as ``# models.yaml``, is written to that file. Lines after ``# ->`` are what a block
+prints. A ``console`` block has commands after ``$``, each with its output below. Every connection goes to a small test
 server that answers everything; the rest of the network is unreachable. The function ``names``
 returns the names that a page may use without an import. Blocks with
 packages that take seconds to import run in the exhaustive run only. A page that opens a log with ``readonly``
@@ -12,14 +13,17 @@ finds the file ``log.db``, which contains the session ``fix-tests``.
 import ast
 import asyncio
 import inspect
+import io
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +31,12 @@ from unittest import mock
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 import dragoman
 from dragoman import Assistant, Provider, Response, System, Tool, Usage, User, connect
+from dragoman.cli import main
 from dragoman.log import SqliteLog
 from dragoman.provider import SCHEMES
 from dragoman.testing import forbid_network
@@ -239,12 +245,44 @@ def run_page(page: Path, folder: Path) -> int:
                 tests = f"from dragoman import *\n{block.text}"
                 (folder / f"test_block_{number}.py").write_text(tests)
             elif block.language == "python" and not _is_left_out(block):
-                _run(block, page, scope, runner)
+                _check_printed(block, partial(_run, block, page, scope, runner))
+            elif block.language == "console":
+                run_console(block, folder)
         if any(folder.glob("test_block_*.py")):
             _run_tests()
         for provider in [value for value in scope.values() if isinstance(value, Provider)]:
             runner.run(provider.close())
     return sum(block.language == "python" for block in blocks)
+
+
+def _check_printed(block: Block, run: Callable[[], None]) -> None:
+    """Run a block, and compare what it prints with its lines after ``# ->``, if it has some."""
+    wanted = [
+        line.partition("# ->")[2].strip() for line in block.text.splitlines() if "# ->" in line
+    ]
+    if not wanted:
+        run()
+        return
+    with redirect_stdout(io.StringIO()) as printed:
+        run()
+    assert printed.getvalue().splitlines() == wanted
+
+
+def run_console(block: Block, folder: Path) -> None:
+    """Run the commands of a block, and compare their output with the lines below them."""
+    if not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
+    shown: dict[str, list[str]] = {}
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            shown[line.removeprefix("$ ")] = []
+        else:
+            shown[[*shown][-1]].append(line)
+    for command, wanted in shown.items():
+        program, *arguments = shlex.split(command)
+        assert program == "dragoman"
+        result = CliRunner().invoke(main, arguments)
+        assert [line.rstrip() for line in result.stdout.splitlines()] == wanted, result.output
 
 
 def _write_file(block: Block, folder: Path) -> None:

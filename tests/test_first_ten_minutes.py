@@ -121,7 +121,8 @@ def test_tests_use_the_installed_package(install: Install) -> None:
 
 def test_readme_program_runs(install: Install) -> None:
     [program, *_] = [block.text for block in read_blocks(README) if block.language == "python"]
-    printed = install.run_python(program)
+    assert '"anthropic:claude-sonnet-4-6"' in program
+    printed = install.run_python(program.replace('"anthropic:claude-sonnet-4-6"', '"local"'))
     assert "stop" in printed or "length" in printed
     assert len(printed) > 20
 

@@ -123,7 +123,7 @@ class ItemWriter(PairedWriter):
             or item.get("type") != "reasoning"
             or not is_ours(block.continuity, self.home)
         ):
-            why = "only the issuer of reasoning takes it back, whole and as it came"
+            why = "only the issuer of reasoning takes it back, complete and unchanged"
             return self.drop(block, path, why)
         if item.get("status") in ("incomplete", "in_progress"):
             return self.drop(block, path, "the reasoning was cut off")
