@@ -409,6 +409,9 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
 class _Named(Struct, frozen=True):
     name: str
     description: str = ""
+    parameters: dict[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
 
 
 class Tool(_Named, frozen=True, kw_only=True):
@@ -419,9 +422,6 @@ class Tool(_Named, frozen=True, kw_only=True):
     finds it: the provider's, where the wire has one, otherwise the session's.
     """
 
-    parameters: dict[str, Any] = field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
     strict: bool | None = None
     deferred: bool = False
 

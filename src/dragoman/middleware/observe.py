@@ -139,8 +139,9 @@ class Observe(Wrapper[Kind], Middleware[Kind]):
                 if isinstance(record, CallStarted | CallFailed):
                     feed.put(partial(_return, record), context)
             if not attempt.is_ended:
-                end = partial(_end, attempt, arrivals, self._timers) if arrivals else attempt.end
-                feed.put(end, context)
+                # This call has no local name, since a frame that refers to the attempt keeps the
+                # reply and the error in memory.
+                feed.put(partial(_end, attempt, arrivals or (), self._timers), context)
             del attempt, failure  # the error refers to this frame
 
     async def flush(self) -> None:
@@ -171,9 +172,11 @@ def _return(record: CallEvent) -> CallEvent:
     return record
 
 
-def _end(attempt: Attempt, arrivals: list[float], timers: Sequence[Any]) -> CallEvent:
+def _end(attempt: Attempt, arrivals: Sequence[float], timers: Sequence[Any]) -> CallEvent:
     """Return the record of the end; report the times between chunks to those who measure them."""
     record = attempt.end()
+    if not arrivals:
+        return record
     pauses = [later - earlier for earlier, later in pairwise(arrivals)]
     for timer in timers:
         try:

@@ -115,8 +115,14 @@ class SessionTelemetry:
                 self._fail(span, error, "the tool returned an error")
         span.end(_moment(record))
         seconds = (record.timestamp - run.began.pop(end.intent_id)).total_seconds()
-        facts = {"operation": "execute_tool", "tool": end.tool_name, "tool_type": "function"}
-        self._telemetry.time("tool_duration", seconds, facts | {"error": error})
+        facts = {
+            "operation": "execute_tool",
+            "tool": end.tool_name,
+            "tool_type": "function",
+            "agent": self._agent,
+            "error": error,
+        }
+        self._telemetry.time("tool_duration", seconds, facts)
 
     def _finish(self, run: _Run, record: LogRecord, finished: SessionFinished) -> None:
         for span in run.tools.values():
