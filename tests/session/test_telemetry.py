@@ -133,6 +133,7 @@ async def test_durations_of_tools_and_agents_are_metrics(watched: Any) -> None:
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "look",
         "gen_ai.tool.type": "function",
+        "gen_ai.agent.name": "guide",
     }
     assert [dict(each.attributes) for each in points["gen_ai.execute_tool.duration"]] == [
         tool, tool | {"error.type": "tool_error"},

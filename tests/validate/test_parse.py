@@ -336,3 +336,10 @@ def test_type_that_has_no_json_schema_is_rejected(kind: Any) -> None:
         match="response_schema must be a JSON Schema or a type that has one, not",
     ):
         build_request("hi", response_schema=kind)
+
+
+def test_object_that_describes_a_tool_is_accepted() -> None:
+    class Described:
+        description = d.Tool("f", "Do it.")
+
+    assert build_request("Hi", [Described()]).tools == (Described.description,)

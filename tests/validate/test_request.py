@@ -461,3 +461,11 @@ def test_paused_reply_may_be_the_last_message() -> None:
         check_request(d.Request(messages))
     with pytest.raises(d.InvalidRequestError, match=re.escape(LAST)):
         check_request(d.Request([d.System("Be brief.")], continues=True))
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "seed"])
+@pytest.mark.parametrize("value", [2**64, 10**400, -(2**65)])
+def test_numbers_of_a_request_have_at_most_64_bits(name: str, value: int) -> None:
+    config = d.RuntimeConfig(**{name: value})
+    with pytest.raises(d.InvalidRequestError, match=f"config.{name} must be"):
+        check_request(req(config=config))

@@ -9,7 +9,13 @@ import pytest
 
 import dragoman as d
 from dragoman.wire import CODECS
-from dragoman.wire.continuity import find_compaction, is_ours, is_welcome, model_line
+from dragoman.wire.continuity import (
+    find_compaction,
+    is_ours,
+    is_welcome,
+    model_line,
+    refuses_lost_state,
+)
 from tests.rows import read_table
 
 from .cases import CASES
@@ -120,3 +126,29 @@ def test_compaction_is_requested_in_the_form_of_each_wire(
     assert b"context_management" not in learned.encode(request).http.body
     assert learned.compaction(tokens) is None
     assert codec.learn(error, d.Request([d.User("a")], model="m")) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (400, "The reasoning_content in the thinking mode must be passed back to the API.", True),
+        (400, "temperature is not supported", False),
+        (500, "reasoning_content must be passed back", False),
+        (400, None, False),
+    ],
+)
+def test_refusal_of_calls_without_their_reasoning_is_recognised(
+    status: int, message: str | None, expected: bool
+) -> None:
+    error = d.InvalidRequestError("no", status=status, provider_message=message)
+    assert refuses_lost_state(error) is expected
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "cohere"])
+def test_request_to_compact_is_refused_by_wires_that_cannot(wire: str) -> None:
+    trigger = d.Opaque({"type": "compaction_trigger"})
+    talk = [d.User("Hi"), d.Assistant((d.Text("Yes."), trigger)), d.User("On.")]
+    codec = CODECS[wire]("m", "http://x.test/v1")
+    config = d.RuntimeConfig(max_tokens=9)
+    with pytest.raises(d.UnsupportedContentError, match="compact"):
+        codec.encode(d.Request(talk, config=config, model="m"))

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.transport import FixtureTransport
@@ -12,6 +13,7 @@ from dragoman.wire import CODECS
 from dragoman.wire.anthropic.described import describe_model
 from dragoman.wire.described import MAX_TOKENS
 from dragoman.wire.openai import describe_entry
+from dragoman.wire.reasoning import NOT_REASONING, ReasoningStyle
 
 JSON = {"content-type": "application/json"}
 # A refusal that the empty probe of ``ready()`` itself explains.
@@ -161,3 +163,37 @@ def test_values_outside_their_range_are_ignored(wire: str, entry: dict[str, Any]
     codec: Any = CODECS[wire].connect("m", "http://a.test", {}, d.Capabilities())
     describe = describe_entry if wire == "openai" else describe_model
     assert describe(entry, codec.quirks.reasoning).facts == {}
+
+
+EFFORT = ReasoningStyle(effort="output_config.effort")
+DISABLED = {"thinking.type": "disabled"}
+
+
+@pytest.mark.parametrize(
+    ("can", "style", "expected"),
+    [
+        ({"effort": {"supported": True, **supports(low=True)}}, EFFORT,
+         replace(EFFORT, efforts=("low",))),
+        ({"effort": {"supported": True}}, EFFORT, EFFORT),
+        ({"thinking": {"supported": True, "types": supports(disabled=False)}},
+         replace(EFFORT, off=DISABLED), EFFORT),
+        ({"thinking": {"supported": True, "types": supports(disabled=True)}}, EFFORT,
+         replace(EFFORT, off=DISABLED)),
+        ({"thinking": {"supported": True, "types": supports(disabled=True)}},
+         replace(EFFORT, off=DISABLED), replace(EFFORT, off=DISABLED)),
+        ({"thinking": {"supported": True, "types": supports(enabled=False)}},
+         ReasoningStyle(budget="thinking.budget_tokens"),
+         ReasoningStyle(budget="thinking.budget_tokens")),
+    ],
+)  # fmt: skip
+def test_style_is_limited_to_what_the_server_states(
+    can: dict[str, Any], style: ReasoningStyle, expected: ReasoningStyle
+) -> None:
+    entry = claude(capabilities={"thinking": {"supported": True}, **can})
+    assert describe_model(entry, style).quirks["reasoning"] == expected
+
+
+def test_router_without_a_default_states_nothing_about_unasked_reasoning() -> None:
+    entry = {"id": "m", "reasoning": {"mandatory": True, "supported_efforts": ["none"]}}
+    found = describe_entry(entry, ReasoningStyle(effort="reasoning.effort"))
+    assert found.quirks == {"reasoning": NOT_REASONING}

@@ -217,3 +217,10 @@ def test_state_that_a_gateway_behind_this_one_has_sealed_is_foreign() -> None:
     own = Issuer("responses")
     assert is_foreign(Continuity(None, {"encrypted_content": token}, own), "responses")
     assert not is_foreign(Continuity(None, {"encrypted_content": "plain"}, own), "responses")
+
+
+def test_signature_that_a_gateway_behind_this_one_has_sealed_is_foreign() -> None:
+    token = sign_thought("Hm.", Continuity("s", None, Issuer("responses")), "anthropic")
+    own = Issuer("anthropic")
+    assert is_foreign(Continuity(token, None, own), "anthropic")
+    assert not is_foreign(Continuity("plain", None, own), "anthropic")

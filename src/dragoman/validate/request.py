@@ -23,7 +23,7 @@ from .data_url import read_inline
 from .fields import kind_of
 from .schema import Schema, compile_schema, first_error
 
-_MOST = 2**64
+_MOST = 2**64 - 1
 """The largest integer of a setting; some servers take an unsigned seed of 64 bits."""
 
 
