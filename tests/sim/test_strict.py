@@ -233,7 +233,7 @@ REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
         "breakpoint is not supported",
     ),
     ("openai", "groq", "openai/gpt-oss-120b", {"top_k": 4}, "'top_k' is unsupported"),
-    ("openai", "groq", "openai/gpt-oss-120b", {"prompt_cache_key": "k"}, "is unsupported"),
+    ("openai", "groq", "openai/gpt-oss-120b", {"prompt_cache_key": "k"}, "prompt_cache_key"),
     ("openai", "cerebras", "gpt-oss-120b", {"safety_identifier": "u"}, "is unsupported"),
     ("openai", "mistral", "mistral-large-3", {"stream_options": {}}, "is unsupported"),
 ]  # fmt: skip

@@ -207,6 +207,8 @@ class SimServer:
                 named = made.model or self.provider.model
                 rules = StrictModel(codec.wire, named, self.provider.vendor)
                 rules.check(asked.client, made)
+                if rules.always_reports_usage:
+                    asked = replace(asked, stream_usage=True)
                 dropped = rules.list_dropped(asked.client, made)
                 native = codec.show_dropped(asked.client, dropped)
                 self.dropped.append(len(dropped))

@@ -60,6 +60,12 @@ class StrictModel:
         for problem in self._list_problems(body, request):
             raise InvalidRequestError(problem, status=400, provider_message=problem)
 
+    @property
+    def always_reports_usage(self) -> bool:
+        """Whether streams have usage without a request, for which the vendor has no field."""
+        known = list_known_fields(self._vendor)
+        return bool(known) and "stream_options" not in known
+
     def list_dropped(self, body: Mapping[str, Any], request: m.Request) -> list[int]:
         """Return the numbers of the thoughts in a request that the vendor drops, as it is asked to.
 
