@@ -89,7 +89,7 @@ TESTS = {
         "test_call_log.py test_call_timeout.py test_capabilities.py test_errors.py "
         "test_interrupt.py test_memory.py test_newest.py test_path.py test_prices.py "
         "test_provider.py test_runtime_boundary.py test_sync.py test_tokens.py "
-        "wire/test_beliefs.py wire/test_blocks.py wire/test_caching.py wire/test_claude.py "
+        "wire/test_beliefs.py wire/test_blocks.py wire/test_caching.py "
         "wire/test_codecs.py wire/test_counting.py wire/test_described.py wire/test_errors.py "
         "wire/test_eventstream.py wire/test_ids.py wire/test_json.py "
         "wire/test_native_reasoning.py wire/test_order.py wire/test_pairing.py "
@@ -120,7 +120,9 @@ TESTS = {
         "trace/test_server.py"
     ),
     "whole": (
-        "cli/test_acp.py session/test_every_field.py wire/test_folds.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py cli/test_import.py "
+        "cli/test_acp.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py "
+        "cli/test_import.py gateway/test_matrix.py session/test_every_field.py "
+        "wire/test_folds.py "
         "conformance/test_gateway.py conformance/test_live.py gateway/test_fleet.py "
         "gateway/test_metrics.py gateway/test_operations.py gateway/test_random_kills.py "
         "gateway/test_serve.py log/test_tool_calls.py replay/test_rerun.py "
