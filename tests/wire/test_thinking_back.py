@@ -348,29 +348,38 @@ def test_model_that_reasons_in_streams_only_does_not_reason_in_a_body(
     assert (len(loop.refused), loop.codes[1:]) == (refusals, ["reasoning_off"])
 
 
+FIELDS = ("messages",)
+
+
 @pytest.mark.parametrize(
-    ("message", "knows_all", "problems"),
+    ("message", "known", "problems"),
     [
-        ({}, False, ["The reasoning_content in the thinking mode must be passed back to the API."]),
-        ({"reasoning_content": "Hm."}, True, []),
-        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, True,
+        ({}, (), ["The reasoning_content in the thinking mode must be passed back to the API."]),
+        ({"reasoning_content": "Hm."}, FIELDS, []),
+        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, FIELDS,
          ["property 'messages.1.reasoning' is unsupported"]),
-        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, False, []),
+        ({"reasoning_content": "Hm.", "reasoning": "Hm."}, (), []),
     ],
 )  # fmt: skip
 def test_problems_of_a_chat_body_name_the_turn_and_the_field(
-    message: Body, knows_all: bool, problems: list[str]
+    message: Body, known: tuple[str, ...], problems: list[str]
 ) -> None:
     body = {"messages": [{"role": "user"}, {"role": "assistant", **message}]}
     quirks = Quirks(send_reasoning="reasoning_content", reasoning_required=True)
     server = SERVER_CODECS["openai"]
-    found = server.list_problems(body, quirks, reasons=True, knows_all=knows_all)
-    assert [*found] == problems
+    assert [*server.list_problems(body, quirks, reasons=True, known=known)] == problems
+
+
+def test_unknown_field_of_a_body_is_named() -> None:
+    found = SERVER_CODECS["openai"].list_problems(
+        {"messages": [], "user": "u"}, Quirks(), reasons=False, known=FIELDS
+    )
+    assert [*found] == ["property 'user' is unsupported"]
 
 
 def test_wires_without_rules_of_their_own_have_no_problems() -> None:
     server = SERVER_CODECS["cohere"]
-    assert [*server.list_problems({}, None, reasons=True, knows_all=True)] == []
+    assert [*server.list_problems({}, None, reasons=True, known=())] == []
 
 
 def test_thinking_in_parts_of_mistrals_clients_is_read() -> None:
