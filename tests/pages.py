@@ -3,9 +3,9 @@
 The blocks of a page run from top to bottom in one namespace and in an empty folder. ``await`` is
 allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
 name, such as ``# models.yaml``, is written to that file. Lines after ``# ->`` are what a block
-prints. A ``console`` block has commands after ``$``, each with its output below. Every connection goes to a small test
-server that answers everything; the rest of the network is unreachable. The function ``names``
-returns the names that a page may use without an import. Blocks with
+prints. A ``console`` block of the README has commands after ``$``, each with its output below; on
+other pages, these blocks are examples. Every connection goes to a small test server that answers
+everything; the rest of the network is unreachable. The function ``names`` returns the names that a page may use without an import. Blocks with
 packages that take seconds to import run in the exhaustive run only. A page that opens a log with ``readonly``
 finds the file ``log.db``, which contains the session ``fix-tests``.
 """
@@ -246,7 +246,7 @@ def run_page(page: Path, folder: Path) -> int:
                 (folder / f"test_block_{number}.py").write_text(tests)
             elif block.language == "python" and not _is_left_out(block):
                 _check_printed(block, partial(_run, block, page, scope, runner))
-            elif block.language == "console":
+            elif block.language == "console" and page.name == "README.md":
                 run_console(block, folder)
         if any(folder.glob("test_block_*.py")):
             _run_tests()

@@ -8,6 +8,7 @@ import pytest
 import dragoman as d
 from dragoman.validate import build_request
 from dragoman.wire import CODECS
+from dragoman.wire.caching import list_cache_problems
 
 MARK = {"type": "ephemeral"}
 
@@ -129,3 +130,24 @@ def test_marks_become_breakpoints(wire: str, message: d.User, breakpoints: int, 
     expected = breakpoints if form == "breakpoints" else 0
     assert body.count(b'"prompt_cache_breakpoint":{"mode":"explicit"}') == expected
     assert b"cache_control" not in body
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "problems"),
+    [
+        (None, {"prompt_cache_retention": "24h"}, []),
+        ("breakpoints", {"prompt_cache_retention": "24h"},
+         ["prompt_cache_retention is not supported on this model"]),
+        ("retention", {"prompt_cache_options": {}},
+         ["prompt_cache_options is not supported on this model"]),
+        ("retention", {"prompt_cache_retention": "24h"}, []),
+        ("breakpoints",
+         {"messages": [{"content": [{"prompt_cache_breakpoint": {}}] * 3}, {"content": "Hi"},
+                       {"prompt_cache_breakpoint": {}, "output": [{"prompt_cache_breakpoint": {}}]}]},
+         ["A maximum of 4 prompt cache breakpoints may be provided. Found 5."]),
+    ],
+)  # fmt: skip
+def test_server_refuses_cache_fields_of_another_form(
+    form: str | None, body: dict[str, Any], problems: list[str]
+) -> None:
+    assert [*list_cache_problems(body, form)] == problems

@@ -197,3 +197,10 @@ def test_router_without_a_default_states_nothing_about_unasked_reasoning() -> No
     entry = {"id": "m", "reasoning": {"mandatory": True, "supported_efforts": ["none"]}}
     found = describe_entry(entry, ReasoningStyle(effort="reasoning.effort"))
     assert found.quirks == {"reasoning": NOT_REASONING}
+
+
+@pytest.mark.parametrize(("default", "unasked"), [(True, True), (False, True)])
+def test_mandatory_reasoning_is_unasked_reasoning(default: bool, unasked: bool) -> None:
+    stated = {"mandatory": True, "default_enabled": default, "supported_efforts": ["low"]}
+    found = describe_entry({"id": "m", "reasoning": stated}, ReasoningStyle(effort="e"))
+    assert found.quirks["reasons_unasked"] is unasked

@@ -13,6 +13,7 @@ import pytest
 import dragoman as d
 from dragoman.events import fold
 from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.beliefs import list_known_fields
 from dragoman.wire.openai.quirks import Quirks
 from tests.wire.cases import decode
 
@@ -417,3 +418,48 @@ def test_thinking_next_to_text_and_calls_is_left_out_where_the_template_takes_on
     assert [turn.get("reasoning_content") for turn in turns(body)] == [None, "So."]
     assert [turn["content"] for turn in turns(body)] == ["I look.", None]
     assert (len(loop.refused), loop.codes) == (refusals, ["thinking_dropped"])
+
+
+FORMATS = Quirks(structured="prompt", structured_streamed="prompt", structured_with_tools="prompt")
+SCHEMA = {"messages": [], "response_format": {"type": "json_schema"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "problems"),
+    [
+        ({"messages": []}, 0),
+        (SCHEMA, 1),
+        ({**SCHEMA, "stream": True}, 2),
+        ({**SCHEMA, "stream": True, "tools": [{}]}, 3),
+        ({**SCHEMA, "response_format": {"type": "json_object"}, "tools": [{}]}, 1),
+    ],
+)
+def test_server_refuses_formats_that_it_lacks(body: Body, problems: int) -> None:
+    server = SERVER_CODECS["openai"]
+    assert len([*server.list_problems(body, FORMATS, reasons=False, known=())]) == problems
+    assert [*server.list_problems(body, Quirks(), reasons=False, known=())] == []
+
+
+def test_converse_has_one_field_of_the_binding() -> None:
+    server = SERVER_CODECS["bedrock"]
+    binding = {"prefix_mismatch_behavior": "drop_block", server.binding_field: "drop_block"}
+    body = {"additionalModelRequestFields": {"thinking": {"block_binding": binding}}}
+    [problem] = server.list_problems(body, None, reasons=True, known=())
+    assert "prefix_mismatch_behavior: Extra inputs are not permitted" in problem
+    assert [*server.list_problems({}, None, reasons=True, known=())] == []
+
+
+def test_reply_names_the_thoughts_that_the_server_dropped() -> None:
+    thoughts = [{"type": "text"}, {"type": "thinking"}, {"type": "thinking"}]
+    body = {"messages": [{"content": "Hi"}, {"content": thoughts}]}
+    server = SERVER_CODECS["anthropic"]
+    [dropped] = server.show_dropped(body, [1])["input_transformations"]
+    assert dropped["path"] == "messages.1.content.2"
+    assert server.show_dropped(body, []) == {}
+    assert SERVER_CODECS["gemini"].show_dropped(body, [1]) == {}
+
+
+def test_vendors_that_reject_unknown_fields_list_the_known_ones() -> None:
+    assert "messages" in list_known_fields("groq")
+    assert list_known_fields("openai") == set()
+    assert list_known_fields(None) == set()
