@@ -183,7 +183,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_documentation_pages_are_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 210
     assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 30
 
 
