@@ -24,9 +24,11 @@ from dragoman.gateway.policy import Target, decode_portable, translate
 from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire.beliefs import vendor_of
 from dragoman.wire.rules import Betas
 
 Body = dict[str, Any]
+_NOWHERE = "http://127.0.0.1:9"  # the origin of a recording without a URL
 
 
 class Outcome(NamedTuple):
@@ -41,7 +43,7 @@ class Outcome(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-def compare(wire: str, asked: Body, path: str = "") -> Outcome:
+def compare(wire: str, asked: Body, path: str = "", origin: str = _NOWHERE) -> Outcome:
     """Decode a recorded request as the gateway does, encode it for the same wire, and compare the
     bodies.
     """
@@ -51,7 +53,7 @@ def compare(wire: str, asked: Body, path: str = "") -> Outcome:
             return request
         quirks = {**QUIRKS.get(wire, {}), **_endpoint_of(wire, asked)}
         codec = CODECS[wire].connect(
-            request.model or "m", "http://127.0.0.1:9", quirks, Capabilities()
+            request.model or "m", origin, quirks, Capabilities(), vendor=vendor_of(origin)
         )
         encoded = codec.encode(request)
     except ProviderError as error:
@@ -538,13 +540,26 @@ def normalise(wire: str, body: Body) -> Body:
 # --- reasons for remaining differences ---------------------------------------------------------
 
 REASONS: dict[str, str] = {
-    r"(reasoning_effort|thinking|chat_template_kwargs)\b": (
-        "thinking is switched off as the family documents it"
+    r"(reasoning_effort|thinking|enable_thinking|chat_template_(kwargs|args))\b": (
+        "thinking is switched as the host and the family document it"
+    ),
+    r"reasoning \(missing\)": "the host takes the amount of reasoning in another field",
+    r"(generationConfig\.)?temperature \(missing\)|inferenceConfig \(missing\)": (
+        "models that refuse the setting, or refuse it while they reason, take its default alone, "
+        "which is not sent"
+    ),
+    r"tool_choice \(missing\)": "a choice without tools is left out, since some servers refuse it",
+    r"messages\[\]\.reasoning_details": "thinking goes back in the field that the host reads",
+    r"messages\[\]\.content\[\]\.closed": "a thought of Mistral has a mark that it is complete",
+    r"outputConfig\.textFormat\.structure\.jsonSchema\.schema": (
+        "the schema is a text of JSON, which we write without spaces"
     ),
     r"generationConfig\.thinkingConfig": (
         "the model does not think, and a budget of 0 is what it has"
     ),
-    r"messages\[\]\.reasoning_content": "empty thinking of a turn is not sent",
+    r"messages\[\]\.reasoning_content": (
+        "thinking goes back where the host reads it, and empty thinking of a turn is not sent"
+    ),
     r"messages\[\]\.cache_control": "a mark on a message is put on its last block",
     r"messages\[\]\.content\[\]\.cache_control\.ttl": (
         "all marks of a request have one lifetime, the longest"
@@ -616,9 +631,9 @@ def reason_of(place: str) -> str | None:
 # --- comparing recorded requests ---------------------------------------------------------------
 
 
-def recorded() -> Iterator[tuple[str, str, Body, str]]:
-    """Yield the id, wire, body and URL path of every complete recorded request that the server
-    accepted.
+def recorded() -> Iterator[tuple[str, str, Body, str, str]]:
+    """Yield the id, wire, body, URL path and origin of every complete recorded request that the
+    server accepted.
     """
     with gzip.open(RECORDED, "rb") as lines:
         for line in lines:
@@ -631,7 +646,9 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
                 or not isinstance(body, dict)
             ):
                 continue
-            path = urlsplit(data["url"] or "").path
+            url = urlsplit(data["url"] or "")
+            path = url.path
+            origin = f"https://{url.hostname}" if url.hostname else _NOWHERE
             if wire == "bedrock":
                 path = f"/model/{data['model'] or 'm'}/converse{'-stream' * data['stream']}"
             elif wire != "gemini":
@@ -640,7 +657,7 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
             elif ":" not in path.rpartition("/")[2]:
                 path = f"/v1beta/models/{data['model'] or 'm'}:generateContent"
             if data["status"] == 200:
-                yield data["id"], wire, body, path
+                yield data["id"], wire, body, path, origin
 
 
 class Share(NamedTuple):
@@ -659,8 +676,8 @@ class Share(NamedTuple):
 def report() -> dict[str, Share]:
     """Decode and encode every recorded request again; count the outcomes for each wire."""
     outcomes: dict[str, list[Outcome]] = {}
-    for _, wire, body, path in recorded():
-        outcomes.setdefault(wire, []).append(compare(wire, body, path))
+    for _, wire, body, path, origin in recorded():
+        outcomes.setdefault(wire, []).append(compare(wire, body, path, origin))
     return {wire: _sum_up(found) for wire, found in outcomes.items()}
 
 

@@ -151,3 +151,17 @@ def test_server_refuses_cache_fields_of_another_form(
     form: str | None, body: dict[str, Any], problems: list[str]
 ) -> None:
     assert [*list_cache_problems(body, form)] == problems
+
+
+@pytest.mark.parametrize(("form", "fields"), [("key", {"prompt_cache_key": "k"}), ("none", {})])
+def test_server_without_lifetimes_of_the_cache_gets_the_key_alone(
+    form: str, fields: dict[str, str]
+) -> None:
+    codec = CODECS["openai"].connect(
+        "m", "http://x.test/v1", {"cache_form": form}, d.Capabilities()
+    )
+    config = d.RuntimeConfig(cache=d.PromptCache(key="k", ttl="1h"))
+    encoded = codec.encode(d.Request([d.User("Hi")], config=config))
+    body = json.loads(encoded.http.body)
+    assert {name: value for name, value in body.items() if "cache" in name} == fields
+    assert any("cache" in each.code for each in encoded.warnings)
