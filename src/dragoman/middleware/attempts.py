@@ -222,8 +222,9 @@ class Attempt:
             # The bill is the stated cost; compare it with its row, if that has a price.
             own = None if bill.row.unpriced else PricedAs(sold_as.model, bill.row)
             computed = None if own is None else _try(own.cost, usage)
-        differs = computed and stated is not None and stated != computed.total
-        if differs and sold_as.model not in _DIFFER:
+        if not computed or stated is None or stated == computed.total:
+            return bill, sold_as.model
+        if sold_as.model not in _DIFFER:
             _DIFFER.add(sold_as.model)
             log.warning(
                 "%s: the provider states a cost of $%f, and the price table gives $%f",

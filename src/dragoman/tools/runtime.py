@@ -76,6 +76,7 @@ class ToolSource(Protocol):
 
     async def refresh(self) -> bool:
         """Read the tools again if they may have changed; return whether that was done."""
+        ...
 
 
 class ExecutableTool(ABC):

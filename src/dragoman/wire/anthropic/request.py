@@ -36,7 +36,7 @@ _OBJECTS = frozenset({"thinking"})
 class MessagesWriter(ThinkingWriter):
     """Write the body of a request: settings, tools, system prompt and response schema."""
 
-    quirks: Quirks
+    quirks: Quirks  # pyright: ignore[reportIncompatibleVariableOverride]
     # The model's output limit, if known. It is sent if the caller sets no ``max_tokens``, which
     # the wire requires.
     limit: int | None = None

@@ -79,7 +79,7 @@ def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path
 class ConverseWriter(ThinkingWriter):
     """Write the body of a request."""
 
-    quirks: Quirks
+    quirks: Quirks  # pyright: ignore[reportIncompatibleVariableOverride]
     root = _MORE
 
     def body(self) -> dict[str, Any]:
