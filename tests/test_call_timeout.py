@@ -87,6 +87,17 @@ async def test_timeout_works_for_every_provider() -> None:
         await Silent().complete("Hi", timeout=5)
 
 
+class Slow(Silent):
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
+        raise TimeoutError("own")
+        yield d.MessageStart("", "", "")
+
+
+async def test_timeout_error_of_a_provider_is_not_that_of_the_call() -> None:
+    with pytest.raises(TimeoutError, match="own"):
+        await Slow().complete("Hi", timeout=60)
+
+
 async def test_call_within_its_timeout_is_unchanged() -> None:
     async def answer(connection: Connection) -> None:
         connection.reply(200, json.dumps(BODY).encode())

@@ -44,6 +44,7 @@ async def ask(name: str, reply: dict[str, Any], **settings: Any) -> tuple[d.Resp
         ("openai:gpt-4o", "", OPENAI, "/v1/chat/completions", "gpt-4o"),
         ("openai:gpt-4o", "/proxy/v1", OPENAI, "/proxy/v1/chat/completions", "gpt-4o"),
         ("openai/gpt-4o", "/v1", OPENAI, "/v1/chat/completions", "gpt-4o"),
+        ("kimi:kimi-k3", "", OPENAI, "/v1/chat/completions", "kimi-k3"),
         ("azure:gpt-4o", "", OPENAI, "/openai/v1/chat/completions", "gpt-4o"),
         ("anthropic:claude-sonnet-4-6", "", CLAUDE, "/v1/messages", "claude-sonnet-4-6"),
         ("anthropic/claude-sonnet-4-6", "/a", CLAUDE, "/a/v1/messages", "claude-sonnet-4-6"),

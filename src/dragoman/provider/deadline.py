@@ -42,10 +42,13 @@ async def _serve(
     start: MessageStart | None = None
     async with aclosing(reply):
         while True:
+            limit = asyncio.timeout_at(deadline)
             try:
-                async with asyncio.timeout_at(deadline):
+                async with limit:
                     batch = await reply.next()
             except TimeoutError:
+                if not limit.expired():  # a provider of the user's own raised it
+                    raise
                 break
             if not batch:
                 return

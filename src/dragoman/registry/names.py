@@ -113,10 +113,11 @@ class Names:
         have models named ``vendor/model``, so such a name is a vendor's model only if the vendor
         lists the model and the address is not that of another vendor.
         """
-        own, separator, model = name.partition(":")
+        prefix, separator, model = name.partition(":")
         if not separator:
-            own, separator, model = name.partition("/")
-        if not model or (own not in self.adapters and own not in vendor_names()):
+            prefix, separator, model = name.partition("/")
+        own = prefix if prefix in self.adapters else find_vendor(prefix)
+        if not model or own is None:
             return None
         vendor = self.adapter(own).vendor
         is_listed = vendor is not None and vendor.lists(model)
