@@ -5,6 +5,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from scripts.run_rules import find_file
+
 from .specified import PAGE, ROOT, find_place, find_tests, read_rules, with_rules
 from .waiting import PATIENCE
 
@@ -26,6 +28,19 @@ def test_rules_are_read_from_every_document() -> None:
 def test_page_lists_every_rule_and_difference() -> None:
     assert sum([bool(rule.difference) for rule in read_rules()]) > 50
     assert PAGE.read_text() == with_rules(PAGE.read_text()), "run: python -m tests.specified"
+
+
+def test_every_mutation_can_be_applied() -> None:
+    """Each text that a mutation replaces is in the source, where ``make test-rules`` finds it."""
+    stale = []
+    for rule in read_rules():
+        assert rule.mutation is not None, rule.number
+        assert rule.mutation.before != rule.mutation.after, rule.number
+        try:
+            find_file(ROOT.parent, rule.mutation)
+        except LookupError as error:
+            stale.append(f"{rule.number} ({rule.mutation.file}): {error}")
+    assert not stale, "renew `break` in tests/tables/rules_*.jsonl: " + "\n".join(stale)
 
 
 SOUND = """\
