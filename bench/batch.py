@@ -38,7 +38,8 @@ async def work(base: str, source: str, out: str, order: Any, concurrency: int) -
     # Imported only in the child process, whose CPU time and memory are measured.
     from dragoman import batch
 
-    before, began = time.process_time(), time.perf_counter()
+    before = time.process_time()
+    began = time.perf_counter()
     report = await batch(
         source,
         out,
@@ -64,7 +65,8 @@ async def work(base: str, source: str, out: str, order: Any, concurrency: int) -
 
 
 def measure(base: str, folder: Path, rows: int, order: str, concurrency: int) -> dict[str, Any]:
-    source, out = folder / f"{rows}.jsonl", folder / f"{rows}.{order}.out.jsonl"
+    source = folder / f"{rows}.jsonl"
+    out = folder / f"{rows}.{order}.out.jsonl"
     if not source.exists():
         write_rows(source, rows)
     for path in folder.glob(f"{out.name}*"):

@@ -36,7 +36,8 @@ from . import report, server
 
 # Limits: the minimum rate of two workers compared with one, and the maximum CPU time per row
 # compared with a local batch.
-FASTER, OVERHEAD = 1.7, 1.25
+FASTER = 1.7
+OVERHEAD = 1.25
 MESSAGES = 200  # number of messages in a conversation that keeps a worker busy
 Marks = list[tuple[int, float]]  # pairs of (number of rows done, time)
 
@@ -171,7 +172,8 @@ def measure_rate(base: str, folder: Path, rows: int, rounds: int) -> dict[str, f
             found = measure(base, folder, rows, MESSAGES, workers)
             print(workers, "workers", found, file=sys.stderr)
             best[workers] = max(best.get(workers, found), found, key=lambda each: each["rate"])
-    one, two = best[1], best[2]
+    one = best[1]
+    two = best[2]
     return {
         "1 worker, rows a second": round(one["rate"]),
         "2 workers, rows a second": round(two["rate"]),

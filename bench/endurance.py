@@ -45,7 +45,9 @@ class _Canned(HttpStream, AbstractAsyncContextManager[HttpStream]):
 
 class Canned(Transport):
     def __init__(self) -> None:
-        self._text, self._call, self._stream = body(False), body(True), b"".join(stream_frames(10))
+        self._text = body(False)
+        self._call = body(True)
+        self._stream = b"".join(stream_frames(10))
         self._turns = itertools.count(1)
 
     def send(
@@ -88,7 +90,8 @@ async def main(calls: int) -> None:
             gc.collect()
             resident[turn] = process.memory_info().rss // 1024
             print(f"{turn:>10,} calls {resident[turn]:>9,} KiB", flush=True)
-    first, last = resident[marks[0]], resident[marks[-1]]
+    first = resident[marks[0]]
+    last = resident[marks[-1]]
     spent = (time.process_time() - began) / calls * 1e6
     print(
         json.dumps({"calls": calls, "grown_kib": last - first, "cpu_us_per_call": round(spent, 1)})

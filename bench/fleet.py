@@ -141,7 +141,8 @@ async def measure_kept(url: str, process: psutil.Process, seconds: float) -> flo
         return count
 
     await ask_often(time.perf_counter() + 0.2)
-    used, until = cpu_of(process), time.perf_counter() + seconds
+    used = cpu_of(process)
+    until = time.perf_counter() + seconds
     counts = await asyncio.gather(*[ask_often(until) for _ in range(4)])
     return (cpu_of(process) - used) / sum(counts)
 
@@ -155,7 +156,8 @@ async def load(url: str, path: str, rate: float, seconds: float) -> list[float]:
         await ask(url, "text", path)
         took.append(time.perf_counter() - began)
 
-    began, tasks = time.perf_counter(), []
+    began = time.perf_counter()
+    tasks = []
     for number in range(round(rate * seconds)):
         await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
         tasks.append(asyncio.ensure_future(one()))

@@ -196,7 +196,8 @@ class Aiohttp(Floor):
 
     async def stream(self, path: str, messages: Any) -> int:
         data = self.request(messages, stream=True)
-        count, rest = 0, b""
+        count = 0
+        rest = b""
         async with self.session.post(self.url(path), data=data, headers=HEADERS) as reply:
             async for part in reply.content.iter_any():
                 *lines, rest = (rest + part).split(b"\n")
@@ -231,7 +232,8 @@ class _Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         self.parser = httptools.HttpResponseParser(self)
-        self.parts, self.over = [], False
+        self.parts = []
+        self.over = False
         self.transport.write(data)
 
     async def receive(self) -> bytes:
@@ -277,7 +279,8 @@ class Raw(Floor):
 
     async def stream(self, path: str, messages: Any) -> int:
         connection = await self._send(path, self.request(messages, stream=True))
-        count, rest = 0, b""
+        count = 0
+        rest = b""
         while data := await connection.receive():
             *lines, rest = (rest + data).split(b"\n")
             count += self.count(lines)

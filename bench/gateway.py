@@ -244,11 +244,14 @@ async def measure(
     """
     kind, at_a_time = CASES[case]
     await ask(url, kind)
-    began, used, count = time.perf_counter(), cpu_of(process), 0
+    began = time.perf_counter()
+    used = cpu_of(process)
+    count = 0
     while time.perf_counter() - began < seconds:
         await asyncio.gather(*[ask(url, kind) for _ in range(at_a_time)])
         count += at_a_time
-    cpu, wall = cpu_of(process) - used, time.perf_counter() - began
+    cpu = cpu_of(process) - used
+    wall = time.perf_counter() - began
     units = count * (1 if kind == "text" else CHUNKS)
     return cpu / units, wall / units
 

@@ -37,7 +37,8 @@ SECONDS = 0.02
 
 
 def works(client: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
-    short, grown = client.conversation(1), Growing(client, 1000)
+    short = client.conversation(1)
+    grown = Growing(client, 1000)
 
     async def many() -> None:
         await asyncio.gather(*[client.complete("text", short) for _ in range(64)])
@@ -65,8 +66,10 @@ async def cpu(work: Callable[[], Awaitable[Any]], times: int) -> float:
 
 
 async def measure(base: str) -> dict[str, float]:
-    floor, ours = Aiohttp(base, "openai"), Ours(base, "openai")
-    theirs, mine = works(floor), works(ours)
+    floor = Aiohttp(base, "openai")
+    ours = Ours(base, "openai")
+    theirs = works(floor)
+    mine = works(ours)
     ratios: dict[str, float] = {}
     for name, work in theirs.items():
         await cpu(mine[name], 3)

@@ -73,7 +73,8 @@ TURN = (
 
 @contextmanager
 def measured(what: str, count: int = 1) -> Iterator[None]:
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     yield
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     rate = f"{count / wall:12,.0f}/s {cpu / count * 1e6:9.1f} µs CPU each" if count > 1 else ""

@@ -55,7 +55,8 @@ def wire_parts(
         "messages": [{"role": "user", "content": "Hi"}],
         "tools": [WEATHER],
     }
-    reply, decoder = whole(True), msgspec.json.Decoder(shape)
+    reply = whole(True)
+    decoder = msgspec.json.Decoder(shape)
 
     def decode() -> Any:
         reading = codec.decoder(request, Assembler(expected=Expectation(request)))
@@ -105,10 +106,8 @@ def stream_parts() -> dict[str, tuple[float, float | None]]:
         ),
         "openai: encode it again": (cpu(lambda: codec.encode(long)) / 1001, None),
     }
-    expectation, arguments = (
-        Expectation(Request((User("Hi"),), tools=(WEATHER,))),
-        {"city": "Oslo", "days": 3},
-    )
+    expectation = Expectation(Request((User("Hi"),), tools=(WEATHER,)))
+    arguments = {"city": "Oslo", "days": 3}
     parts["validate a call's arguments"] = (
         cpu(lambda: expectation.tool_problem("weather", arguments)),
         None,

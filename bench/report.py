@@ -26,7 +26,8 @@ PROMISES = [
 ]
 # The maximum ratios of our figures to those of the minimal client: the memory of an open stream,
 # and the CPU time of the import and of the first call.
-MEMORY, STARTING = 0.5, 0.5
+MEMORY = 0.5
+STARTING = 0.5
 # The maximum ratios of the CPU time of an import to that of another library.
 IMPORTS = [
     ("import dragoman", "openai", 1 / 10),
@@ -172,7 +173,8 @@ def renew(page: Path, written: str, command: str = "make bench") -> None:
 
 def describe_machine() -> dict[str, Any]:
     """Return a description of the machine and its load before the run."""
-    cores, python = os.cpu_count(), platform.python_version()
+    cores = os.cpu_count()
+    python = platform.python_version()
     return {
         "machine": f"{platform.machine()}, {cores} cores, Python {python}",
         "load before the run": round(os.getloadavg()[0], 1),
@@ -209,7 +211,8 @@ def _promises(results: dict[str, Any]) -> list[str]:
             now = row["dragoman"]["ratio"] / row[client]["ratio"]
             kept = "yes" if now <= most else "**no**"
             lines.append(f"| {case} | {client} | {_share(most)} | {_share(now)} | {kept} |")
-    memory, imports = results["memory"], results["imports"]
+    memory = results["memory"]
+    imports = results["imports"]
     others = [("KiB of an open stream", memory, "lean", "floor", "grown", MEMORY)]
     others += [
         (
@@ -275,7 +278,10 @@ def _share(ratio: float) -> str:
 
 # --- drawing the bar chart ---------------------------------------------------------------------
 
-_WIDTH, _ROW, _LEFT, _TOP = 720, 22, 120, 46
+_WIDTH = 720
+_ROW = 22
+_LEFT = 120
+_TOP = 46
 _PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one chunk of a stream")]
 
 
@@ -301,7 +307,8 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def _panel(title: str, bars: list[tuple[float, str]], top: int) -> list[str]:
-    low, high = math.log10(0.1), math.log10(max(200.0, bars[-1][0] * 1.2))
+    low = math.log10(0.1)
+    high = math.log10(max(200.0, bars[-1][0] * 1.2))
     scale = (_WIDTH - _LEFT - 70) / (high - low)
 
     def x(ratio: float) -> float:

@@ -181,7 +181,8 @@ def join_leading(body: Body) -> Body:
         "system",
         "developer",
     }:
-        first, second = messages.pop(0), messages[0]
+        first = messages.pop(0)
+        second = messages[0]
         second["content"] = f"{one_text(first['content'])}\n\n{one_text(second['content'])}"
     return body
 
@@ -638,7 +639,8 @@ def recorded() -> Iterator[tuple[str, str, Body, str, str]]:
     with gzip.open(RECORDED, "rb") as lines:
         for line in lines:
             data = json.loads(line)
-            wire, body = WIRES.get(data["provider"]), data["request_json"]
+            wire = WIRES.get(data["provider"])
+            body = data["request_json"]
             if (
                 wire not in STEPS
                 or data["op"] != "create"
@@ -694,10 +696,8 @@ def _sum_up(outcomes: list[Outcome]) -> Share:
         )
         for verdict in ("differs", "reported", "refused")
     }
-    expressed, lost = (
-        verdicts["same"] + verdicts["differs"],
-        verdicts["reported"] + verdicts["refused"],
-    )
+    expressed = verdicts["same"] + verdicts["differs"]
+    lost = verdicts["reported"] + verdicts["refused"]
     return Share(
         expressed, verdicts["same"], places["differs"], places["reported"], places["refused"], lost
     )
@@ -710,7 +710,8 @@ def _describe(same: int, expressed: int, lost: int) -> str:
 # --- the table of results on the documentation page --------------------------------------------
 
 PAGE = ROOT / "bench/README.md"
-START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
+START = "<!-- requests -->\n"
+END = "<!-- /requests -->\n"
 
 
 def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:

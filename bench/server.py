@@ -211,7 +211,8 @@ class Protocol(asyncio.Protocol):
             self.answer(path.partition("?")[0])
 
     def answer(self, path: str) -> None:
-        kind, anthropic = path.split("/")[1], path.endswith("/messages")
+        kind = path.split("/")[1]
+        anthropic = path.endswith("/messages")
         if (kind, anthropic) in WHOLE:
             self.transport.write(WHOLE[kind, anthropic])
         elif kind == "burst":
@@ -278,7 +279,8 @@ def make_certificate(folder: str) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = serialization.Encoding.PEM
+    plain = serialization.PrivateFormat.PKCS8
     Path(folder, "cert.pem").write_bytes(made.public_bytes(pem))
     Path(folder, "key.pem").write_bytes(
         key.private_bytes(pem, plain, serialization.NoEncryption())

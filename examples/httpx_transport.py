@@ -20,7 +20,8 @@ from dragoman.wire import HttpRequest
 
 class HttpxStream(HttpStream):
     def __init__(self, reply: httpx2.Response) -> None:
-        self.status, self.headers = reply.status_code, reply.headers
+        self.status = reply.status_code
+        self.headers = reply.headers
         self._chunks = reply.aiter_bytes()
 
     async def receive(self) -> bytes:

@@ -54,7 +54,8 @@ class Journey:
 
     async def send(self, case: Case, front: str, model: str, *, streamed: bool) -> str:
         """Return ``equal``, ``reported``, or how a tool or a call that arrives differs."""
-        self._case, self._arrived = case, None
+        self._case = case
+        self._arrived = None
         request = d.Request(
             [d.User(case.question)],
             tools=case.tools,

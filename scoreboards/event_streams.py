@@ -89,7 +89,8 @@ def ask_other(streams: Sequence[str]) -> list[Events]:
     """Return the events that the package of npm reads from each stream."""
     home = HOME / "event-streams"
     home.mkdir(parents=True, exist_ok=True)
-    given, found = home / "streams.json", home / "events.json"
+    given = home / "streams.json"
+    found = home / "events.json"
     given.write_text(json.dumps(streams))
     command = [
         node(),

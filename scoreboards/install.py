@@ -36,7 +36,8 @@ class NotInstalledError(Exception):
 
 def install_node() -> Path:
     """Install the packages of npm; return the folder that contains ``node_modules``."""
-    home, npm = HOME / "node", shutil.which("npm")
+    home = HOME / "node"
+    npm = shutil.which("npm")
     if npm is None:
         raise NotInstalledError("npm is not installed")
     home.mkdir(parents=True, exist_ok=True)

@@ -85,14 +85,17 @@ def make_oauth(url: str, context: dict[str, Any]) -> Any:
     """Return how to log in, from what the suite tells the client about the scenario."""
     client: dict[str, Any] = {"client_id": context.get("client_id")}
     if SCENARIO == "auth/client-credentials-jwt":
-        issuer, who, key = find_issuer(url), context["client_id"], context["private_key_pem"]
+        issuer = find_issuer(url)
+        who = context["client_id"]
+        key = context["private_key_pem"]
         signed = SignedJWTParameters(
             issuer=who,
             subject=who,
             signing_key=key,
             signing_algorithm=context["signing_algorithm"],
         )
-        assertions, memory = signed.create_assertion_provider(), cast("Any", Memory())
+        assertions = signed.create_assertion_provider()
+        memory = cast("Any", Memory())
         return PrivateKeyJWTOAuthProvider(url, memory, who, assertions, issuer=issuer)
     if "client_secret" in context:
         client["client_secret"] = context["client_secret"]

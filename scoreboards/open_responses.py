@@ -31,7 +31,8 @@ from .install import install_node, install_python, node, node_version
 WIRES = ("openai", "responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
 TITLE = "Open Responses"
 HERE = Path(__file__).parent
-TEXT, PLACE = "Ahoy, Alice.", {"location": "San Francisco, CA"}
+TEXT = "Ahoy, Alice."
+PLACE = {"location": "San Francisco, CA"}
 
 
 def _picture() -> str:
@@ -173,7 +174,8 @@ def run() -> Board:
         "validated against the specification's types; an event of an unknown type fails. The rows with `client` are\n"
         "calls of the AI SDK's client for Open Responses.",
     )
-    python, folder = install_python("openresponses-types"), install_node()
+    python = install_python("openresponses-types")
+    folder = install_node()
     cells = asyncio.run(collect())
     replies = [[*key, found] for key, found in cells.items() if not isinstance(found, str)]
     checked = subprocess.run(

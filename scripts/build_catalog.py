@@ -87,7 +87,8 @@ def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
 def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
     """Add the models that the catalogue lacks to the vendors' files."""
     for vendor, models in listed.items():
-        path, known = CATALOG / f"{vendor}.yaml", load_vendor(vendor).models
+        path = CATALOG / f"{vendor}.yaml"
+        known = load_vendor(vendor).models
         head, _, rows = path.read_text().partition("\nmodels:\n")
         usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
         lines = [line for line in rows.splitlines() if line.startswith('  "')]

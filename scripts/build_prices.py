@@ -358,7 +358,8 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
             model for seller in sellers for model in by_id[seller].models if why_not(model) is None
         ]
         for place, model in enumerate(models):
-            reason, match = why_not(model), match_of(model)
+            reason = why_not(model)
+            match = match_of(model)
             if reason is None:
                 alive = [
                     name

@@ -20,7 +20,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (ROOT / "deploy" / "compose.yaml", ROOT / "deploy" / "Dockerfile")
 SOON = datetime.timedelta(days=60)
-REGISTRY, TOKENS = "https://registry-1.docker.io", "https://auth.docker.io/token"
+REGISTRY = "https://registry-1.docker.io"
+TOKENS = "https://auth.docker.io/token"
 ACCEPTED = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
 
 

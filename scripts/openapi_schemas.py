@@ -60,7 +60,8 @@ HEAD = (
 
 def main() -> int:
     """Write the schemas to ``tests/gateway/schemas/openapi.json``."""
-    npm, node = shutil.which("npm"), shutil.which("node")
+    npm = shutil.which("npm")
+    node = shutil.which("node")
     if npm is None or node is None:
         print("npm and node are not installed", file=sys.stderr)
         return 1

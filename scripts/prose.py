@@ -33,7 +33,10 @@ ALLOWED = (
 )
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 
-DOCSTRING, COMMENT, MESSAGE, PAGE = "docstring", "comment", "message", "page"
+DOCSTRING = "docstring"
+COMMENT = "comment"
+MESSAGE = "message"
+PAGE = "page"
 HELP = "help text"
 
 CODE = frozenset({DOCSTRING, COMMENT})
@@ -334,7 +337,8 @@ def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) ->
     """
     block: list[str] = []
     block_line = 0
-    line, position = 1, 0
+    line = 1
+    position = 0
     for match in _LITERAL.finditer(text):
         line, position = line + text.count("\n", position, match.start()), match.start()
         literal = match.group()

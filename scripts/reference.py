@@ -139,7 +139,8 @@ def _plain(record: tuple[str, str]) -> tuple[str, str]:
     """Return an option without the limits of its number. The option that prints a result as JSON
     gets one text, because its result has many names.
     """
-    name, text = re.sub(r"INTEGER( RANGE)?|FLOAT", "N", record[0]), record[1]
+    name = re.sub(r"INTEGER( RANGE)?|FLOAT", "N", record[0])
+    text = record[1]
     if name == "--json" and re.fullmatch(r"Print [\w ]+ as JSON\.", text):
         return "--json", "Print the result as JSON."
     text = re.sub(r"(; |  \[)[\d.<=]*x[\d.<>=]+\]", lambda at: "]" * (at[1] == "; "), text)

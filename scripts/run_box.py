@@ -87,7 +87,8 @@ def run(box: str, more: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    names, more = arguments[:1], arguments[1:]
+    names = arguments[:1]
+    more = arguments[1:]
     if names == ["all"]:
         names = list(BOXES)
     if not names or names[0] not in BOXES:

@@ -92,7 +92,8 @@ def run_hard(arguments: list[str]) -> int:
     results: list[Result] = []
     for run in [run for run in RUNS if run in chosen or not chosen]:
         print(f"\n=== {run} ===", flush=True)
-        parts, began = make_parts(run, paths), time.monotonic()
+        parts = make_parts(run, paths)
+        began = time.monotonic()
         with hardship(run) as variables:
             run_parts(parts, environment=variables)
         results.append(Result(run, parts, time.monotonic() - began, print_results(parts)))

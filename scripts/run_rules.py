@@ -96,7 +96,8 @@ class Tree:
 
     def start(self, job: Job) -> None:
         """Apply the mutation of a job, and start its tests."""
-        self._job, self._began = job, time.monotonic()
+        self._job = job
+        self._began = time.monotonic()
         if job.mutation is not None:
             place = find_file(self.folder, job.mutation)
             self._restore = place, place.read_bytes(), place.stat()
@@ -166,11 +167,14 @@ def run_pytest(folder: Path, output: Path, job: Job) -> None:
 
 def run_jobs(jobs: Sequence[Job], trees: Sequence[Tree]) -> Iterator[Result]:
     """Run all jobs, one at a time in each tree; yield each result."""
-    waiting, idle, busy = list(jobs), list(trees), list[Tree]()
+    waiting = list(jobs)
+    idle = list(trees)
+    busy = list[Tree]()
     try:
         while waiting or busy:
             while waiting and idle:
-                job, tree = waiting.pop(0), idle.pop()
+                job = waiting.pop(0)
+                tree = idle.pop()
                 try:
                     tree.start(job)
                 except LookupError as error:

@@ -57,7 +57,9 @@ class Part:
     """A process that runs a part of the tests, or one step of lint."""
 
     def __init__(self, name: str, *command: str | Path, accept: tuple[int, ...] = (0,)) -> None:
-        self.name, self.command, self._accept = name, list(map(str, command)), accept
+        self.name = name
+        self.command = list(map(str, command))
+        self._accept = accept
         self.total = self.passed = self.failed = 0
         self.skips: Counter[str] = Counter()
         self.failures: list[tuple[str, str]] = []
@@ -90,7 +92,8 @@ class Part:
         self.cpu_seconds += count_cpu_seconds() - before
         now = time.monotonic()
         while line := self._report.readline():
-            self._heard, self._silences = now, 0
+            self._heard = now
+            self._silences = 0
             if not line.endswith("\n"):  # the rest of the line is not written yet
                 self._report.seek(self._report.tell() - len(line.encode()))
                 break
@@ -160,8 +163,10 @@ def run_parts(
     parts: Sequence[Part], at_once: int = AT_ONCE, environment: dict[str, str] | None = None
 ) -> None:
     """Run the parts, at most ``at_once`` at a time; stop all of them on an interrupt."""
-    waiting, running = list(parts), list[Part]()
-    screen, memory = Screen(), find_memory()
+    waiting = list(parts)
+    running = list[Part]()
+    screen = Screen()
+    memory = find_memory()
     with tempfile.TemporaryDirectory(
         prefix="run-", dir=memory, ignore_cleanup_errors=True
     ) as folder:
@@ -238,7 +243,8 @@ def print_results(parts: Sequence[Part]) -> int:
         print("\nfailed:")
         for name, _ in failures:
             print(f"  {name}")
-    passed, failed = sum([part.passed for part in parts]), sum([part.failed for part in parts])
+    passed = sum([part.passed for part in parts])
+    failed = sum([part.failed for part in parts])
     code = 1 if failed else 0
     print(f"\nexit code {code}")
     print(f"{passed} passed, {failed} failed" + (f", {skips.total()} skipped" if skips else ""))

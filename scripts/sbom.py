@@ -65,7 +65,8 @@ def read_locks(texts: Iterable[str]) -> dict[Locked, list[str]]:
 
 def read_needed(package: Distribution) -> Iterator[Needed]:
     for text in package.requires or ():
-        start, extra = _REQUIREMENT.match(text), _EXTRA.search(text)
+        start = _REQUIREMENT.match(text)
+        extra = _EXTRA.search(text)
         if start:
             extras = tuple(each.strip() for each in (start[2] or "").split(",") if each.strip())
             yield Needed(normalize(start[1]), extras, extra[1] if extra else None)

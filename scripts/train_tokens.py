@@ -57,7 +57,9 @@ TABLE = Path(__file__).parents[1] / "src/dragoman/tokens/table.json"
 PER_KIND = 200  # number of documents of each kind of content
 PER_SOURCE = 4  # number of documents cut from one block of a file
 BLOCK = 40_000  # characters in a block; a longer file is treated as several sources
-SHORTEST, LONGEST = 200, 8000  # minimum and maximum number of characters in a document
+# minimum and maximum number of characters in a document
+SHORTEST = 200
+LONGEST = 8000
 
 # --- sources of text ---------------------------------------------------------------------------
 
@@ -344,7 +346,8 @@ class Writer:
     """Generate lines of the text that programs write, such as logs and tables."""
 
     def __init__(self, rng: random.Random, words: list[str]) -> None:
-        self.rng, self.words = rng, words
+        self.rng = rng
+        self.words = words
 
     def word(self) -> str:
         return self.rng.choice(self.words)
@@ -641,7 +644,8 @@ def fit(corpus: Path) -> Table:
     """Fit all coefficients to the documents that are not held out for the report."""
     counted = json.loads((corpus / "counts.json").read_text())
     docs = documents(corpus)
-    han, hardness = common_han(docs), word_hardness(common_words(corpus), counted)
+    han = common_han(docs)
+    hardness = word_hardness(common_words(corpus), counted)
     tables = text_tokens._classes(han), text_tokens._read_pairs(hardness)
     text_tokens._tables = lambda: tables
     text_tokens._measure_short.cache_clear()
@@ -651,7 +655,8 @@ def fit(corpus: Path) -> Table:
     weight = np.array([importance(d["kind"]) / max(1, kinds[d["kind"]]) for d in docs])
     exact = exact_counts(docs, counted)
     exact["default"] = np.median(list(exact.values()), axis=0)
-    costs, bands = {}, {}
+    costs = {}
+    bands = {}
     for family, truth in exact.items():
         cost = solve(features[~held], truth[~held], weight[~held])
         costs[family] = [round(100 * value) for value in cost]
@@ -705,7 +710,10 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
     """
     symbols = " abcdefghijklmnopqrstuvwxyz~"
     at = {pair: number for number, pair in enumerate(a + b for a in symbols for b in symbols)}
-    rows, columns, target, weight = [], [], [], []
+    rows = []
+    columns = []
+    target = []
+    weight = []
     for row, (word, share) in enumerate(words.items()):
         plain = re.sub("[^a-z]", "~", word)
         for pair in zip(" " + plain, plain + " ", strict=True):

@@ -52,7 +52,8 @@ def find_user() -> str | None:
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """Start a PostgreSQL server; yield its connection string."""
-    binaries, user = find_binaries(), find_user()
+    binaries = find_binaries()
+    user = find_user()
     # Other users cannot open pytest's own folder, and its path is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
         data = Path(folder) / "data"

@@ -33,7 +33,8 @@ def build(files: dict[str, bytes], folder: Path, clock: int) -> tuple[Path, Path
     subprocess.run(
         [sys.executable, "-c", BUILD, str(out), str(clock)], cwd=folder, check=True, env=settings
     )
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    (wheel,) = out.glob("*.whl")
+    (sdist,) = out.glob("*.tar.gz")
     return wheel, sdist
 
 

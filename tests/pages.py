@@ -146,10 +146,8 @@ def _openai(asked: dict[str, Any]) -> dict[str, Any]:
             "type": "function",
             "function": {"name": function["name"], "arguments": arguments},
         }
-        message, finish = (
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            "tool_calls",
-        )
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        finish = "tool_calls"
     usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
     return {
         "id": "x", "object": "chat.completion", "created": 0, "model": "llama3",
@@ -183,7 +181,8 @@ def redirected(url: str) -> Iterator[None]:
             url=urlunsplit(urlsplit(request.url)._replace(scheme="http", netloc=origin.netloc)),
         )
 
-    send, exchange = HttpTransport.send, HttpTransport.exchange
+    send = HttpTransport.send
+    exchange = HttpTransport.exchange
 
     def open_local(path: str = "", **settings: Any) -> Any:
         return connect("smollm2-135m-instruct", base_url=f"{url}/v1", name="local", **settings)
@@ -339,7 +338,8 @@ class _Sample:
 
 def _run_tests() -> None:
     """Run the tests in the current folder by a second pytest in this process."""
-    known, sample = set(sys.modules), _Sample()
+    known = set(sys.modules)
+    sample = _Sample()
     code = pytest.main(
         ["-q", "-x", "-c", os.devnull, "--rootdir", ".", "--disable-plugin-autoload",
          "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "dragoman.testing",

@@ -27,7 +27,8 @@ from .rows import read_table
 ROOT = Path(__file__).resolve().parent
 PAGE = ROOT.parent / "docs/concepts/specification.md"
 DOCUMENTS = ("spec", "core", "choice", "contract", "runtime")
-START, END = "<!-- rules -->\n", "<!-- /rules -->\n"
+START = "<!-- rules -->\n"
+END = "<!-- /rules -->\n"
 _FUNCTION = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 _FORCE = re.compile(r"\b(MUST|SHOULD|MAY)\b")
 

@@ -71,7 +71,8 @@ def follow(page: str, tree: Path) -> set[str]:
         named = _NAMED.match(block.text)
         if named is None:
             continue
-        path, content = tree / named[1], block.text[named.end() :]
+        path = tree / named[1]
+        content = block.text[named.end() :]
         if named[2] is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             assert not path.exists(), path

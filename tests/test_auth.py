@@ -110,7 +110,8 @@ async def test_failing_key_function_raises_an_authentication_error() -> None:
 
 
 async def test_old_token_is_used_until_it_expires_if_renewal_fails() -> None:
-    now, answers = [0.0], [Token("old", 100.0)]
+    now = [0.0]
+    answers = [Token("old", 100.0)]
 
     def make() -> Token:
         if not answers:
@@ -118,7 +119,8 @@ async def test_old_token_is_used_until_it_expires_if_renewal_fails() -> None:
         return answers.pop()
 
     auth = TokenAuth(make, bearer=True, clock=lambda: now[0])
-    request, codec = HttpRequest("GET", "http://a", {}), connect("m", base_url="http://a").codec  # type: ignore[attr-defined]
+    request = HttpRequest("GET", "http://a", {})
+    codec = connect("m", base_url="http://a").codec  # type: ignore[attr-defined]
     for at in (0.0, 99.0):
         now[0] = at
         assert (await auth.headers(request, codec))["authorization"].reveal() == "Bearer old"
@@ -293,7 +295,8 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
             )()
 
     class Google:
-        token, expiry = "g", datetime.datetime(2033, 5, 18, 3, 33, 20)
+        token = "g"
+        expiry = datetime.datetime(2033, 5, 18, 3, 33, 20)
 
         def refresh(self, request: object) -> None:
             pass

@@ -64,7 +64,8 @@ def _find_part(name: tuple[str, ...]) -> str | None:
 @cache
 def read_imports(path: Path) -> tuple[frozenset[str], frozenset[Path]]:
     """Return the parts of the package that a file imports, and the files of tests."""
-    parts, files = set(), set()
+    parts = set()
+    files = set()
     modules = list_modules()
     for name in _imported(path, ast.parse(path.read_text())):
         if name[0] == "dragoman" and len(name) > 1:
@@ -80,7 +81,8 @@ def find_needs(path: Path) -> dict[str, Path]:
     The files that it imports count too, and the conftest.py of its folder.
     """
     needs: dict[str, Path] = {}
-    seen, waiting = set(), [path]
+    seen = set()
+    waiting = [path]
     if (path.parent / "conftest.py").exists():
         waiting.append(path.parent / "conftest.py")
     while waiting:

@@ -66,8 +66,10 @@ class Scripted(Transport):
 
 class _ScriptedReply(HttpStream):
     def __init__(self, owner: Scripted, status: int, headers: Any, body: Any) -> None:
-        self.status, self.headers = status, headers
-        self._body, self._owner = [*body], owner
+        self.status = status
+        self.headers = headers
+        self._body = [*body]
+        self._owner = owner
 
     async def receive(self) -> bytes:
         await asyncio.sleep(0)
@@ -92,7 +94,8 @@ def ways(case: Case) -> Iterator[Way]:
     def answer(*chunks: Any) -> Any:
         return case.options.status, case.options.headers, chunks
 
-    frames, whole = frames_of(case), answer(case.reply or b"")
+    frames = frames_of(case)
+    whole = answer(case.reply or b"")
     yield Way("to the end", [whole], [whole])
     yield Way("in frames", [answer(*frames)], [whole])
     yield Way("refused once", [BUSY, whole], [whole])

@@ -72,7 +72,8 @@ async def test_timeout_includes_the_waits_between_attempts() -> None:
 
 
 class Silent(d.Provider):
-    name, model = "own", "m"
+    name = "own"
+    model = "m"
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         await asyncio.Event().wait()

@@ -298,7 +298,8 @@ async def test_reply_is_priced_by_its_providers_price_row() -> None:
 async def test_wrapping_providers_use_the_price_of_the_inner_provider() -> None:
     cheap = ScriptedProvider(dragoman.OverloadedError("busy"), name="lab", model="a")
     good = ScriptedProvider("Hello.", name="lab", model="b")
-    cheap.priced_as, good.priced_as = "free", "openai:gpt-5"
+    cheap.priced_as = "free"
+    good.priced_as = "openai:gpt-5"
     reply = await dragoman.Retry(dragoman.Fallback([cheap, good])).complete("Hi")
     assert dragoman.cost(reply).total == dragoman.cost(reply.usage, "openai:gpt-5").total
 

@@ -309,7 +309,8 @@ def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
     body = {"content": content, "stop_reason": "end_turn"}
     frames = frames_of(serve("anthropic", body, "responses", stream=True))
     added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
-    first, second = source("One.", 4), source("Two.", 4)
+    first = source("One.", 4)
+    second = source("Two.", 4)
     expected = [(0, first), (2, second)]
     assert [(frame["output_index"], frame["annotation"]) for frame in added] == expected
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))

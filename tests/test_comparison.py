@@ -99,7 +99,8 @@ async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_p
     other = ScriptedProvider(
         ScriptRule(lambda request: answer(request, {"c": "x"}, count=2)), model="n"
     )
-    path, tools = SERVER_CODECS[wire].base_path, [look]
+    path = SERVER_CODECS[wire].base_path
+    tools = [look]
     config: Any = {"max_tokens": 99}
     with MemoryLog() as log:
         async with (
@@ -129,7 +130,8 @@ async def test_gateway_defines_tools_again_if_a_record_was_not_written(
 ) -> None:
     model = ScriptedProvider(ScriptRule(lambda request: answer(request, {})), model="n")
     with MemoryLog() as log:
-        append, missed = log.append, [LogError("the disk is full")]
+        append = log.append
+        missed = [LogError("the disk is full")]
 
         async def miss_one(session: str, payload: Any, **facts: Any) -> Any:
             if isinstance(payload, CallStarted) and missed:

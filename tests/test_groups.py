@@ -21,7 +21,8 @@ from .server import Connection, completion, replying, serve
 from .transport.certificates import Authority, server_context
 from .waiting import settle, until
 
-answer, fail = replying(200, completion("Hi")), replying(503, b"{}")
+answer = replying(200, completion("Hi"))
+fail = replying(503, b"{}")
 
 
 @pytest.fixture

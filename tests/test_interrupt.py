@@ -44,7 +44,8 @@ class Steps(deque[Any]):
         self._act: Callable[[], Any] | None = None
 
     def arm(self, step: int, act: Callable[[], Any]) -> None:
-        self._left, self._act = step, act
+        self._left = step
+        self._act = act
 
     def disarm(self) -> bool:
         """Return whether the action has run."""

@@ -54,7 +54,8 @@ def find_names(text: str, ending: dict[tuple[str, str], str]) -> list[str]:
 
 
 def test_no_page_names_a_model_that_ends_soon() -> None:
-    ending, pages = find_ending(), list(find_pages())
+    ending = find_ending()
+    pages = list(find_pages())
     found = {
         str(path.relative_to(ROOT)): names
         for path in pages

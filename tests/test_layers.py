@@ -90,7 +90,9 @@ class Module:
     """One file of the package."""
 
     def __init__(self, source: Source) -> None:
-        self.path, self.tree, self.nodes = source.path, source.tree, source.nodes
+        self.path = source.path
+        self.tree = source.tree
+        self.nodes = source.nodes
         parts = self.path.with_suffix("").parts
         self.layer = parts[0]
         self.is_package = parts[-1] == "__init__"
@@ -478,7 +480,8 @@ def test_layer_checks_find_violations(check: Check, name: str, code: str, compla
     others = [
         module for module in present() if module.path != Path(name) and not looks_at_one_file
     ]
-    before, after = check_present(check), check([*others, Module(Source(Path(name), text))])
+    before = check_present(check)
+    after = check([*others, Module(Source(Path(name), text))])
     assert [found for found in after if found not in before and complaint in found]
 
 

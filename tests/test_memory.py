@@ -14,7 +14,8 @@ import dragoman as d
 from tests.server import Connection, serve
 from tests.waiting import settle, until
 
-TIMES, SIZE = 4, 1_000
+TIMES = 4
+SIZE = 1_000
 STACKS: dict[str, Callable[[d.Provider], d.Provider]] = {
     "alone": lambda model: model,
     "Observe": lambda model: d.Observe(model, lambda _: None),

@@ -125,7 +125,8 @@ STRICTNESS = ("allow", "ask", "deny")
 
 @given(st.lists(rules, max_size=4), rules, proposals)
 def test_only_allow_rules_can_relax(before: list[Rule], more: Rule, proposal: Proposal) -> None:
-    old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
+    old = Policy(before).judge(proposal)
+    new = Policy([*before, more]).judge(proposal)
     if more.action != "allow":
         assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None
     assert Policy([more, *before]).judge(proposal).action == new.action

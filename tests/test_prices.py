@@ -127,7 +127,8 @@ CLAUSES = ("equals", "starts_with", "contains", "regex")
 
 def overlap(one: PriceRow, other: PriceRow) -> bool:
     """Return whether both rows are valid at the same time and match the same names."""
-    first, last = date.min, date.max
+    first = date.min
+    last = date.max
     later = max(one.valid_from or first, other.valid_from or first)
     if later >= min(one.valid_until or last, other.valid_until or last):
         return False
@@ -157,10 +158,8 @@ def test_no_two_bundled_price_rows_are_valid_for_one_name_at_one_time(bundled: P
 
 def test_check_for_ambiguous_price_rows_finds_ambiguous_rows() -> None:
     first = date(2026, 1, 1)
-    later, sooner = (
-        row(input="1", output="1", valid_from=first),
-        row(input="1", output="1", valid_until=first),
-    )
+    later = row(input="1", output="1", valid_from=first)
+    sooner = row(input="1", output="1", valid_until=first)
     peak = row(input="1", output="1", hours=(time(1), time(4)))
     peak_2 = row(input="1", output="1", hours=(time(3), time(5)))
     assert ambiguous((BARE, PLAIN)) == [(BARE, PLAIN)]
@@ -560,7 +559,8 @@ amounts = st.decimals(min_value=0, max_value=10**6, places=6)
 
 @st.composite
 def usages(draw: st.DrawFn, largest: int) -> Usage:
-    whole, out = draw(st.integers(0, largest)), draw(st.integers(0, largest))
+    whole = draw(st.integers(0, largest))
+    out = draw(st.integers(0, largest))
     cached = draw(st.integers(0, whole))
     parts = {
         "cached_input_tokens": cached,
@@ -583,7 +583,8 @@ def rows(draw: st.DrawFn) -> PriceRow:
 
 @given(usages(10**18), rows())
 def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
-    cached, written = usage.cached_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    cached = usage.cached_input_tokens or 0
+    written = usage.cache_creation_input_tokens or 0
     reasoned = usage.reasoning_tokens or 0
 
     def rate(*names: str) -> Fraction:
@@ -621,7 +622,8 @@ rows:
 
 
 def test_price_table_is_read_from_yaml_or_json(tmp_path: Path) -> None:
-    yaml_file, json_file = tmp_path / "prices.yaml", tmp_path / "prices.json"
+    yaml_file = tmp_path / "prices.yaml"
+    json_file = tmp_path / "prices.json"
     yaml_file.write_text(GOOD_YAML)
     mine = PriceTable.load(yaml_file)
     assert mine.version == "mine-1"

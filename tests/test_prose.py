@@ -89,6 +89,7 @@ def test_pages_are_checked_except_for_code(find: Find) -> None:
 
 
 def test_docstrings_of_tests_need_no_imperative(find: Find) -> None:
-    good, bad = 'def test_a():\n    """The call ends."""\n', 'def b():\n    """Nobody waits."""\n'
+    good = 'def test_a():\n    """The call ends."""\n'
+    bad = 'def b():\n    """Nobody waits."""\n'
     found = find("tests/test_module.py", f"{good}\n\n{bad}")
     assert [each.split(" ")[:2] for each in found] == [["6:", "[person]"]]

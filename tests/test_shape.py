@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from scripts.structure import find_packed
 
 from .sources import read_package
 
@@ -53,7 +54,8 @@ class Measure:
         self._visit(tree)
 
     def _visit(self, node: ast.AST) -> tuple[int, int]:
-        branches, conditionals = int(isinstance(node, BRANCHES)), 0
+        branches = int(isinstance(node, BRANCHES))
+        conditionals = 0
         if isinstance(node, ast.BoolOp):
             branches = len(node.values) - 1
         elif isinstance(node, ast.comprehension):
@@ -98,6 +100,8 @@ def find_violations(source: str, tree: ast.AST | None = None) -> Iterator[str]:
     tree = tree or ast.parse(source)
     yield from find_long_lines(source, tree)
     yield from Measure(tree).found
+    for node in find_packed(tree):
+        yield f"{node.lineno}: several values are assigned to as many names in one statement"
 
 
 def _class(methods: int) -> str:
@@ -135,6 +139,8 @@ PLANTED = {
                "1: a conditional expression contains another"),
     "argument": ("f(a if b else c)\n", "f(a if b else c) if d else e\n",
                  "1: a conditional expression contains another"),
+    "packed": ("a, b = b, a\nc, d = e\n", "self.a, self.b = a, b\n",
+               "1: several values are assigned to as many names in one statement"),
 }  # fmt: skip
 
 

@@ -221,9 +221,11 @@ def _read_table() -> dict[str, tuple[int, str]]:
 
 
 def test_tests_wait_only_as_the_table_says() -> None:
-    table, found = _read_table(), _count()
+    table = _read_table()
+    found = _count()
     for name in sorted(table.keys() | found.keys()):
-        lines, (allowed, reason) = found.get(name, []), table.get(name, (0, ""))
+        lines = found.get(name, [])
+        allowed, reason = table.get(name, (0, ""))
         assert len(lines) <= allowed, (
             f"tests/{name} waits by the clock {len(lines)} times, at lines {lines}; "
             f"{allowed} are allowed. Wait with a function of tests/waiting.py instead."

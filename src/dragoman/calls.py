@@ -255,7 +255,8 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
     found = count_usage(usage)
     found["priced_as"] = priced_as
     if bill is not None:
-        found["cost_usd"], found["pricing_version"] = bill.total, bill.pricing_version
+        found["cost_usd"] = bill.total
+        found["pricing_version"] = bill.pricing_version
     if isinstance(bill, Unpriced):
         found["cost_unknown"] = bill.reason
     return found

@@ -164,7 +164,8 @@ def _read_grounding(metadata: Any, text: str) -> list[Citation]:
         return []
     chunks = [_read_chunk(chunk) for chunk in _records(metadata.get("groundingChunks"))]
     data = text.encode("utf-8", "replace")
-    found, used = [], set()
+    found = []
+    used = set()
     for support in _records(metadata.get("groundingSupports")):
         segment = support.get("segment")
         start, end = _read_segment(segment if isinstance(segment, Mapping) else {}, data)

@@ -175,7 +175,8 @@ class Section(Fields):
 
         If there is no such value, return the line of the nearest enclosing one.
         """
-        line, value = self.line, self
+        line = self.line
+        value = self
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
             if isinstance(value, Section) and name in value.data:
                 line, value = value.lines.get(name, value.line), value.data[name]
@@ -270,7 +271,8 @@ def _check_depth(text: str, shown: str) -> None:
     opened: list[tuple[str | None, int]] = []
     depths: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_loader()):
-        inside, line = 0, event.start_mark.line + 1
+        inside = 0
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
             opened.append((event.anchor, 0))
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -320,7 +322,8 @@ class _Builder:
             key = key_node.value
             if key in data:
                 raise self._fail(key_node, f"{key!r} is there twice, first on line {lines[key]}")
-            data[key], lines[key] = self.build(value_node), key_node.start_mark.line + 1
+            data[key] = self.build(value_node)
+            lines[key] = key_node.start_mark.line + 1
             if value_node.id == "sequence":
                 lines |= {
                     f"{key}[{at}]": item.start_mark.line + 1

@@ -155,7 +155,9 @@ class Rule(_Effect, frozen=True, omit_defaults=True, kw_only=True):
         """Return the name of the rule, or its action and conditions if it has no name."""
         arguments = [f"{key}={text}" for key, text in (self.arguments or {}).items()]
         parts = [self.action, self.tool, *(self.side_effect or ()), *arguments]
-        return self.name or " ".join([*parts, *([self.path] if self.path is not None else [])])
+        if self.path is not None:
+            parts.append(self.path)
+        return self.name or " ".join(parts)
 
     def matches(self, proposal: Proposal) -> bool:
         """Return whether this rule applies to a proposal."""

@@ -160,7 +160,8 @@ def _watch() -> None:
 
 def _watch_loop(loop: Any) -> None:
     """Wrap the methods of uvloop, which connects without an audit event."""
-    connect, send = loop.create_connection, loop.create_datagram_endpoint
+    connect = loop.create_connection
+    send = loop.create_datagram_endpoint
     if hasattr(connect, "__wrapped__"):
         return
 
@@ -180,10 +181,8 @@ def _watch_loop(loop: Any) -> None:
             _refuse_host(tuple(remote_addr))
         return await send(self, factory, local_addr, remote_addr, **facts)
 
-    loop.create_connection, loop.create_datagram_endpoint = (
-        create_connection,
-        create_datagram_endpoint,
-    )
+    loop.create_connection = create_connection
+    loop.create_datagram_endpoint = create_datagram_endpoint
 
 
 def _look(event: str, args: tuple[Any, ...]) -> None:

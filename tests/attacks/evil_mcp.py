@@ -74,7 +74,8 @@ def serve(mode: str, seconds: str = "") -> None:
         os.execvp("sleep", ["sleep", seconds])
     for line in sys.stdin:
         message = json.loads(line)
-        method, number = message.get("method"), message.get("id")
+        method = message.get("method")
+        number = message.get("id")
         if method == "initialize":
             version = message["params"]["protocolVersion"]
             info = {"name": "evil", "version": "1"}

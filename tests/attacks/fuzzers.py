@@ -111,7 +111,8 @@ async def fuzz_request(rng: Rng) -> str:
 
 async def fuzz_passed_request(rng: Rng) -> str:
     """Send a mutated request through a gateway to an upstream; return the upstream's wire."""
-    wire, upstream = rng.choice(list(PATHS)), rng.choice(list(CODECS))
+    wire = rng.choice(list(PATHS))
+    upstream = rng.choice(list(CODECS))
     await send_request(wire, mutate_json(rng.choice(request_seeds(wire)), rng), upstream=upstream)
     return upstream
 
@@ -210,7 +211,8 @@ ODD_BODIES = [
 
 def make_reply(case: Case, rng: Rng) -> bytes:
     """Return a mutated copy of the reply of a conformance case."""
-    data, how = case.reply or b"", rng.random()
+    data = case.reply or b""
+    how = rng.random()
     if how < 0.25:
         return mutate_bytes(data, rng, rng.choice([1, 1, 2, 3, 8]))
     if how < 0.85:
@@ -227,7 +229,8 @@ async def fuzz_reply(rng: Rng) -> str:
     error.
     """
     case = rng.choice(CASES[rng.choice(list(CASES))])
-    body, status = make_reply(case, rng), rng.choice(STATUSES)
+    body = make_reply(case, rng)
+    status = rng.choice(STATUSES)
     headers = {name: rng.choice(values) for name, values in HEADERS.items() if rng.random() < 0.35}
     pieces: list[Any] = list(cut_up(body, rng))
     if rng.random() < 0.05:
@@ -251,7 +254,8 @@ async def read_reply(
         api_key=CANARY,
         capabilities=Capabilities.of(case.options.capabilities),
     )
-    events, error = [], None
+    events = []
+    error = None
     place = f"{case.wire}/{case.name} status {status} {headers}"
     try:
         async for event in provider.events(msgspec.structs.replace(case.request, stream=stream)):
@@ -352,7 +356,8 @@ def use_configuration(path: Path) -> None:
 
 def use_keys(path: Path) -> None:
     """Load a file of gateway keys and count usage against its limits."""
-    ring, ledger = KeyRing.load(path), Ledger()
+    ring = KeyRing.load(path)
+    ledger = Ledger()
     ring.find("dg-unknown")
     for key in ring.keys:
         key.allows("up:m")

@@ -38,7 +38,9 @@ from dragoman.tools import tool
 from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
-REFUSED, FENCED = 3, 4  # exit codes of a process that was rejected or that lost its session
+# exit codes of a process that was rejected or that lost its session
+REFUSED = 3
+FENCED = 4
 WINDOW = 3_000  # the model's context window in tokens: a few payments fill it
 RECEIPT = "with a receipt of many words " * 90
 # A process is killed after at most this many records, about half of a complete session.
@@ -85,7 +87,8 @@ class Payer(d.Provider):
     paid.
     """
 
-    name, model = "payer", "m"
+    name = "payer"
+    model = "m"
     capabilities = d.Capabilities.of({"max_context_tokens": WINDOW})
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
@@ -103,7 +106,8 @@ class Payer(d.Provider):
             await asyncio.sleep(0)
 
     def _propose(self, request: d.Request, out: Assembler) -> None:
-        turns, settled = 0, set[int]()
+        turns = 0
+        settled = set[int]()
         asked: dict[str, int] = {}
         for message in request.messages:
             if isinstance(message, d.User):
@@ -239,7 +243,9 @@ class World:
     """
 
     def __init__(self, place: str, folder: Path, seed: int, runners: int) -> None:
-        self.place, self.folder, self.runners = place, folder, runners
+        self.place = place
+        self.folder = folder
+        self.runners = runners
         self.draw = random.Random(seed)
         self.tally = Tally()
         self.acknowledged: list[tuple[str, int, str]] = []
@@ -374,7 +380,8 @@ class World:
             for name in names
             for it in of(held[name], "tool.started")
         }
-        tally.acknowledged, tally.payments = len(self.acknowledged), paid.total()
+        tally.acknowledged = len(self.acknowledged)
+        tally.payments = paid.total()
         tally.lost = [
             f"{name} {seq}"
             for name, seq, digest in self.acknowledged

@@ -73,7 +73,8 @@ def _odd(rng: Rng) -> Any:
 
 
 def _change(root: Any, path: tuple[Any, ...], rng: Rng, names: Sequence[str]) -> Any:
-    here, kind = _get(root, path), rng.randrange(11)
+    here = _get(root, path)
+    kind = rng.randrange(11)
     if kind <= 3 or not path:
         return _put(root, path, _odd(rng))
     if kind == 4:
@@ -134,7 +135,8 @@ def mutate_bytes(data: bytes, rng: Rng, times: int = 1) -> bytes:
     for _ in range(times):
         if not changed:
             break
-        at, kind = rng.randrange(len(changed)), rng.randrange(9)
+        at = rng.randrange(len(changed))
+        kind = rng.randrange(9)
         if kind == 0:
             changed[at] ^= 1 << rng.randrange(8)
         elif kind == 1:
@@ -169,7 +171,8 @@ def mutate_lines(data: bytes, rng: Rng) -> bytes:
     """Return a randomly changed copy of JSON lines."""
     lines = data.split(b"\n")
     for _ in range(rng.choice([1, 1, 2, 5])):
-        at, kind = rng.randrange(len(lines)), rng.randrange(6)
+        at = rng.randrange(len(lines))
+        kind = rng.randrange(6)
         if kind <= 2:
             lines[at] = mutate_json(lines[at], rng)
         elif kind == 3:
@@ -245,7 +248,8 @@ def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         if not frames:
             break
-        at, kind = rng.randrange(len(frames)), rng.randrange(10)
+        at = rng.randrange(len(frames))
+        kind = rng.randrange(10)
         if kind <= 4:
             frames[at] = b"\n".join(
                 [

@@ -67,8 +67,10 @@ def lines(sound: Path) -> list[Any]:
 def test_log_commands_do_not_crash_on_flipped_bytes(
     sound: Path, tmp_path: Path, count: Count
 ) -> None:
-    draw, codes = random.Random(8), Counter[int]()
-    data, path = sound.read_bytes(), tmp_path / "x.db"
+    draw = random.Random(8)
+    codes = Counter[int]()
+    data = sound.read_bytes()
+    path = tmp_path / "x.db"
     commands = [
         ["log", "list"], ["log", "list", "--json"], ["log", "show", "long"],
         ["log", "show", "all", "--json"],
@@ -165,8 +167,10 @@ async def replay(log: logs.EventLog, session: str) -> None:
 def test_forged_log_exports_raise_only_log_errors(
     lines: list[Any], tmp_path: Path, count: Count
 ) -> None:
-    draw, seen = random.Random(4), Counter[str]()
-    path, text = tmp_path / "x.jsonl", json.dumps(lines)
+    draw = random.Random(4)
+    seen = Counter[str]()
+    path = tmp_path / "x.jsonl"
+    text = json.dumps(lines)
     exports = 4000 if EXHAUSTIVE else 16
     for _ in range(exports):
         path.write_bytes(relink(json.loads(text), draw))

@@ -24,7 +24,8 @@ Attack = Callable[[int, int, int], Tally]
 def program() -> Iterator[subprocess.Popen[str]]:
     """Start the process from which those of the sessions are forked."""
     command = [sys.executable, "-m", "tests.attacks.hostile_lives"]
-    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
+    pipe = subprocess.PIPE
+    root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as started:
         yield started
         started.communicate()

@@ -177,7 +177,8 @@ async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
-    mode, pins = tmp_path / "mode", ToolPins(tmp_path / "pins" / "tools.json")
+    mode = tmp_path / "mode"
+    pins = ToolPins(tmp_path / "pins" / "tools.json")
     asked: list[ToolChange] = []
 
     async def open_as(name: str, *, accept: bool) -> tuple[list[str], list[str]]:
@@ -211,7 +212,8 @@ async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
 
 
 async def test_changed_tool_is_omitted_without_approval(tmp_path: Path) -> None:
-    mode, pins = tmp_path / "mode", ToolPins(tmp_path / "tools.json")
+    mode = tmp_path / "mode"
+    pins = ToolPins(tmp_path / "tools.json")
     for name, names in (("plain", ["echo", "other"]), ("changed", ["other"])):
         mode.write_text(name)
         async with evil(f"@{mode}", pins=pins) as server:

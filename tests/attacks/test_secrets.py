@@ -38,7 +38,9 @@ from ..test_sync import Background
 from ..waiting import PATIENCE
 from .gateway_app import PATHS, post
 
-KEY, HEADER, CLIENT = "QCANARYQ7f3a9b2c4d5e", "QHEADERQ88aa77bb66", "QCLIENTQ1122334455"
+KEY = "QCANARYQ7f3a9b2c4d5e"
+HEADER = "QHEADERQ88aa77bb66"
+CLIENT = "QCLIENTQ1122334455"
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"max_tokens": 9}
 
@@ -266,7 +268,8 @@ async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path
         )
         for kind in ECHOES:
             for stream in (False, True):
-                body, path = {**BODIES[wire]}, PATHS[wire]
+                body = {**BODIES[wire]}
+                path = PATHS[wire]
                 if wire == "gemini":
                     verb = "streamGenerateContent" if stream else "generateContent"
                     path = f"/v1beta/models/m-{kind}:{verb}"

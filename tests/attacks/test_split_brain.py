@@ -23,7 +23,8 @@ class Payer(d.Provider):
     unknown.
     """
 
-    name, model = "payer", "m"
+    name = "payer"
+    model = "m"
 
     async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         out = Assembler(request_id=request.request_id, model="m", provider="payer")
@@ -67,7 +68,8 @@ def open_other(log: logs.EventLog, open_store: Open) -> logs.EventLog:
 
 
 async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
-    log, till = open_store(), Till()
+    log = open_store()
+    till = Till()
     running = asyncio.create_task(
         d.Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
     )
@@ -81,7 +83,8 @@ async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
 
 
 async def test_running_a_session_that_another_process_runs_is_rejected(open_store: Open) -> None:
-    log, till = open_store(), Till()
+    log = open_store()
+    till = Till()
     first = d.Session(Payer(), till.tools, ALL, log, session_id="s1")
     await first._journal.write(STARTED)  # noqa: SLF001 - the fenced process writes without its session
     second = await d.Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
@@ -98,7 +101,9 @@ async def test_running_a_session_that_another_process_runs_is_rejected(open_stor
 
 
 async def test_takeover_of_a_session_stops_the_first_process(open_store: Open) -> None:
-    log, first, second = open_store(), Till(), Till()
+    log = open_store()
+    first = Till()
+    second = Till()
     running = asyncio.create_task(
         d.Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711.")
     )
@@ -122,7 +127,8 @@ async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) ->
     """Another process continues the session after the permission is recorded and before the tool
     starts.
     """
-    log, till = open_store(), Till()
+    log = open_store()
+    till = Till()
     other = open_other(log, open_store)
 
     def continue_elsewhere(record: logs.LogRecord) -> None:
@@ -139,7 +145,8 @@ async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) ->
 
 
 async def test_every_resumption_of_a_session_has_its_own_epoch(open_store: Open) -> None:
-    log, till = open_store(), Till()
+    log = open_store()
+    till = Till()
     till.let.set()
     await d.Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
     for _ in range(2):

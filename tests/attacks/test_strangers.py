@@ -42,7 +42,9 @@ async def measure(url: str, process: psutil.Process, calls: int) -> tuple[float,
     """Call the gateway a number of times, each time over a new connection; return the 99th
     percentile of the durations, and the peak memory in MiB.
     """
-    port, took, memory = int(url.rpartition(":")[2]), [], 0.0
+    port = int(url.rpartition(":")[2])
+    took = []
+    memory = 0.0
     for _ in range(calls):
         began = time.perf_counter()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -72,7 +74,8 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
         connection.end_stream()
 
     async with serve(handler) as upstream:
-        config, keys = write_config(folder, upstream.url), write_keys(folder)
+        config = write_config(folder, upstream.url)
+        keys = write_keys(folder)
         options = ["--config", config, "--model", "fast=up:m", "--auth", keys, "--no-access-log"]
         async with running(*options) as (url, process):
             yield url, psutil.Process(process.pid)

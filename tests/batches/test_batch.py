@@ -571,7 +571,8 @@ async def test_no_row_is_started_while_writing_to_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
 ) -> None:
     """If a batch started rows while the disk hangs, its memory would grow without limit."""
-    syncing, release = threading.Event(), threading.Event()
+    syncing = threading.Event()
+    release = threading.Event()
     sync = output_module._sync  # noqa: SLF001 - a disk that hangs is played here
 
     def hang(file: Any) -> None:

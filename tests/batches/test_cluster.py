@@ -254,7 +254,8 @@ class Counting:
 
 @pytest.mark.parametrize("concurrency", [1, 2, 16])
 async def test_worker_processes_one_block_after_another(concurrency: int, tmp_path: Path) -> None:
-    model, blocks = Counting(), [[1, 2], [3], [], [4, 5, 6]]
+    model = Counting()
+    blocks = [[1, 2], [3], [], [4, 5, 6]]
     async with serve(model) as server, patience("the answers to all blocks"):
         worker = Asker(
             Job(model="m", connection={"base_url": server.base_url}, concurrency=concurrency),
@@ -271,7 +272,8 @@ async def test_worker_processes_one_block_after_another(concurrency: int, tmp_pa
 
 def write_rows(folder: Path) -> Path:
     rows = [json.dumps({"id": f"r{number}", "prompt": f"p{number}"}) for number in range(ROWS)]
-    rows[7], rows[8] = "not json", '{"id": "r1", "prompt": "again"}'
+    rows[7] = "not json"
+    rows[8] = '{"id": "r1", "prompt": "again"}'
     (folder / "in.jsonl").write_text("\n".join(rows) + "\n")
     return folder / "in.jsonl"
 
@@ -366,7 +368,8 @@ def test_job_is_shown_without_its_secrets() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
 async def test_key_is_in_no_file_that_ray_writes(tmp_path: Path) -> None:
-    source, model = write_rows(tmp_path), Short()
+    source = write_rows(tmp_path)
+    model = Short()
     # the names of sockets in this folder must be short
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
         settings = {"RAY_TMPDIR": folder, "RAY_enable_export_api_write": "1"}
@@ -414,7 +417,9 @@ async def strike(process: asyncio.subprocess.Process, out: Path, victim: str) ->
 @pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
 @pytest.mark.parametrize("victim", ["nobody", "worker", "driver", "head"])
 async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
-    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Priced()
+    source = write_rows(tmp_path)
+    out = tmp_path / "out.jsonl"
+    model = Priced()
     priced = ("--priced-as", "openai:gpt-5-mini")
     options = (*priced, "--on", "ray", "--workers", "2")
     model.both.set()
@@ -442,7 +447,9 @@ async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
 async def test_workers_on_ray_share_a_rate_limit_over_redis(
     tmp_path: Path, redis_url: str
 ) -> None:
-    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Counting()
+    source = write_rows(tmp_path)
+    out = tmp_path / "out.jsonl"
+    model = Counting()
     async with serve(model) as server:
         process = await start(
             server, source, out, "--on", "ray", "--workers", "2", "--rpm", "60",
@@ -461,7 +468,8 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
 
         await until(is_ready, "two workers and their requests")
         assert process.returncode is None, await process.communicate()
-        asked, seconds = len(model.asked), time.monotonic() - began
+        asked = len(model.asked)
+        seconds = time.monotonic() - began
         process.kill()
         await wait_for_end(process, workers)
     # If each of the two workers had its own rate limit, twice as many requests would be sent.
@@ -554,7 +562,9 @@ class Priced(Counting):
 async def test_budget_stops_all_workers_on_ray(
     tmp_path: Path, kind: str, limit: str, victim: str
 ) -> None:
-    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Priced()
+    source = write_rows(tmp_path)
+    out = tmp_path / "out.jsonl"
+    model = Priced()
     options = ("--on", "ray", "--workers", "2", "--priced-as", "openai:gpt-5-mini", "--budget")
     async with serve(model) as server:
         process = await start(server, source, out, *options, f"{kind}={limit}")
@@ -646,12 +656,10 @@ async def test_batch_on_ray_killed_at_random_points_loses_no_row(
     tmp_path: Path, seed: int, count: Callable[[str, int], None]
 ) -> None:
     """Kill nine workers and then the driver or the head, each at a random point, and resume."""
-    dice, source, out, model = (
-        random.Random(seed),
-        write_rows(tmp_path),
-        tmp_path / "o.jsonl",
-        Gate(),
-    )
+    dice = random.Random(seed)
+    source = write_rows(tmp_path)
+    out = tmp_path / "o.jsonl"
+    model = Gate()
     options = ("--on", "ray", "--workers", "2")
     async with serve(model) as server:
         process = await start(server, source, out, *options)

@@ -58,7 +58,8 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(server: SimServer, wire: str, out: Path) -> Run:
     async def start(rows: Any, **settings: Any) -> BatchReport:
-        url, price = server.base_urls[wire], "openai:gpt-5"
+        url = server.base_urls[wire]
+        price = "openai:gpt-5"
         connection = {"base_url": url, "wire": wire, "priced_as": price}
         given = {"via": "provider", "poll_seconds": 0.01, "max_tokens": 50, **settings}
         return await batch(rows, out, "sim", connection=connection, **given)

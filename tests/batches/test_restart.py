@@ -98,9 +98,11 @@ async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int,
     many kills hit a running process.
     """
     dice = random.Random(seed)
-    source, out = folder / "in.jsonl", folder / "out.jsonl"
+    source = folder / "in.jsonl"
+    out = folder / "out.jsonl"
     source.write_text("".join([json.dumps(row_of(kind, n)) + "\n" for n in range(rows)]))
-    model, killed = Counting(seed), 0
+    model = Counting(seed)
+    killed = 0
     async with serve(model) as server:
         for _ in range(kills):
             process = await start(server, source, out, order)

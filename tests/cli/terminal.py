@@ -39,7 +39,9 @@ def _run(terminal: Connection, words: tuple[str, ...], variables: dict[str, str]
     for standard in range(3):
         os.dup2(terminal.fileno(), standard)
     terminal.close()
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w"))
+    sys.stdin = os.fdopen(0)
+    sys.stdout = os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w")
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = ["dragoman", *words]

@@ -161,7 +161,8 @@ async def test_prompt_sends_text_thinking_a_diff_and_usage(folder: Path) -> None
     )
     look = propose(call("read_file", path="a.txt"))
     provider = Listed(thinking, look, "It is two.", capabilities={"max_context_tokens": 1000})
-    editor, log = Editor("yes"), MemoryLog()
+    editor = Editor("yes")
+    log = MemoryLog()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
         link = helpers.resource_link_block("a.txt", (folder / "a.txt").as_uri())
@@ -200,7 +201,8 @@ ANSWERS: dict[str, tuple[list[str], dict[str, Any] | None, str, int]] = {
 async def test_permission_questions_have_the_terminals_answers(name: str, folder: Path) -> None:
     answers, form, after, asked = ANSWERS[name]
     again = propose(call("edit_file", path="a.txt", old="two", new="three"))
-    editor, log = Editor(*answers, form=form), MemoryLog()
+    editor = Editor(*answers, form=form)
+    log = MemoryLog()
     async with serving(editor, Listed(EDIT, again, "Done."), log) as connection:
         session_id = await begin(connection, folder)
         assert (await ask(connection, session_id)).stop_reason == "end_turn"
@@ -235,7 +237,8 @@ async def test_permission_questions_have_the_terminals_answers(name: str, folder
 async def test_only_an_offered_answer_that_was_selected_allows_a_call(
     outcome: dict[str, Any], folder: Path
 ) -> None:
-    editor, log = Editor(), MemoryLog()
+    editor = Editor()
+    log = MemoryLog()
     editor.outcomes = [{"outcome": outcome}]
     async with serving(editor, Listed(EDIT, "Done."), log) as connection:
         await ask(connection, await begin(connection, folder))
@@ -253,7 +256,8 @@ async def test_lines_that_are_no_messages_are_reported_and_end_nothing(
         b'{"id":1,"method":5}', b"{",
     ]  # fmt: skip
     data = b"\n".join([messages[0], *wrong, b"", b"  ", messages[1]])
-    source, target = asyncio.StreamReader(), asyncio.StreamReader()
+    source = asyncio.StreamReader()
+    target = asyncio.StreamReader()
     for at in range(0, len(data), size):
         source.feed_data(data[at : at + size])
     source.feed_eof()
@@ -304,7 +308,8 @@ def pausing(words: str, pause: asyncio.Event) -> Callable[[Request], list[Any]]:
 async def test_cancel_stops_the_prompt_and_is_recorded(moment: str, folder: Path) -> None:
     slow = pausing("one two", asyncio.Event())
     provider = Listed(EDIT if moment == "in a question" else slow)
-    editor, log = Editor("yes"), MemoryLog()
+    editor = Editor("yes")
+    log = MemoryLog()
     editor.pause = asyncio.Event()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
@@ -331,7 +336,8 @@ async def test_cancel_stops_the_prompt_and_is_recorded(moment: str, folder: Path
 @pytest.mark.parametrize("is_cancelled", [True, False])
 async def test_disconnecting_stops_the_prompt(is_cancelled: bool, folder: Path) -> None:
     provider = Listed(pausing("one two", asyncio.Event()))
-    editor, log = Editor(), MemoryLog()
+    editor = Editor()
+    log = MemoryLog()
     async with serving(editor, provider, log) as connection:
         session_id = await begin(connection, folder)
         asking = asyncio.create_task(ask(connection, session_id))
@@ -351,7 +357,8 @@ async def test_two_sessions_run_at_once(folder: Path) -> None:
         name = last(request)
         return pausing(f"{name} {name}", pauses[name])(request)
 
-    provider, editor = Listed(answer, repeat=True), Editor()
+    provider = Listed(answer, repeat=True)
+    editor = Editor()
     async with serving(editor, provider) as connection:
         names = {name: await begin(connection, folder) for name in pauses}
         asked = {
@@ -455,7 +462,8 @@ async def test_errors_are_clear_and_contain_no_secret(name: str, folder: Path) -
 async def test_error_of_the_model_is_reported_and_the_session_goes_on(folder: Path) -> None:
     wrong = AuthenticationError(f"Incorrect key: {SECRET}", provider="listed", status=401)
     audio = helpers.audio_block("AAAA", "audio/wav")
-    provider, editor = Listed(wrong, "Hi.", "Hello."), Editor()
+    provider = Listed(wrong, "Hi.", "Hello.")
+    editor = Editor()
     async with serving(editor, provider) as connection:
         session_id = await begin(connection, folder)
         with pytest.raises(acp.RequestError, match="this kind of 'audio' cannot be sent"):
@@ -532,13 +540,15 @@ async def test_recorded_sessions_are_listed_by_folder(folder: Path, tmp_path: Pa
 
 
 async def test_model_effort_and_mode_are_options_of_a_session(folder: Path) -> None:
-    first, second = Listed(EDIT, "One."), Listed(EDIT, "Two.", name="other")
+    first = Listed(EDIT, "One.")
+    second = Listed(EDIT, "Two.", name="other")
     models = EditorModels(
         lambda name: second if name == "b" else first,
         lambda: ["a", "b"],
         {"a": ("low", "high"), "b": ("low",)}.get,
     )
-    editor, log = Editor("no"), MemoryLog()
+    editor = Editor("no")
+    log = MemoryLog()
     async with serving(editor, models, log) as connection:
         opened = await connection.new_session(cwd=str(folder), mcp_servers=[])
         session_id = opened.session_id

@@ -193,10 +193,8 @@ def test_tools_with_invalid_names_are_reported(server: Server, workspace: Path) 
 
 def test_changed_tools_of_an_mcp_server_are_omitted_until_accepted(workspace: Path) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
-    program, mode = (
-        Path(__file__).parent.parent / "attacks" / "evil_mcp.py",
-        workspace.parent / "mode",
-    )
+    program = Path(__file__).parent.parent / "attacks" / "evil_mcp.py"
+    mode = workspace.parent / "mode"
     shown: list[tuple[bool, bool]] = []
     for name, more in (
         ("plain", []),
@@ -237,7 +235,8 @@ def test_mcp_headers_are_sent_to_their_origin_only(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("A", "key-a")
     monkeypatch.setenv("B", "key-b")
     urls = ["https://a.example/mcp", "https://b.example:8443/x?y"]
-    bearers, headers = ("https://a.example=A",), ("https://B.example:8443=X-Key:B",)
+    bearers = ("https://a.example=A",)
+    headers = ("https://B.example:8443=X-Key:B",)
     assert read_headers(urls, bearers, headers) == {
         "https://a.example": {"Authorization": "Bearer key-a"},
         "https://b.example:8443": {"X-Key": "key-b"},

@@ -246,7 +246,8 @@ async def test_imported_files_serve_a_request(tmp_path: Path) -> None:
 
 
 def test_every_route_leads_to_a_vendor_of_the_catalogue_or_an_address() -> None:
-    table, needs_place = read_table(), ("litellm_proxy", "openai_like")
+    table = read_table()
+    needs_place = ("litellm_proxy", "openai_like")
     for name, route in table.routes.items():
         assert route.vendor in vendor_names() or route.base_url or name in needs_place
         assert bool(route.settings) == bool(route.template)

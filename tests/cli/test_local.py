@@ -53,7 +53,8 @@ def test_pull_command_with_json_prints_only_json(hub: HubServer) -> None:
 
 def test_errors_of_the_local_commands_are_reported(hub: HubServer) -> None:
     hub.digest = "0" * 64
-    plain, data = run("pull", SPEC), run("pull", SPEC, "--json")
+    plain = run("pull", SPEC)
+    data = run("pull", SPEC, "--json")
     assert (plain.exit_code, plain.stdout, data.exit_code, data.stderr) == (12, "", 12, "")
     assert plain.stderr.splitlines()[-1].startswith("error: small.gguf has the wrong contents")
     assert json.loads(data.stdout)["error"].startswith("small.gguf has the wrong contents")

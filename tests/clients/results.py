@@ -60,7 +60,8 @@ def write_section(results: Results) -> str:
     for name, features in results.items():
         client, _, side = name.partition(", ")
         tried = {wire for wires in features.values() for wire in wires}
-        works, other = [], []
+        works = []
+        other = []
         for feature, wires in features.items():
             shown = _WORDS.sub(r" \1", feature).lower().replace("_", " ")
             found = {wires.get(wire, "not run") for wire in tried}

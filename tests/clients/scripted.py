@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from dragoman.messages import Request, ToolResult
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule
 
-PARIS, ROME = Call("weather", {"city": "Paris"}), Call("weather", {"city": "Rome"})
-TEXT, RIVER = "Hello there", '{"name": "Rhine", "km": 1233}'
+PARIS = Call("weather", {"city": "Paris"})
+ROME = Call("weather", {"city": "Rome"})
+TEXT = "Hello there"
+RIVER = '{"name": "Rhine", "km": 1233}'
 Sleep = Callable[[float], Awaitable[None]]
 STATUSES = (400, 401, 403, 404, 429, 500, 503)
 

@@ -15,7 +15,8 @@ from .running import find_program, gateway, in_full_run, make_repository, run_pr
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
-OLD, NEW = 'def greet():\n    return "Hello, world"\n', 'def greet():\n    return "Hello, moon"\n'
+OLD = 'def greet():\n    return "Hello, world"\n'
+NEW = 'def greet():\n    return "Hello, moon"\n'
 WISH = "Say moon instead of world in greet.py"
 REFUSED = "Ask for a model that is not there"
 PATCH = f"""*** Begin Patch

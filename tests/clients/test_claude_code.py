@@ -24,7 +24,8 @@ from .scripted import Pauses
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
-OLD, NEW = 'def greet():\n    return "Hello, world"\n', 'def greet():\n    return "Hello, moon"\n'
+OLD = 'def greet():\n    return "Hello, world"\n'
+NEW = 'def greet():\n    return "Hello, moon"\n'
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
@@ -58,7 +59,8 @@ def _find_texts(message: User) -> list[str]:
 
 def script(where: Path, pauses: Pauses) -> ScriptedProvider:
     """Return a model that does the task that the prompt begins with."""
-    file, picture = str(where / "greet.py"), str(where / "dot.png")
+    file = str(where / "greet.py")
+    picture = str(where / "dot.png")
     edit = {"file_path": file, "old_string": "world", "new_string": "moon"}
     agent = {"description": "ask", "prompt": "SUB", "subagent_type": "general-purpose"}
     calls = {
@@ -98,7 +100,9 @@ class Claude:
     def __init__(
         self, url: str, wire: str, where: Path, upstream: StrictServer, pauses: Pauses
     ) -> None:
-        self.where, self.upstream, self.pauses = where, upstream, pauses
+        self.where = where
+        self.upstream = upstream
+        self.pauses = pauses
         program = find_program("node", "node_modules", ".bin", "claude")
         self.command = [program, "--model", f"claude-sonnet-5-{wire}", "--permission-mode",
                         "acceptEdits", "--allowedTools", "Bash,Read,Edit,Agent",
@@ -202,7 +206,8 @@ TASKS = {"READ", "EDIT", "BASH", "AGENT", "SUB", "IMAGE", "SCHEMA", "FIRST", "AG
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_claude_code_works_in_front_of_a_strict_server(wire: str, tmp_path: Path) -> None:
-    outcomes, failed = {}, {}
+    outcomes = {}
+    failed = {}
     for name, case in CASES.items():
         folder = tmp_path / name.replace(" ", "_")
         folder.mkdir()
@@ -212,6 +217,7 @@ async def test_claude_code_works_in_front_of_a_strict_server(wire: str, tmp_path
                 assert claude.upstream.problems == []
                 outcomes[name] = "yes"
             except AssertionError as error:
-                outcomes[name], failed[name] = "no", str(error)
+                outcomes[name] = "no"
+                failed[name] = str(error)
     record_outcomes(CLIENT, wire, outcomes)
     assert failed == {}

@@ -28,7 +28,8 @@ PROGRAM = Path(__file__).parent / "traced_agent.py"
 async def phoenix(where: Path) -> AsyncIterator[str]:
     """Run the Phoenix server and yield its address."""
     python = find_program("phoenix", "bin", "python")
-    port, grpc_port = find_free_port(), find_free_port()
+    port = find_free_port()
+    grpc_port = find_free_port()
     settings = {
         "PHOENIX_WORKING_DIR": str(where),
         "PHOENIX_HOST": "127.0.0.1",

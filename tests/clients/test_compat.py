@@ -85,7 +85,8 @@ async def test_replies_and_exceptions_have_the_fields_of_litellm(tmp_path: Path)
 async def test_example_configurations_of_litellm_are_converted(tmp_path: Path) -> None:
     folder = Path((await ask_litellm(tmp_path))["folder"]) / "proxy"
     files = sorted([*folder.glob("*.yaml"), *folder.glob("example_config_yaml/*.yaml")])
-    served, refused = 0, []
+    served = 0
+    refused = []
     for file in files:
         try:
             found = Conversion(file)

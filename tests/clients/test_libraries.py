@@ -45,7 +45,8 @@ ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sid
 
 def find_list(name: str) -> list[str]:
     """Return the command that tests the features of a library; skip if it is not installed."""
-    file, (place, _) = LISTS / f"{name.lower().replace(' ', '_')}_list", LIBRARIES[name]
+    file = LISTS / f"{name.lower().replace(' ', '_')}_list"
+    place, _ = LIBRARIES[name]
     if file.with_suffix(".mjs").exists():
         find_program("node", "node_modules", place)
         return [str(NODE / "node"), f"{file}.mjs", str(INSTALLED / "node")]

@@ -64,7 +64,8 @@ async def test_recipe_runs_as_printed(name: str, tmp_path: Path) -> None:
     page = tmp_path / "section.md"
     page.write_text(read_sections()[name.removesuffix("-cli")])
     files = [step.file for step in read_clients()[name].steps]
-    home, repository = tmp_path / "home", await make_repository(tmp_path, {"a.txt": "a\n"})
+    home = tmp_path / "home"
+    repository = await make_repository(tmp_path, {"a.txt": "a\n"})
     model = ScriptedProvider(ScriptRule(answer))
     script = ""
     async with serving(create_app({"clever": model, "fast": model, "gpt-5.5": model})) as url:

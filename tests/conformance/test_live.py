@@ -74,7 +74,8 @@ def look(request: d.Request) -> str | None:
 
 def recall(request: d.Request) -> str | None:
     """Return an answer that shows what was read: the system prompt, a turn, a result or a text."""
-    first, last = request.messages[0], request.messages[-1]
+    first = request.messages[0]
+    last = request.messages[-1]
     if isinstance(first, d.System):
         return first.content.rpartition(" ")[2]
     if isinstance(last, d.ToolResult):
@@ -88,7 +89,8 @@ def recall(request: d.Request) -> str | None:
 
 def obliging(request: d.Request) -> Answer:
     """Answer like a model that does everything the request asks for."""
-    config, text = request.config, TEXT
+    config = request.config
+    text = TEXT
     for stop in config.stop_sequences or ():
         text = text.partition(stop)[0]
     if request.response_schema is not None:

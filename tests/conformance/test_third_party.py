@@ -53,7 +53,8 @@ class ParrotCodec:
     wire: ClassVar[str] = "parrot"
 
     def __init__(self, model: str, base_url: str) -> None:
-        self._model, self._base_url = model, base_url
+        self._model = model
+        self._base_url = base_url
 
     @classmethod
     def connect(
@@ -220,7 +221,9 @@ class Clockwork(d.Provider):
             out.text("tock.")
 
     def _annotate(self, error: d.ProviderError, request: d.Request) -> d.ProviderError:
-        error.provider, error.model, error.request_id = self.name, self.model, request.request_id
+        error.provider = self.name
+        error.model = self.model
+        error.request_id = request.request_id
         return error
 
 

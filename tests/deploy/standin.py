@@ -35,7 +35,8 @@ _NO_PROGRAM = ("grafana",)  # Debian has no package of it
 def build(folder: Path) -> None:
     """Build the environment of the image by the commands of the first stage of the Dockerfile."""
     stage = DOCKERFILE.split("\nFROM ")[1].replace("\\\n", "")
-    work, image = folder / "build", folder / "image"
+    work = folder / "build"
+    image = folder / "image"
     image.mkdir()
     for line in stage.splitlines():
         word, _, rest = line.partition(" ")
@@ -66,7 +67,8 @@ class Installation:
     """The services of a compose file, as processes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._deploy = folder, folder / "deploy"
+        self._folder = folder
+        self._deploy = folder / "deploy"
         values = read_env((self._deploy / ".env").read_text())
         self.compose = read_compose(values, self._deploy)
         self.services: dict[str, Any] = self.compose["services"]
@@ -129,7 +131,8 @@ class Installation:
 
     def _find_program(self, service: str) -> list[str]:
         """Return the command that the image of a service runs."""
-        facts, address = self.services[service], self.addresses[service]
+        facts = self.services[service]
+        address = self.addresses[service]
         image = facts["image"].partition(":")[0]
         if image == "dragoman":
             words = [re.sub("^--host=.*", f"--host={address}", each) for each in facts["command"]]
@@ -148,8 +151,10 @@ class Installation:
 
     def _find_postgres(self, variables: dict[str, str], address: str) -> list[str]:
         """Make the database as the image does at its first start; return the server's command."""
-        binaries, user = find_binaries(), find_user()
-        data, password = self._folder / "volumes" / "database", self._folder / "password"
+        binaries = find_binaries()
+        user = find_user()
+        data = self._folder / "volumes" / "database"
+        password = self._folder / "password"
         data.mkdir(parents=True)
         password.write_text(variables["POSTGRES_PASSWORD"])
         for path in (data, password) if user is not None else ():

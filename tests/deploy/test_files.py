@@ -322,7 +322,8 @@ def test_references_between_the_manifests_can_be_resolved() -> None:
         "Deployment", "Service", "Ingress", "HTTPRoute", "HorizontalPodAutoscaler",
         "PodDisruptionBudget", "NetworkPolicy", "ConfigMap", "PodMonitor", "PrometheusRule",
     }  # fmt: skip
-    pod, (container,) = pod_of(found), pod_of(found)["containers"]
+    pod = pod_of(found)
+    (container,) = pod_of(found)["containers"]
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     selectors = [

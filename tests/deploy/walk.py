@@ -59,7 +59,8 @@ class Walk:
     """Run the README's commands in a folder, and collect what happens."""
 
     def __init__(self, folder: Path, session: aiohttp.ClientSession) -> None:
-        self._folder, self._session = folder, session
+        self._folder = folder
+        self._session = session
         self.seen: dict[str, Any] = {}
 
     async def follow_readme(self, upstream: str) -> None:

@@ -589,7 +589,8 @@ def test_cancelling_before_the_message_starts_emits_a_valid_stream() -> None:
 def test_failing_or_cancelling_an_ended_message_changes_nothing(ending: str) -> None:
     out = make()
     end(out, ending)
-    error, complete = out.error, out.complete
+    error = out.error
+    complete = out.complete
     out.take()
     out.fail(d.StreamInterruptedError("late"))
     out.cancel()
@@ -648,7 +649,8 @@ def test_illegal_assembler_calls_are_rejected_and_change_nothing(
     out = Assembler() if when == "before" else say(make(), OPEN)
     if when == "after":
         end(out, ending)
-    heard, complete = out.take(), out.complete
+    heard = out.take()
+    complete = out.complete
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
     assert (out.take(), out.complete) == ([], complete)
@@ -719,7 +721,8 @@ def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
 
 
 def test_unknown_events_do_not_end_a_text_block() -> None:
-    start, unknown = d.MessageStart("msg", "req", model="m1"), UnknownEvent("citation.delta", {})
+    start = d.MessageStart("msg", "req", model="m1")
+    unknown = UnknownEvent("citation.delta", {})
     heard: list[Any] = [
         start,
         unknown,
@@ -808,7 +811,8 @@ def test_assembler_and_follower_close_a_cut_stream_in_the_same_way(
     kept = followed(events[:at]).cut()
     assert brief(closing) == brief(kept)
     if closing:
-        content, theirs = d.fold(closing).message.content, d.fold(kept).message.content
+        content = d.fold(closing).message.content
+        theirs = d.fold(kept).message.content
         assert without_state(content) == without_state(theirs)
         assert {
             block.id: block.arguments for block in content if isinstance(block, d.ToolCall)

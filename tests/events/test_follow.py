@@ -109,7 +109,8 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
 
 
 def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
-    kept, warning = Raw([b"{}"], bytes.decode), d.LossWarning("c", "p", "d")
+    kept = Raw([b"{}"], bytes.decode)
+    warning = d.LossWarning("c", "p", "d")
     follower = Follower()
     follower.follow(d.MessageStart("msg", "req", model="m1", provider="acme"))
     follower.follow(

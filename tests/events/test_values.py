@@ -356,7 +356,8 @@ REPLY: d.Response[Any] = d.Response(
 
 
 def test_notebooks_show_the_parts_of_a_response() -> None:
-    page, markdown = html.unescape(REPLY._repr_html_()), REPLY._repr_markdown_()
+    page = html.unescape(REPLY._repr_html_())
+    markdown = REPLY._repr_markdown_()
     for text in (
         "p:m",
         "tool_calls · 10 tokens in · 5 tokens out · 12 ms",

@@ -83,7 +83,8 @@ async def read_reply(reader: asyncio.StreamReader) -> str:
     while (line := await reader.readline()) not in (b"\r\n", b""):
         if line.lower().startswith(b"content-length:"):
             length = int(line.partition(b":")[2])
-    status, body = head.split()[1].decode(), await reader.readexactly(length)
+    status = head.split()[1].decode()
+    body = await reader.readexactly(length)
     return body.decode() if status == "200" else status
 
 

@@ -251,7 +251,8 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
             return  # the clients decode base64 vectors before they validate a reply
         if name == "GeminiModels":  # the client renames this field before it validates a reply
             data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
-        validator, model = find_validator(name), find_model(name)
+        validator = find_validator(name)
+        model = find_model(name)
     for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
         for error in each.iter_errors(json.loads(data)) if each is not None else ():
             path = list(map(str, error.instance_path))

@@ -50,7 +50,9 @@ CODEX: dict[str, Any] = {
     "input": [ADDED, ASKED],
 }  # fmt: skip
 BETAS = "claude-code-20250219,context-management-2025-06-27,effort-2025-11-24"
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages?beta=true", "/v1/responses"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages?beta=true"
+RESPONSES = "/v1/responses"
 
 # The path, the body, the betas, and the tools that must reach the model.
 REQUESTS: dict[str, tuple[str, dict[str, Any], str, list[str]]] = {

@@ -36,7 +36,8 @@ PATHS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", BODY),
     ("/v1/messages", MESSAGES),
 ]
-ANN, BOB = "dg-ann", "dg-bob"
+ANN = "dg-ann"
+BOB = "dg-bob"
 KEYS = KeyRing(
     [Key("ann", hash_key(ANN), ("fast",)), Key("bob", hash_key(BOB), ("slow", "other:*"))]
 )
@@ -202,7 +203,8 @@ async def test_calls_over_the_budget_of_a_key_are_rejected() -> None:
 
 def test_concurrency_slots_of_a_process_end_with_it(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
-    ledger, key = Ledger(path), Key("ann", "x", max_concurrency=1)
+    ledger = Ledger(path)
+    key = Key("ann", "x", max_concurrency=1)
     with pytest.MonkeyPatch.context() as patch, subprocess.Popen(["true"]) as ended:
         patch.setattr(os, "getpid", lambda: ended.pid)
         ledger.admit(key, 100)

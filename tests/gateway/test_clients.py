@@ -171,7 +171,8 @@ async def test_client_can_call_every_model_by_its_name(each: VendorClient) -> No
 
 
 async def test_boto3_needs_a_bearer_token_of_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    each, name = Boto3(), "us.maker.model-v1:0/a"
+    each = Boto3()
+    name = "us.maker.model-v1:0/a"
     keys = KeyRing([Key("ada", hash_key("sk-ada"))])
     async with serving(create_app({name: Listed("Hi")}, keys=keys)) as url:
         with contextlib.closing(each.open(url)) as client:
@@ -212,7 +213,8 @@ async def test_usage_of_an_aborted_stream_is_charged(
     each: VendorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "x")
-    ledger, keys = Ledger(), KeyRing([Key("ada", hash_key("x"), budget_usd=Decimal(9))])
+    ledger = Ledger()
+    keys = KeyRing([Key("ada", hash_key("x"), budget_usd=Decimal(9))])
     with SimServer(script()) as upstream:
         model = upstream.connect("openai", "claude-sonnet-4-6")
         model.priced_as = "anthropic:claude-sonnet-4-6"

@@ -25,7 +25,8 @@ async def test_request_to_compact_is_answered_or_refused_by_name(wire: str) -> N
         async with serving(create_app({"m": model})) as url, aiohttp.ClientSession() as client:
             body = {"model": "m", "input": INPUT}
             async with client.post(f"{url}/v1/responses", json=body) as reply:
-                status, text = reply.status, await reply.text()
+                status = reply.status
+                text = await reply.text()
     if wire == "responses":
         assert (status, "compaction_trigger" in str(script.requests)) == (200, True)
     else:

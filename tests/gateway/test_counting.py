@@ -52,10 +52,8 @@ async def test_a_token_count_is_exact_or_reported_as_an_estimate(can_count: bool
                     body: dict[str, Any] = {**BODIES[client], "model": model}
                     body = BODIES[client] if client == "gemini" else body
                     async with http.post(url + path.format(model=model), json=body) as reply:
-                        count, warned = (
-                            (await reply.json())[name],
-                            reply.headers.get("x-dragoman-warnings", ""),
-                        )
+                        count = (await reply.json())[name]
+                        warned = reply.headers.get("x-dragoman-warnings", "")
                     where = (client, model, count, warned)
                     if can_count and model in WANTED:
                         assert (count, "count_estimated" in warned) == (WANTED[model], False), (

@@ -20,7 +20,9 @@ from .test_serve import BODY, running, write_config
 CLIENTS = 200
 WORKERS = 2  # number of workers of each of the two gateways
 COST = Decimal("0.01")  # the cost of one call according to ``write_prices``
-BUDGET, RATE, SLOTS = Decimal("1.5"), 300, 20
+BUDGET = Decimal("1.5")
+RATE = 300
+SLOTS = 20
 SECONDS = 3.0  # how long the clients continue after every limit was reached
 
 
@@ -103,7 +105,8 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
                         time.time() < min(began + 100, max(ends.values(), default=began) + SECONDS)
                         or len(ends) < 3
                     ):
-                        url, sent = (one, two)[number % 2], time.monotonic()
+                        url = (one, two)[number % 2]
+                        sent = time.monotonic()
                         async with session.post(
                             f"{url}/v1/chat/completions", json=body, headers=headers
                         ) as answer:

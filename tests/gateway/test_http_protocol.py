@@ -374,7 +374,8 @@ async def test_client_that_reads_slowly_keeps_its_connection() -> None:
     long = app(Listed("x" * 5_000_000, repeat=True))
     async with not_reading(long, call(head=POST + b"connection: close\r\n")) as client:
         loop = asyncio.get_running_loop()
-        connection, size = Watched.opened[0], 0
+        connection = Watched.opened[0]
+        size = 0
         with stopped_clock() as clock:
             for _ in range(10):
                 before = connection.inner.get_write_buffer_size()

@@ -214,7 +214,8 @@ def test_known_keys_stay_valid_while_the_database_is_unavailable(
 
 
 def test_key_databases_are_distinguished_from_key_files(tmp_path: Path) -> None:
-    database, file = tmp_path / "keys", tmp_path / "keys.yaml"
+    database = tmp_path / "keys"
+    file = tmp_path / "keys.yaml"
     with sqlite3.connect(database) as base:
         base.execute("create table x (y)")
     base.close()
@@ -227,7 +228,8 @@ def test_key_databases_are_distinguished_from_key_files(tmp_path: Path) -> None:
 
 
 def test_key_file_supports_teams_and_rotated_keys(tmp_path: Path) -> None:
-    old, new = new_key(), new_key()
+    old = new_key()
+    new = new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(
         f"keys:\n  ann:\n    hash: {new[1]}\n    old_hash: {old[1]}\n    old_until: "

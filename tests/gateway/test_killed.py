@@ -63,7 +63,8 @@ async def write_keys(place: str, names: Iterable[str]) -> AsyncIterator[str]:
 
 def read_keys(place: str) -> set[str]:
     with closing(KeyStore(place)) as store:
-        keys, records = store.read_keys(), store.audit(limit=1_000_000)
+        keys = store.read_keys()
+        records = store.audit(limit=1_000_000)
     assert all(is_whole(key.models[0]) for key in keys)
     # every change has its audit record
     assert sorted([record.subject for record in records]) == sorted([key.id for key in keys])
@@ -136,7 +137,8 @@ STORES = {
 
 @pytest.fixture(scope="module")
 def writers() -> Iterator[subprocess.Popen[str]]:
-    command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
+    command = [sys.executable, "-m", __name__]
+    pipe = subprocess.PIPE
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
         yield process
@@ -152,10 +154,12 @@ def writers() -> Iterator[subprocess.Popen[str]]:
 def test_killed_writers_lose_no_acknowledged_write_and_leave_none_half_done(
     tmp_path: Path, kind: str, base: str, writers: Any, request: pytest.FixtureRequest
 ) -> None:
-    draw, place = random.Random(kind), str(tmp_path / "store.db")
+    draw = random.Random(kind)
+    place = str(tmp_path / "store.db")
     if base == "postgres":
         place = request.getfixturevalue("postgres_url")
-    acknowledged, held = list[str](), set[str]()
+    acknowledged = list[str]()
+    held = set[str]()
     for _ in range(ROUNDS):
         scan = STORES[kind].scan * len(held) if base == "sqlite" else 0
         writers.stdin.write(f"{draw.randrange(1, 3000 + scan)} {len(held)} {kind} {place}\n")
@@ -173,7 +177,8 @@ def kill_at(steps: int) -> None:
     """End this process in the middle of a statement, after this many steps of SQLite, or between
     two statements of PostgreSQL.
     """
-    left, statements = iter(range(steps)), iter(range(steps // 40))
+    left = iter(range(steps))
+    statements = iter(range(steps // 40))
     execute = psycopg.Connection.execute
 
     def count_statement(*arguments: Any, **options: Any) -> Any:
@@ -192,7 +197,8 @@ def kill_at(steps: int) -> None:
             self.set_progress_handler(step, 1)
 
     # A busy machine may stop the other process for a while.
-    database.BUSY_SECONDS, database._SETTINGS = 60.0, "set lock_timeout = '60s'"  # noqa: SLF001
+    database.BUSY_SECONDS = 60.0
+    database._SETTINGS = "set lock_timeout = '60s'"  # noqa: SLF001
     psycopg.Connection.execute = count_statement  # type: ignore[method-assign]
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)  # type: ignore[assignment]
 

@@ -579,7 +579,8 @@ def test_database_with_the_encoding_sql_ascii_can_be_used(server: str) -> None:
         )
     folder = dict(part.split("=") for part in server.split())["host"]
     url = f"postgresql://postgres@/ascii?host={folder}"
-    store, ledger = KeyStore(url), Ledger(url)
+    store = KeyStore(url)
+    ledger = Ledger(url)
     store.create("änn", budget_usd=Decimal(1))
     (key,) = store.read_keys()
     ledger.settle(None, key, money=Decimal("0.4"))

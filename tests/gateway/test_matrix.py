@@ -41,7 +41,8 @@ async def run(
     url: str, pauses: Pauses, each: VendorClient, wires: tuple[str, ...]
 ) -> dict[tuple[str, str], str]:
     """Return the outcome of each feature of a client, by feature and wire."""
-    client, found = each.open(url), {}
+    client = each.open(url)
+    found = {}
     try:
         for feature in FEATURES:
             cell = getattr(each, feature, None)

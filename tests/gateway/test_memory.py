@@ -22,7 +22,8 @@ from tests.gateway.upstream import write_reply
 from tests.server import Connection, serve
 from tests.waiting import settle, until
 
-TIMES, SIZE = 4, 1_000
+TIMES = 4
+SIZE = 1_000
 # Each property holds a list, because the collector does not track dictionaries of strings.
 BIG = {f"p{number}": {"type": ["string"]} for number in range(SIZE)}
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -105,7 +106,8 @@ async def test_request_is_freed_without_the_collector(way: str, tmp_path: Path) 
 
 
 def test_collector_of_a_worker_runs_less_often_and_skips_the_application() -> None:
-    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    thresholds = gc.get_threshold()
+    frozen = gc.get_freeze_count()
     application = [object()]
     try:
         tune_collector()

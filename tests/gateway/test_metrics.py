@@ -106,7 +106,8 @@ async def test_key_reads_no_cost_and_no_budget_of_another_key() -> None:
     async with serving(app) as url:
         for key in (ANN, BOB, BOB):
             await post(f"{url}/v1/chat/completions", BODY, bearer(key))
-        every, own = await scrape(url, ADMIN), await scrape(url, BOB)
+        every = await scrape(url, ADMIN)
+        own = await scrape(url, BOB)
         assert (await get(f"{url}/metrics"))[0] == 401
         assert (await get(f"{url}/metrics", bearer("dg-wrong")))[0] == 401
     costs = every["dragoman_cost_usd_total"]

@@ -7,7 +7,9 @@ from typing import Any
 
 from scoreboards.open_responses import REQUESTS, WIRES, collect
 
-TEXT, NUMBER, NOTHING = (str,), (int, float), type(None)
+TEXT = (str,)
+NUMBER = (int, float)
+NOTHING = type(None)
 # The required fields of a response, and the types of their values.
 REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("id", "object", "status", "model", "truncation", "service_tier"), TEXT),

@@ -48,7 +48,8 @@ from .test_app import ANN, BODY, bearer, post
 from .test_serve import ask_health, running, write_config
 
 KEYS = KeyRing([Key("ann", hash_key(ANN))])
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
@@ -320,7 +321,9 @@ async def test_trace_context_is_forwarded_even_if_no_spans_are_recorded(
 
 
 def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
-    one, two, ended = Metrics(), Metrics(), Metrics()
+    one = Metrics()
+    two = Metrics()
+    ended = Metrics()
     for metrics, count in ((one, 1), (two, 2), (ended, 4)):
         metrics.in_flight = count
         for _ in range(count):
@@ -348,7 +351,9 @@ class Worker:
     def __init__(self, *_: Any) -> None:
         self.parent_conn, self.child_conn = multiprocessing.Pipe()
         self.process = self
-        self.alive, self.pid, self.exitcode = True, 0, -9
+        self.alive = True
+        self.pid = 0
+        self.exitcode = -9
         self.started = self.killed = False
 
     def is_alive(self) -> bool:
@@ -358,7 +363,8 @@ class Worker:
         self.started = True
 
     def kill(self) -> None:
-        self.killed, self.alive = True, False
+        self.killed = True
+        self.alive = False
 
     def join(self) -> None:
         assert not self.alive, "the supervisor waits for a worker that runs"
@@ -416,7 +422,8 @@ def test_worker_that_fails_to_start_ends_the_gateway(
 ) -> None:
     supervisor, _ = supervised
     failed = supervisor.processes[0]
-    failed.alive, failed.exitcode = False, STARTUP_FAILURE  # type: ignore[attr-defined, misc]
+    failed.alive = False
+    failed.exitcode = STARTUP_FAILURE  # type: ignore[attr-defined, misc]
     supervisor.keep_subprocess_alive()
     assert supervisor.should_exit.is_set()
     assert supervisor.processes[0] is failed

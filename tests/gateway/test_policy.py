@@ -171,7 +171,8 @@ async def test_a_stream_reports_every_dropped_field_in_its_header(client: str) -
     body = {**BODIES[client], **limited(client, fields), "an_unknown_field": "x"}
     if client not in ("gemini", "bedrock"):
         body["model"] = "m"
-    path, shown = PATHS[client].format(model="m"), []
+    path = PATHS[client].format(model="m")
+    shown = []
     async with (
         serving(create_app({"m": ScriptedProvider("Hello")})) as url,
         aiohttp.ClientSession(url) as http,
@@ -208,7 +209,8 @@ async def test_hosted_tool_that_the_client_names_twice_is_sent_once() -> None:
 
 
 def test_hosted_tool_with_options_is_not_mapped_for_a_group_of_two_wires() -> None:
-    asked, plain = Hosted("web_search", {"allowed_domains": ["a"]}), Hosted("web_search", {})
+    asked = Hosted("web_search", {"allowed_domains": ["a"]})
+    plain = Hosted("web_search", {})
     wires = [describe_wire(each).hosted for each in ("anthropic", "responses")]
     assert fit_hosted(asked, wires) is None
     assert fit_hosted(plain, wires) == (ServerTool("web_search"), ())

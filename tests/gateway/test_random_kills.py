@@ -114,7 +114,8 @@ class Clients:
 
     async def wait_for_answer(self) -> float:
         """Return the seconds until another call is answered."""
-        began, before = time.monotonic(), self.answered
+        began = time.monotonic()
+        before = self.answered
         await until(lambda: self.answered > before, "an answer")
         return time.monotonic() - began
 

@@ -36,7 +36,8 @@ TEXTS = ["a red fox", "a blue whale"]
 async def gateway(
     *errors: Any, **settings: Any
 ) -> AsyncIterator[tuple[str, SimulatedEmbedder, SimulatedReranker]]:
-    embedder, reranker = SimulatedEmbedder(*errors, dimensions=8), SimulatedReranker(*errors)
+    embedder = SimulatedEmbedder(*errors, dimensions=8)
+    reranker = SimulatedReranker(*errors)
     models: Any = {"vectors": embedder, "ranks": reranker, "fast": ScriptedProvider("Hi.")}
     async with serving(create_app(models, **settings)) as url:
         yield url, embedder, reranker

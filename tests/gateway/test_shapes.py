@@ -87,7 +87,8 @@ async def test_tools_in_an_input_item_reach_a_model_of_every_wire(wire: str) -> 
     async with bench() as gateway:
         for tools in ({}, {"tools": [WAIT]}):
             status, headers, _ = await gateway.ask("responses", wire, {**CODEX, **tools})
-            sent, shown = gateway.seen[0], headers.get("x-dragoman-warnings", "")
+            sent = gateway.seen[0]
+            shown = headers.get("x-dragoman-warnings", "")
             assert (status, "opaque" in shown, "opening" in shown) == (200, False, False)
             names = [*find_names(sent)]
             if wire == "responses":  # unchanged, but in the field that every server has

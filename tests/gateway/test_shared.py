@@ -78,7 +78,8 @@ async def test_rate_limits_use_a_sliding_window_shared_by_processes(
     open_ledger: Open, clock: Clock
 ) -> None:
     key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
-    one, two = open_ledger(), open_ledger()
+    one = open_ledger()
+    two = open_ledger()
     wide = Key(next(_names), "h", requests_per_minute=10)
     for each in (one, two):
         await each.admit(key, 60)
@@ -106,7 +107,8 @@ async def test_concurrency_slots_are_shared_by_processes_and_expire(
     open_ledger: Open, clock: Clock
 ) -> None:
     key = Key(next(_names), "h", max_concurrency=2)
-    one, two = open_ledger(), open_ledger()
+    one = open_ledger()
+    two = open_ledger()
     first = await one.admit(key, 60)
     await two.admit(key, 60)
     with pytest.raises(RateLimitError, match="2 calls at a time"):
@@ -126,7 +128,8 @@ async def test_budgets_are_shared_by_processes(
     team: dict[str, Any] = {"team": "core"} if budget.startswith("team") else {}
     names = [next(_names) for _ in range(2)] if team else [next(_names)] * 2
     keys = [Key(name, "h", **{budget: Decimal("0.3")}, **team) for name in names]
-    one, two = open_ledger(), open_ledger()
+    one = open_ledger()
+    two = open_ledger()
     for _ in range(3):
         await settle(one, await one.admit(keys[0], 60), keys[0], usd="0.1")
     with pytest.raises(QuotaExceededError, match="exhausted"):

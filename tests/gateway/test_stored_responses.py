@@ -32,7 +32,8 @@ from .vendor_clients import CITY
 async def stored(
     path: Path, *answers: Any, **settings: Any
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, Listed, ResponseStore]]:
-    store, model = ResponseStore(path / "store.db"), Listed(*answers)
+    store = ResponseStore(path / "store.db")
+    model = Listed(*answers)
     async with (
         serving(create_app({"fast": model}, store=store, **settings)) as url,
         openai.AsyncOpenAI(
@@ -227,7 +228,8 @@ async def test_background_response_that_cannot_be_stored_fails(
 ) -> None:
     monkeypatch.setattr("dragoman.gateway.background.PAUSE_SECONDS", 0.0)
     async with stored(tmp_path, "Done.") as (client, _, store):
-        run, refused = store._base.run, list[str]()  # noqa: SLF001 - a database that is full
+        run = store._base.run  # noqa: SLF001 - a database that is full
+        refused = list[str]()
 
         def refuse(statement: str, values: Any = ()) -> Any:
             is_end = statement.startswith("insert") and b'"queued"' not in values[3]
@@ -248,7 +250,8 @@ async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
     bob, second = new_key()
     ring = KeyRing([Key("ann", first), Key("bob", second)])
     async with stored(tmp_path, "One.", "Two.", keys=ring) as (client, _, _store):
-        hers, his = client.with_options(api_key=ann), client.with_options(api_key=bob)
+        hers = client.with_options(api_key=ann)
+        his = client.with_options(api_key=bob)
         made = await hers.responses.create(model="fast", input="First?")
         assert (await hers.responses.retrieve(made.id)).id == made.id
         for refused in (

@@ -55,7 +55,8 @@ def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-USER, SAID = turn("user", "Hi"), turn("assistant", "Hello")
+USER = turn("user", "Hi")
+SAID = turn("assistant", "Hello")
 MOVED = [USER, SAID, turn("system", "Be brief."), USER]
 NO_FIELDS = {"type": "object", "properties": {}}
 FUNCTION = {"name": "f", "description": "d", "parameters": NO_FIELDS}

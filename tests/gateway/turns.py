@@ -181,7 +181,8 @@ class ResponsesTurns(Conversation):
             text = "".join([e.delta for e in events if e.type == "response.output_text.delta"])
         else:
             response = self.sdk.responses.create(**given)
-            output, text = response.output, response.output_text
+            output = response.output
+            text = response.output_text
         self.history += [each.model_dump(exclude_none=True) for each in output]
         calls = [
             (each.call_id, each.name, json.loads(each.arguments))

@@ -340,7 +340,8 @@ class Anthropic(VendorClient):
         return [block.input for block in made.content if block.type == "tool_use"]
 
     def tokens(self, made: Any) -> tuple[int, int, int]:
-        read, written = made.usage.input_tokens, made.usage.output_tokens
+        read = made.usage.input_tokens
+        written = made.usage.output_tokens
         return read, written, read + written
 
 
@@ -419,7 +420,8 @@ class Gemini(VendorClient):
 
     def tokens(self, made: Any) -> tuple[int, int, int]:
         used = made.usage_metadata
-        read, written = used.prompt_token_count, used.candidates_token_count
+        read = used.prompt_token_count
+        written = used.candidates_token_count
         return read, written, read + written
 
     def status(self, error: Any) -> int:
@@ -489,7 +491,8 @@ class Ollama(VendorClient):
         return [call.function.arguments for call in made.message.tool_calls]
 
     def tokens(self, made: Any) -> tuple[int, int, int]:
-        read, written = made.prompt_eval_count, made.eval_count
+        read = made.prompt_eval_count
+        written = made.eval_count
         return read, written, read + written
 
 
@@ -556,7 +559,8 @@ class Cohere(VendorClient):
 
     def tokens(self, made: Any) -> tuple[int, int, int]:
         used = made.usage.tokens
-        read, written = int(used.input_tokens), int(used.output_tokens)
+        read = int(used.input_tokens)
+        written = int(used.output_tokens)
         return read, written, read + written
 
 

@@ -229,10 +229,12 @@ async def test_events_of_reasoning_text_and_calls_follow_langchains_life_cycle(
     model: Any = ChatDragoman(provider=provider)
     if is_async:
         stream = await model.astream_events("How deep?", version="v3")
-        events, message = [event async for event in stream], await stream.output
+        events = [event async for event in stream]
+        message = await stream.output
     else:
         stream = await asyncio.to_thread(model.stream_events, "How deep?", version="v3")
-        events, message = await asyncio.to_thread(list, stream), stream.output
+        events = await asyncio.to_thread(list, stream)
+        message = stream.output
     assert_valid_event_stream(events)
     kinds = [block["type"] for block in message.content_blocks]
     assert kinds == ["reasoning", "text", "tool_call", "tool_call"]

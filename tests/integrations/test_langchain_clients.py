@@ -63,7 +63,8 @@ class Addresses(NamedTuple):
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """Serve a gateway in a separate thread, because the clients block."""
     found: list[Addresses] = []
-    ready, over = threading.Event(), threading.Event()
+    ready = threading.Event()
+    over = threading.Event()
 
     async def run() -> None:
         with SimServer(ScriptedProvider(ScriptRule(answer)), models=("sim",)) as upstream:

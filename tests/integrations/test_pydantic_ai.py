@@ -195,10 +195,12 @@ async def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: 
     if streamed:
         async with agent.run_stream("How deep is the Rhine?") as streaming:
             await streaming.get_output()
-            messages, usage = streaming.all_messages(), streaming.usage
+            messages = streaming.all_messages()
+            usage = streaming.usage
     else:
         result = await agent.run("How deep is the Rhine?")
-        messages, usage = result.all_messages(), result.usage
+        messages = result.all_messages()
+        usage = result.usage
     assert (usage.cache_read_tokens, usage.cache_write_tokens) == (4, 1)
     sent = provider.requests[1].messages[1].content
     assert (sent[0].text, sent[0].continuity.signature) == ("Let me look.", "sig")

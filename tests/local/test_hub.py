@@ -90,7 +90,8 @@ def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Pa
 
 
 def test_complete_file_is_downloaded_if_the_server_lacks_range_requests(hub: HubServer) -> None:
-    hub.cuts, hub.ranges = [100_000], False
+    hub.cuts = [100_000]
+    hub.ranges = False
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
@@ -149,7 +150,8 @@ def test_digest_that_differs_is_rejected_before_download(hub: HubServer) -> None
 
 @pytest.mark.parametrize(("location", "complaint"), read_table("redirects_to_other_schemes_fail"))
 def test_redirects_to_other_schemes_fail(hub: HubServer, location: str, complaint: str) -> None:
-    hub.digest, hub.location = None, location
+    hub.digest = None
+    hub.location = location
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC, sha256=DIGEST)
     assert "pass@" not in str(caught.value)

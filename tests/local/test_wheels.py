@@ -17,7 +17,8 @@ from dragoman.local.wheels import _largest, join_wheels
 
 from .packages import make_entry, use_index, write_source, write_wheel
 
-FIRST, SECOND = b"GGUF" + os.urandom(3000), os.urandom(2000)
+FIRST = b"GGUF" + os.urandom(3000)
+SECOND = os.urandom(2000)
 
 
 @pytest.fixture

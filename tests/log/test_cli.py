@@ -199,7 +199,8 @@ def test_shortened_session_ids_can_be_used_as_arguments(tmp_path: Path) -> None:
 def test_prune_command_waits_for_another_writer_that_ends_soon(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, clock = SqliteLog(path), Clock()
+    log = SqliteLog(path)
+    clock = Clock()
 
     def sleep(seconds: float) -> None:
         clock.now += seconds

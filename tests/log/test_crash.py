@@ -104,7 +104,8 @@ def test_no_acknowledged_record_is_lost_at_the_file_size_limit(tmp_path: Path) -
 
 
 def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
-    disk, out = tmp_path / "disk", tmp_path / "disk.out"
+    disk = tmp_path / "disk"
+    out = tmp_path / "disk.out"
     disk.mkdir()
     out.mkdir()
     prefix = on_small_disk(disk, ' || exit 1; cp "$0"/log.db* "$0.out"')

@@ -107,7 +107,8 @@ def test_truncated_file_is_detected(path: Path) -> None:
 @given(data=st.data())
 def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     whole = path.read_bytes()
-    at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    bit = data.draw(st.integers(0, 7))
     damaged = path.with_name("damaged.jsonl")
     damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
     sound = logs.ExportedLog(path)

@@ -4,7 +4,8 @@ from dragoman.gateway.store import ResponseStore
 
 
 async def test_stored_responses_are_visible_to_their_owner_only(address: str) -> None:
-    store, other = ResponseStore(address), ResponseStore(address)
+    store = ResponseStore(address)
+    other = ResponseStore(address)
     await store.put("ann", [("response", "r1", {"a": 1}), ("response", "r2", {"a": [2]})])
     await store.put("ann", [("response", "r1", {"a": 3})])
     assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {

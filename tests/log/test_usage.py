@@ -53,7 +53,8 @@ async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteL
 async def test_repriced_cost_equals_the_cost_recorded_with_the_same_table(
     usages: list[Usage], first: tuple[Decimal, ...], second: tuple[Decimal, ...]
 ) -> None:
-    one, two = make_table("one", *first), make_table("two", *second)
+    one = make_table("one", *first)
+    two = make_table("two", *second)
     with tempfile.TemporaryDirectory() as folder:
         with await record(folder, usages, one) as log:
             repriced = [result.new.total for result in reprice(read_uses(log), two)]

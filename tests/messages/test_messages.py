@@ -175,7 +175,8 @@ def test_text_of_several_blocks_is_joined(kind: Any) -> None:
     assert kind(()).text == ""
 
 
-S, U = d.System, d.User
+S = d.System
+U = d.User
 JOINS: list[tuple[Sequence[d.Message], str | None, Sequence[d.Message]]] = [
     ([], None, []),
     ([U("u")], None, [U("u")]),
@@ -426,10 +427,12 @@ def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
 def test_pydantic_models_with_the_same_name_keep_their_definitions() -> None:
     def go(a: Any, b: Any, c: Any) -> None: ...
 
-    other, third = namesake(zip=(int, ...)), namesake(code=(str, ...))
+    other = namesake(zip=(int, ...))
+    third = namesake(code=(str, ...))
     go.__annotations__ |= {"a": Leg, "b": other, "c": third}
     schema = d.Tool.from_function(go).parameters
-    properties, definitions = schema["properties"], schema["$defs"]
+    properties = schema["properties"]
+    definitions = schema["$defs"]
     assert properties["a"] == {"$ref": "#/$defs/Leg"}
     assert definitions["Leg"]["properties"]["to"] == {"$ref": "#/$defs/PlaceModel"}
     assert definitions["PlaceModel"]["required"] == ["city"]

@@ -264,7 +264,8 @@ class Oracle:
     def end(self, target: tuple[str, str], ending: str, now: float) -> None:
         provider = target[0]
         if ending == "success":
-            self.rows[target], self.network[provider] = [], []
+            self.rows[target] = []
+            self.network[provider] = []
             self.down.pop(target, None)
             self.down.pop(provider, None)
         elif ending == "auth":
@@ -297,7 +298,8 @@ class Oracle:
 def test_unavailable_model_receives_at_most_one_probe_at_a_time(
     steps: list[tuple[Any, ...]],
 ) -> None:
-    machine, oracle = Machine(), Oracle()
+    machine = Machine()
+    oracle = Oracle()
     under_way: list[tuple[Admission, tuple[str, str]]] = []
     probing: dict[Any, Admission] = {}
 

@@ -192,7 +192,8 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 async def test_cache_store_shares_entries_with_other_instances(open_one: Open) -> None:
-    store, other = open_one(), open_one()
+    store = open_one()
+    other = open_one()
     assert await store.get("a") is None
     await store.put("a", b"\x00one")
     await store.put("a", b"\x00two")

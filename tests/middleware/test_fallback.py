@@ -225,8 +225,10 @@ async def test_failing_candidate_is_skipped_probed_and_used_again() -> None:
 
 
 async def test_other_calls_use_the_next_candidate_while_one_is_probed() -> None:
-    clock, gate = Clock(), asyncio.Event()
-    a, b = Listed(d.AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    clock = Clock()
+    gate = asyncio.Event()
+    a = Listed(d.AuthenticationError("key"), name="a")
+    b = Listed("b", name="b", repeat=True)
     model = d.Fallback([a, b], clock=clock)
     await model.complete("hi")
     clock.now += 300
@@ -242,7 +244,8 @@ async def test_other_calls_use_the_next_candidate_while_one_is_probed() -> None:
 
 async def test_cancelled_probe_allows_another_probe() -> None:
     clock = Clock()
-    a, b = Listed(d.AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    a = Listed(d.AuthenticationError("key"), name="a")
+    b = Listed("b", name="b", repeat=True)
     model = d.Fallback([a, b], clock=clock)
     await model.complete("hi")
     clock.now += 300
@@ -298,9 +301,11 @@ async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> No
 
 
 async def test_availability_can_be_shared_by_several_fallbacks() -> None:
-    clock, told = Clock(), []
+    clock = Clock()
+    told = []
     availability = Availability(told.append, clock=clock)
-    one, two = (Listed(d.AuthenticationError("key"), name="a"), Listed(name="a"))
+    one = Listed(d.AuthenticationError("key"), name="a")
+    two = Listed(name="a")
     await d.Fallback([one, Listed("b", name="b")], availability).complete("hi")
     model = d.Fallback([two, Listed("b", name="b")], availability)
     assert (await model.complete("hi")).text == "b"
@@ -337,7 +342,8 @@ async def test_failing_event_listener_does_not_affect_calls(
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
-    a, b = Listed(d.AuthenticationError("no"), name="a"), Listed("b", name="b")
+    a = Listed(d.AuthenticationError("no"), name="a")
+    b = Listed("b", name="b")
     model = d.Fallback([a, b], on_event=listen)
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await model.complete("hi")).text == "b"
@@ -364,7 +370,8 @@ def test_error_names_invalid_candidates(candidates: Any, match: str) -> None:
 
 
 async def test_fallback_is_ready_if_one_candidate_is_ready() -> None:
-    a, b = Listed(d.NetworkError("gone"), name="a"), Listed("fine", name="b")
+    a = Listed(d.NetworkError("gone"), name="a")
+    b = Listed("fine", name="b")
     await d.Fallback([a, b]).ready()
     with pytest.raises(d.NetworkError, match="gone too") as caught:
         await d.Fallback([a, Listed(d.NetworkError("gone too"), name="c")]).ready()
@@ -408,13 +415,15 @@ def test_limits_of_a_group_are_the_least_of_its_candidates() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda group: group, d.Retry, lambda group: d.Fallback([group])])
 async def test_group_accepts_a_request_that_fits_only_its_largest_window(wrap: Any) -> None:
-    small, large = limited("a", 1_000), limited("b", 100_000)
+    small = limited("a", 1_000)
+    large = limited("b", 100_000)
     await wrap(d.Fallback([small, large])).complete("word " * 20_000)
     assert (len(small.requests), len(large.requests)) == (0, 1)
 
 
 def test_swap_plan_of_a_group_is_that_of_the_first_candidate_that_accepts() -> None:
-    small, large = limited("a", 1_000), limited("b", 100_000)
+    small = limited("a", 1_000)
+    large = limited("b", 100_000)
     long = [d.User("word " * 20_000)]
     assert d.Fallback([small, large]).plan(long).target == "b:m"
     assert d.Fallback([small, large]).plan("short").target == "a:m"

@@ -77,7 +77,8 @@ def failing(how: str) -> Any:
 async def test_failing_server_receives_one_request_per_attempt(
     tmp_path: Path, how: str, max_retries: int, stream: bool
 ) -> None:
-    clock, told = Clock(), list[Any]()
+    clock = Clock()
+    told = list[Any]()
     async with serve(failing(how)) as server:
         model = stacked(server.base_url, clock, tmp_path, told, max_retries)
         with pytest.raises((d.UnavailableError, d.RateLimitError)):

@@ -225,7 +225,8 @@ async def test_each_attempt_is_reported_with_its_number() -> None:
 
 
 async def test_observer_outside_a_fallback_names_the_answering_candidate() -> None:
-    a, b = Listed(d.UnavailableError("down"), name="a"), Listed("ok", name="listed")
+    a = Listed(d.UnavailableError("down"), name="a")
+    b = Listed("ok", name="listed")
     told, _ = await watch(d.Fallback([a, b]))
     assert [event.provider for event in told] == ["fallback", "a", "listed", "listed"]
 

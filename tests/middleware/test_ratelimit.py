@@ -176,7 +176,8 @@ def test_calls_never_exceed_the_burst_plus_the_refill_rate(
     per_minute: float, burst: float, calls: list[tuple[float, int]]
 ) -> None:
     passed = asyncio.run(_let_through(per_minute, burst, calls))
-    rate, capacity = per_minute / 60, per_minute * burst / 60
+    rate = per_minute / 60
+    capacity = per_minute * burst / 60
     assert [name for name, *_ in passed] == [str(number) for number in range(len(calls))]
     for start in range(len(passed)):
         for end in range(start, len(passed)):
@@ -324,7 +325,8 @@ async def test_limits_of_a_provider_and_of_a_model_both_apply() -> None:
 
 
 async def test_reserved_tokens_are_returned_if_a_later_limiter_fails() -> None:
-    two, one = Watched(max_concurrency=1), Watched(tokens_per_minute=1000)
+    two = Watched(max_concurrency=1)
+    one = Watched(tokens_per_minute=1000)
     held = await two.acquire()
     model = RateLimit(fixed("x"), limiter=[one, two])
     call = asyncio.ensure_future(model.complete("hi", request_id="r"))
@@ -340,7 +342,8 @@ async def test_reserved_tokens_are_returned_if_a_later_limiter_fails() -> None:
 
 
 async def test_limiters_listed_in_different_orders_do_not_deadlock() -> None:
-    one, two = Limiter(max_concurrency=1), Limiter(max_concurrency=1)
+    one = Limiter(max_concurrency=1)
+    two = Limiter(max_concurrency=1)
     forward = RateLimit(Listed("f", repeat=True), limiter=[one, two])
     backward = RateLimit(Listed("b", repeat=True), limiter=[two, one])
     assert forward.limiters == backward.limiters == (two, one)
@@ -362,7 +365,8 @@ async def test_cancelling_the_release_of_one_limiter_still_releases_the_others()
         async def settle(self, lease: Any, spent: int | None) -> None:
             raise asyncio.CancelledError
 
-    two, one = Interrupted(max_concurrency=1), Watched(max_concurrency=1)
+    two = Interrupted(max_concurrency=1)
+    one = Watched(max_concurrency=1)
     with pytest.raises(asyncio.CancelledError):
         await RateLimit(Listed("x"), limiter=[one, two]).complete("hi")
     assert one.running == 0

@@ -55,9 +55,12 @@ async def test_availability_is_shared_between_processes_through_redis(
     make: Make, error: Exception, failures: int
 ) -> None:
     clock = Clock()
-    here, there = make(clock=clock), make(clock=clock)
-    a, b = Listed(error, name="a", repeat=True), Listed("b", name="b", repeat=True)
-    one, two = Fallback([a, b], here, clock=clock), Fallback([a, b], there, clock=clock)
+    here = make(clock=clock)
+    there = make(clock=clock)
+    a = Listed(error, name="a", repeat=True)
+    b = Listed("b", name="b", repeat=True)
+    one = Fallback([a, b], here, clock=clock)
+    two = Fallback([a, b], there, clock=clock)
     for _ in range(failures):
         await one.complete("hi")
     await settle(here, there)
@@ -80,10 +83,8 @@ async def test_fallback_keeps_working_while_redis_is_unavailable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lost = RedisAvailability("redis://127.0.0.1:1/0", thresholds=Thresholds(failures=1))
-    a, b = (
-        Listed(UnavailableError("down"), name="a", repeat=True),
-        Listed("b", name="b", repeat=True),
-    )
+    a = Listed(UnavailableError("down"), name="a", repeat=True)
+    b = Listed("b", name="b", repeat=True)
     model = Fallback([a, b], lost)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

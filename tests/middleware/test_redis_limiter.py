@@ -112,7 +112,8 @@ async def test_call_larger_than_the_bucket_is_admitted_if_the_bucket_is_full(mak
 
 
 async def test_concurrency_slots_are_shared_between_processes_and_released(make: Make) -> None:
-    one, two = make(max_concurrency=2), make(max_concurrency=2)
+    one = make(max_concurrency=2)
+    two = make(max_concurrency=2)
     first = await one.acquire()
     second = await two.acquire()
     assert await wait_of(one) == 0.25
@@ -194,7 +195,8 @@ async def test_slots_and_tokens_are_freed_whenever_a_call_is_cancelled(
 async def test_slot_that_redis_granted_is_freed_if_its_call_was_cancelled(make: Make) -> None:
     limiter = make(tokens_per_minute=5, max_concurrency=1, **SLOW)
     limiter._poll_seconds = 0.005
-    asked, go_on = asyncio.Event(), asyncio.Event()
+    asked = asyncio.Event()
+    go_on = asyncio.Event()
     really = limiter._meter._reserving
 
     async def slowly(*arguments: Any) -> Any:

@@ -31,7 +31,8 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 async def test_only_transient_errors_are_retried(kind: type[d.ProviderError]) -> None:
-    provider, clock = Listed(kind("no"), "yes"), Clock()
+    provider = Listed(kind("no"), "yes")
+    clock = Clock()
     model = retry(provider, clock)
     if kind.transient:
         assert (await model.complete("hi")).text == "yes"
@@ -53,7 +54,8 @@ def test_retries_stop_at_the_first_success_permanent_error_or_limit(
         "transient": lambda _: d.UnavailableError("t"),
         "fatal": lambda _: d.InvalidRequestError("f"),
     }
-    provider, clock = Listed(*[made[each] for each in outcomes]), Clock()
+    provider = Listed(*[made[each] for each in outcomes])
+    clock = Clock()
     told: list[int] = []
     tell = lambda _, index, __: told.append(index)
     model = retry(provider, clock, max_retries=max_retries, on_retry=tell)
@@ -84,7 +86,8 @@ def test_retries_stop_at_the_first_success_permanent_error_or_limit(
 async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
     draw: float, waits: list[float]
 ) -> None:
-    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    provider = Listed(lambda _: d.UnavailableError("down"), repeat=True)
+    clock = Clock()
     with pytest.raises(d.UnavailableError):
         await retry(provider, clock, draw, max_retries=7).complete("hi")
     assert clock.slept == pytest.approx(waits)
@@ -106,7 +109,8 @@ async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
 async def test_wait_between_attempts_is_exactly_the_retry_after(
     kind: type[d.ProviderError], retry_after: float | None, slept: list[float]
 ) -> None:
-    provider, clock = Listed(kind("slow", retry_after=retry_after), "ok"), Clock()
+    provider = Listed(kind("slow", retry_after=retry_after), "ok")
+    clock = Clock()
     assert (await retry(provider, clock).complete("hi")).text == "ok"
     assert clock.slept == slept
 
@@ -115,7 +119,8 @@ async def test_wait_between_attempts_is_exactly_the_retry_after(
 async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
     retry_after: float,
 ) -> None:
-    provider, clock = Listed(d.RateLimitError("slow", retry_after=retry_after)), Clock()
+    provider = Listed(d.RateLimitError("slow", retry_after=retry_after))
+    clock = Clock()
     with pytest.raises(d.RateLimitError) as caught:
         await retry(provider, clock).complete("hi")
     assert caught.value.retry_after == retry_after
@@ -124,7 +129,8 @@ async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
 
 
 async def test_custom_backoff_function_receives_the_attempt_number() -> None:
-    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    provider = Listed(lambda _: d.UnavailableError("down"), repeat=True)
+    clock = Clock()
     model = retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index)
     with pytest.raises(d.UnavailableError):
         await model.complete("hi")
@@ -133,7 +139,8 @@ async def test_custom_backoff_function_receives_the_attempt_number() -> None:
 
 @pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
 async def test_error_names_an_invalid_backoff(wait: Any) -> None:
-    provider, clock = Listed(d.UnavailableError("down")), Clock()
+    provider = Listed(d.UnavailableError("down"))
+    clock = Clock()
     with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
         await retry(provider, clock, backoff=lambda _: wait).complete("hi")
     assert isinstance(caught.value.__context__, d.UnavailableError)
@@ -145,7 +152,8 @@ async def test_error_names_an_invalid_backoff(wait: Any) -> None:
 async def test_no_attempt_begins_after_the_deadline(
     deadline: float, attempts: int, slept: list[float]
 ) -> None:
-    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    provider = Listed(lambda _: d.UnavailableError("down"), repeat=True)
+    clock = Clock()
     with pytest.raises(d.UnavailableError):
         await retry(provider, clock, max_retries=3, deadline=deadline).complete("hi")
     assert (len(provider.requests), clock.slept) == (attempts, slept)
@@ -170,7 +178,8 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_stream_is_not_retried_after_its_first_event(stream: bool) -> None:
-    provider, clock = Listed(broken("half", d.StreamInterruptedError("cut")), "whole"), Clock()
+    provider = Listed(broken("half", d.StreamInterruptedError("cut")), "whole")
+    clock = Clock()
     heard, error = await collect(retry(provider, clock).events(build_request("hi", stream=stream)))
     assert isinstance(error, d.StreamInterruptedError)
     assert len(provider.requests) == 1
@@ -195,7 +204,8 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
         say = lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, text))
         return speak(say, finish="tool_calls")
 
-    provider, clock = Listed(calling("{nonsense"), calling('{"n": 1}')), Clock()
+    provider = Listed(calling("{nonsense"), calling('{"n": 1}'))
+    clock = Clock()
     is_malformed = lambda error: isinstance(error, d.MalformedToolCallError)
     model = retry(provider, clock, classifier=is_malformed)
     assert (await model.complete("hi", [d.Tool("add", "", parameters=SCHEMA)])).tool_calls[
@@ -207,7 +217,8 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
 
 
 async def test_retry_classifier_is_not_called_for_a_cancelled_call() -> None:
-    provider, clock = Listed(d.CallCancelledError("stop")), Clock()
+    provider = Listed(d.CallCancelledError("stop"))
+    clock = Clock()
     asked: list[d.ProviderError] = []
     model = retry(provider, clock, classifier=lambda error: asked.append(error) or True)
     with pytest.raises(d.CallCancelledError):
@@ -225,7 +236,8 @@ async def test_failing_on_retry_callback_does_not_fail_the_call(
         raise RuntimeError("an observer's own fault")
 
     errors = d.UnavailableError("1"), d.RateLimitError("2", retry_after=7)
-    provider, clock = Listed(*errors, "ok"), Clock()
+    provider = Listed(*errors, "ok")
+    clock = Clock()
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await retry(provider, clock, on_retry=watch).complete("hi")).text == "ok"
     assert told == [("UnavailableError", 0, 1.0), ("RateLimitError", 1, 7)]
@@ -249,7 +261,8 @@ BASE = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "
 async def test_per_attempt_overrides_do_not_change_the_first_attempt(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:
-    provider, clock = Listed(*[d.UnavailableError("down") for _ in range(3)], "ok"), Clock()
+    provider = Listed(*[d.UnavailableError("down") for _ in range(3)], "ok")
+    clock = Clock()
     config = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
     await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete(
         "hi", config=config
@@ -269,7 +282,8 @@ def reasons(provider: Listed) -> list[str | None]:
 
 
 async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> None:
-    provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
+    provider = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}'))
+    clock = Clock()
     asked: list[str] = []
 
     def build(error: d.StructuredOutputError) -> str:
@@ -292,7 +306,8 @@ async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> N
 
 
 async def test_corrections_count_as_retries_and_none_is_built_after_the_last_attempt() -> None:
-    provider, clock = Listed(*[reply("not json")] * 3), Clock()
+    provider = Listed(*[reply("not json")] * 3)
+    clock = Clock()
     built: list[object] = []
     model = retry(provider, clock, reask=lambda error: built.append(error) or "again")
     with pytest.raises(d.StructuredOutputError) as caught:
@@ -304,7 +319,8 @@ async def test_corrections_count_as_retries_and_none_is_built_after_the_last_att
 
 async def test_transient_failure_adds_no_correction_to_the_messages() -> None:
     answers = (reply("bad"), d.UnavailableError("down"), reply('{"n": 1}'))
-    provider, clock = Listed(*answers), Clock()
+    provider = Listed(*answers)
+    clock = Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     answer = await model.complete("hi", response_schema=SCHEMA)
     assert answer.parsed == {"n": 1}
@@ -313,7 +329,8 @@ async def test_transient_failure_adds_no_correction_to_the_messages() -> None:
 
 
 async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
-    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    provider = Listed(reply("bad"), reply('{"n": 1}'))
+    clock = Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
     assert error is None
@@ -322,7 +339,8 @@ async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
 
 
 async def test_events_of_the_last_rejected_answer_precede_its_error() -> None:
-    provider, clock = Listed(reply("bad 1"), reply("bad 2")), Clock()
+    provider = Listed(reply("bad 1"), reply("bad 2"))
+    clock = Clock()
     model = retry(provider, clock, max_retries=1, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
     assert isinstance(error, d.StructuredOutputError)
@@ -331,7 +349,8 @@ async def test_events_of_the_last_rejected_answer_precede_its_error() -> None:
 
 
 async def test_invalid_answer_is_not_corrected_after_the_first_event_of_a_stream() -> None:
-    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    provider = Listed(reply("bad"), reply('{"n": 1}'))
+    clock = Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(
         model.events(build_request("hi", response_schema=SCHEMA, stream=True))
@@ -342,7 +361,8 @@ async def test_invalid_answer_is_not_corrected_after_the_first_event_of_a_stream
 
 
 async def test_correction_of_an_empty_answer_adds_no_assistant_message() -> None:
-    provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
+    provider = Listed(speak(usage=USAGE), reply('{"n": 1}'))
+    clock = Clock()
     model = retry(provider, clock, reask=lambda _: "say something")
     await model.complete("hi", response_schema=SCHEMA)
     assert tuple(provider.requests[1].messages) == (d.User("hi"), d.User("say something"))
@@ -350,13 +370,15 @@ async def test_correction_of_an_empty_answer_adds_no_assistant_message() -> None
 
 @pytest.mark.parametrize("text", ["", None, 3])
 async def test_error_names_a_reask_function_that_returns_no_text(text: Any) -> None:
-    provider, clock = Listed(reply("bad")), Clock()
+    provider = Listed(reply("bad"))
+    clock = Clock()
     with pytest.raises(ValueError, match="reask"):
         await retry(provider, clock, reask=lambda _: text).complete("hi", response_schema=SCHEMA)
 
 
 async def test_reask_and_per_attempt_overrides_work_together() -> None:
-    provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
+    provider = Listed(reply("bad"), reply('{"n": 1}'))
+    clock = Clock()
     model = retry(
         provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}]
     )
@@ -371,7 +393,8 @@ async def test_reask_and_per_attempt_overrides_work_together() -> None:
 @pytest.fixture
 async def waiting() -> tuple[d.Retry, Listed, asyncio.Event]:
     """Return a retry that waits for ever, its provider, and the event that it waits."""
-    provider, waits = Listed(d.UnavailableError("down"), "never asked"), asyncio.Event()
+    provider = Listed(d.UnavailableError("down"), "never asked")
+    waits = asyncio.Event()
 
     async def sleep(_: float) -> None:
         waits.set()
@@ -448,7 +471,8 @@ def test_retry_requires_a_provider() -> None:
 
 
 async def test_exceptions_that_are_not_provider_errors_are_not_retried() -> None:
-    provider, clock = Listed(ZeroDivisionError("bug"), "never asked"), Clock()
+    provider = Listed(ZeroDivisionError("bug"), "never asked")
+    clock = Clock()
     with pytest.raises(ZeroDivisionError):
         await retry(provider, clock, classifier=lambda _: True).complete("hi")
     assert len(provider.requests) == 1

@@ -13,7 +13,8 @@ from tests.listed import Clock, Listed, broken, collect
 
 
 def keys(*answers: object) -> tuple[list[Listed], KeyRotation, Clock]:
-    clock, providers = Clock(), [Listed(answer, repeat=True) for answer in answers]
+    clock = Clock()
+    providers = [Listed(answer, repeat=True) for answer in answers]
     return providers, KeyRotation(providers, clock=clock), clock
 
 

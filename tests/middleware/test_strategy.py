@@ -56,7 +56,8 @@ async def test_calls_of_an_unavailable_candidate_go_to_the_others() -> None:
 
 async def test_least_busy_strategy_prefers_the_idle_candidate() -> None:
     gate = asyncio.Event()
-    a, b = Listed([gate], name="a"), Listed("b", name="b", repeat=True)
+    a = Listed([gate], name="a")
+    b = Listed("b", name="b", repeat=True)
     model = Fallback([a, b], strategy="least_busy")
     stuck = asyncio.ensure_future(model.complete("hi"))
     await asyncio.sleep(0)
@@ -151,7 +152,8 @@ async def test_every_strategy_tries_unavailable_candidates_last() -> None:
 
 async def test_thresholds_of_the_circuit_breaker_are_configurable() -> None:
     clock = Clock()
-    a, b = Listed(UnavailableError("down"), name="a", repeat=True), *named("b")
+    a = Listed(UnavailableError("down"), name="a", repeat=True)
+    (b,) = named("b")
     availability = Availability(None, Thresholds(failures=2, quiet_seconds=10), clock=clock)
     model = Fallback([a, b], availability, clock=clock)
     for _ in range(5):

@@ -139,7 +139,8 @@ def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | Non
     """Yield each way in which a call can end: complete, cancelled after an event, or disconnected
     after a frame.
     """
-    reply, frames = case.reply or b"", frames_of(case)
+    reply = case.reply or b""
+    frames = frames_of(case)
     yield "to the end", [reply], None
     yield "to the end, in frames", [*frames], None
     events = sum(len(line) > 0 for line in (case.part("events.jsonl") or b"").splitlines())

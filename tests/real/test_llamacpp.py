@@ -199,10 +199,8 @@ CONVERSATION = {
 
 
 async def test_chat_template_option_replaces_the_template_in_the_model_file(tiny: Path) -> None:
-    plain, fenced = (
-        LocalServer(tiny, context=512),
-        LocalServer(tiny, context=512, template=TEMPLATE, key=""),
-    )
+    plain = LocalServer(tiny, context=512)
+    fenced = LocalServer(tiny, context=512, template=TEMPLATE, key="")
     try:
         plain.start()
         address = fenced.start()

@@ -32,10 +32,8 @@ def get_weather(city: Literal["Paris", "Rome"]) -> str:
 async def test_session_runs_with_a_real_server(tiny: Path, tmp_path: Path) -> None:
     asked.clear()
     policy = Policy([Rule("allow", tool="get_weather")])
-    cool, short = (
-        RuntimeConfig(temperature=0, max_tokens=400),
-        RuntimeConfig(temperature=0, max_tokens=4),
-    )
+    cool = RuntimeConfig(temperature=0, max_tokens=400)
+    short = RuntimeConfig(temperature=0, max_tokens=4)
     with SqliteLog(tmp_path / "log.db") as log:
         async with connect(f"local:{tiny}") as model:
             # The weights of the model are random, so it is forced to call the tool once and
@@ -66,7 +64,8 @@ async def test_session_runs_with_a_real_server(tiny: Path, tmp_path: Path) -> No
     assert outcome.spent.tokens > 20
 
 
-TURNS, WINDOW = 40, 16_000
+TURNS = 40
+WINDOW = 16_000
 PATIENT = Timeouts(first_event=None, idle=None, total=None)  # the machine may be busy
 HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
 # Number of sentences per page, and the policy with the share of the context window at which old
@@ -86,7 +85,9 @@ needs_caller = pytest.mark.skipif(
 @pytest.mark.exhaustive
 @needs_caller
 async def test_small_model_finds_one_of_1000_deferred_tools_and_calls_it() -> None:
-    tools, log, config = office(), MemoryLog(), RuntimeConfig(temperature=0, max_tokens=80)
+    tools = office()
+    log = MemoryLog()
+    config = RuntimeConfig(temperature=0, max_tokens=80)
     async with LocalProvider("qwen", context=WINDOW, timeouts=PATIENT) as model:
         session = Session(
             model, tools, ALL, log, session_id="s1", config=config, budget=Budget(steps=2)
@@ -121,10 +122,8 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
         )
         return f"Page {number}. {text}The next page is {number + 1}."
 
-    policy, config = (
-        Policy([Rule("allow", tool="read_page")]),
-        RuntimeConfig(temperature=0, max_tokens=40),
-    )
+    policy = Policy([Rule("allow", tool="read_page")])
+    config = RuntimeConfig(temperature=0, max_tokens=40)
     settings: dict[str, Any] = {"config": config, "context": [first, Window()]}
     with SqliteLog(tmp_path / "log.db") as log:
         async with LocalProvider("qwen", context=WINDOW, timeouts=PATIENT) as model:

@@ -7,7 +7,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-WIDTH, LAYERS, HEADS, HIDDEN, CONTEXT = 64, 2, 4, 128, 4096
+WIDTH = 64
+LAYERS = 2
+HEADS = 4
+HIDDEN = 128
+CONTEXT = 4096
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
     "}}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

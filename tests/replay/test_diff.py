@@ -126,10 +126,8 @@ def test_order_of_concurrent_steps_is_not_compared() -> None:
         ToolStarted("tu_1", "look", {"word": "ox"}),
         ToolStarted("tu_2", "look", {"word": "yak"}),
     ]
-    one, two = (
-        steps([*proposed, *begun, seen(1), seen(2)]),
-        steps([*proposed, *begun[::-1], seen(2), seen(1)]),
-    )
+    one = steps([*proposed, *begun, seen(1), seen(2)])
+    two = steps([*proposed, *begun[::-1], seen(2), seen(1)])
     assert compare_runs(one, two) == ()
     assert (
         compare_runs(

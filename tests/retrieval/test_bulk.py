@@ -60,7 +60,8 @@ async def test_embedding_takes_a_fifth_of_the_cpu_time_of_the_openai_client(url:
         assert await call() == len(TEXTS)
         return time.process_time() - began
 
-    mine, other = await spend(ours), await spend(theirs)
+    mine = await spend(ours)
+    other = await spend(theirs)
     assert other > 5 * mine, f"{other / mine:.1f} times"
 
 
@@ -75,7 +76,8 @@ class Wide(SimulatedEmbedder):
 
 async def test_memory_does_not_grow_with_the_number_of_texts() -> None:
     async def peak(count: int) -> int:
-        embedder, total = Wide(batch_size=50), 0
+        embedder = Wide(batch_size=50)
+        total = 0
         tracemalloc.start()
         async for part in embedder.embed_batches(
             (f"text {number}" for number in range(count)), size=50

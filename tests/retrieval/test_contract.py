@@ -26,7 +26,9 @@ class Lengths(d.Embedder):
     number.
     """
 
-    name, model, batch_size = "lengths", "m", 2
+    name = "lengths"
+    model = "m"
+    batch_size = 2
 
     def __init__(
         self, fail_at: int = -1, error: Exception | None = None, usage: Sequence[int | None] = ()
@@ -52,7 +54,9 @@ class Lengths(d.Embedder):
 class Scores(d.Reranker):
     """Score a document by the number that it contains."""
 
-    name, model, batch_size = "scores", "m", 3
+    name = "scores"
+    model = "m"
+    batch_size = 3
 
     def __init__(self) -> None:
         self.requests: list[d.RerankRequest] = []

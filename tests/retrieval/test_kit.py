@@ -47,7 +47,8 @@ async def test_every_wire_passes_the_retrieval_test_suite() -> None:
 class Wrong(Embedder):
     """Embed texts, but change the answers so that they break a conformance rule."""
 
-    name, model = "wrong", "m"
+    name = "wrong"
+    model = "m"
 
     def __init__(self, change: Callable[[Embeddings, EmbedRequest], Embeddings]) -> None:
         self._change = change
@@ -60,7 +61,8 @@ class Wrong(Embedder):
 class WrongReranker(Reranker):
     """Rank documents, but change the answers so that they break a conformance rule."""
 
-    name, model = "wrong", "m"
+    name = "wrong"
+    model = "m"
 
     def __init__(self, change: Callable[[Ranking, RerankRequest], Ranking]) -> None:
         self._change = change

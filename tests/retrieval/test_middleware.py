@@ -20,7 +20,8 @@ class Plain(d.Embedder):
     batch_size = 2
 
     def __init__(self, *errors: Exception | None, name: str = "plain", model: str = "m") -> None:
-        self.name, self.model = name, model
+        self.name = name
+        self.model = model
         self.errors = list(errors)
         self.requests: list[d.EmbedRequest] = []
         self.closed = False
@@ -44,7 +45,8 @@ class Plain(d.Embedder):
 
 
 class Ranks(d.Reranker):
-    name, model = "ranks", "r"
+    name = "ranks"
+    model = "r"
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
@@ -99,7 +101,8 @@ async def test_error_after_exhausted_retries_carries_the_earlier_results() -> No
 
 async def test_fallback_uses_another_server_of_the_same_model() -> None:
     seen: list[Any] = []
-    first, second = Plain(d.RateLimitError("slow"), name="a"), Plain(name="b")
+    first = Plain(d.RateLimitError("slow"), name="a")
+    second = Plain(name="b")
     embedder: Any = d.Fallback([first, second], on_event=seen.append)
     found = await embedder.embed(["a", "b", "c"])
     assert len(found.vectors) == 3
@@ -112,7 +115,8 @@ async def test_fallback_uses_another_server_of_the_same_model() -> None:
 
 
 async def test_fallback_calls_the_cheapest_server_of_a_model() -> None:
-    dear, cheap = Plain(name="a"), Plain(name="b")
+    dear = Plain(name="a")
+    cheap = Plain(name="b")
     for model, price in ((dear, 2), (cheap, 1)):
         model.priced_as = PriceRow(
             "p", Match(equals=("m",)), input=Decimal(price), output=Decimal(0)
@@ -185,7 +189,8 @@ async def test_every_request_is_reported_as_one_event() -> None:
         )
     await embedder.close()
     assert [type(event) for event in seen] == [CallStarted, CallCompleted, CallStarted, CallFailed]
-    done, failed = seen[1], seen[3]
+    done = seen[1]
+    failed = seen[3]
     assert done.operation == failed.operation == "embed"
     assert done.settings == {"input_type": "query", "dimensions": 2}
     assert (done.input_count, failed.input_count) == (2, 1)
@@ -297,7 +302,8 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
 
 
 async def test_layer_rejects_calls_that_its_model_does_not_support() -> None:
-    ranks, embeds = d.Retry(Ranks()), d.Retry(Plain())
+    ranks = d.Retry(Ranks())
+    embeds = d.Retry(Plain())
     with pytest.raises(d.UnsupportedFeatureError, match="does not embed"):
         await ranks.embed(["a"])
     with pytest.raises(d.UnsupportedFeatureError, match="does not rerank"):

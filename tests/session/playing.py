@@ -172,10 +172,8 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         if finished:
             assert chain[-1] in ENDS, chain
     if finished:
-        starts, ends = (
-            types(records).count("llm.call_started"),
-            sum(r.type in CALL_ENDS for r in records),
-        )
+        starts = types(records).count("llm.call_started")
+        ends = sum(r.type in CALL_ENDS for r in records)
         assert starts == ends
     return found
 

@@ -327,7 +327,8 @@ async def test_first_answer_to_a_permission_request_decides() -> None:
 async def test_second_answer_to_a_permission_request_is_rejected(
     any_log: EventLog, first: bool
 ) -> None:
-    log, both = any_log, asyncio.Event()
+    log = any_log
+    both = asyncio.Event()
 
     async def wait(proposal: Proposal, verdict: Verdict) -> Decision:
         await both.wait()  # until both answers are in the log

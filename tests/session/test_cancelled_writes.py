@@ -59,8 +59,10 @@ class Run:
     """A session over servers whose replies arrive at once, and that is cancelled once."""
 
     def __init__(self, wire: str, stack: str, usage: Usage, context: Any = None) -> None:
-        self.wire, self.usage = wire, usage
-        self.log, self.seen = MemoryLog(), list[Any]()
+        self.wire = wire
+        self.usage = usage
+        self.log = MemoryLog()
+        self.seen = list[Any]()
         self.context = context
         self.provider = STACKS[stack](self._make_model)
         self.writes = 0
@@ -121,7 +123,8 @@ class RandomRun(Run):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         dice = random.Random(seed)
-        wire, stack = dice.choice([*MODELS]), dice.choice([*STACKS])
+        wire = dice.choice([*MODELS])
+        stack = dice.choice([*STACKS])
         super().__init__(wire, stack, dice.choice([USAGE, USAGE, Usage()]))
 
     def _make_model(self, name: str, fails: bool) -> d.Provider:
@@ -178,7 +181,8 @@ def check_run(run: Run) -> None:
         payload = record.payload
         if isinstance(payload, CallStarted):
             assert open_call is None, "a start before the end of the call before it"
-            open_call, started = payload, record.id
+            open_call = payload
+            started = record.id
         elif isinstance(payload, ToolIntent | MessageRecorded) and open_call is not None:
             assert record.parent == started, "an intent or a reply of another call"
         elif isinstance(payload, CallCompleted | CallFailed):

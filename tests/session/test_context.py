@@ -92,7 +92,8 @@ POLICIES: dict[str, Any] = {
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", POLICIES)
 async def test_long_conversation_fits_a_small_context_window(name: str) -> None:
-    log, provider = MemoryLog(), reader()
+    log = MemoryLog()
+    provider = reader()
     session = Session(provider, [read_page], ALL, log, context=POLICIES[name], system="Read.")
     outcome = await session.run("Read all pages.")
     assert (outcome.outcome, outcome.text) == ("completed", "All read.")
@@ -143,10 +144,8 @@ async def test_sent_messages_keep_the_same_prefix_between_shortenings(
         return f"{number}: " + "the quick brown fox " * 30
 
     calls = [propose(call("look", call_id=f"c{at}", number=at)) for at in range(TURNS)]
-    log, provider = (
-        MemoryLog(),
-        Listed(*calls, "Done.", capabilities={"max_context_tokens": 4_000}),
-    )
+    log = MemoryLog()
+    provider = Listed(*calls, "Done.", capabilities={"max_context_tokens": 4_000})
     config = RuntimeConfig(max_tokens=reply)
     session = Session(
         provider, [look], ALL, log, context=POLICIES[name], system="Look.", config=config
@@ -302,14 +301,16 @@ def cheap(text: str = "Pages 1 to 9 are about a fox.", **facts: Any) -> Listed:
 
 
 async def test_a_cheaper_model_writes_the_summary(log: SqliteLog) -> None:
-    provider, writer = short(), cheap()
+    provider = short()
+    writer = cheap()
     session = Session(provider, [read_page], ALL, log, context=Summarise(writer, keep=1))
     outcome = await session.run("Read all pages.")
     assert outcome.outcome == "completed"
     records = list(log.read(session.id))
     check_evidence(records)
     check_requests(provider.requests, 4_000)
-    summaries, projected = of(records, "context.summarised"), of(records, "context.projected")
+    summaries = of(records, "context.summarised")
+    projected = of(records, "context.projected")
     assert len(summaries) == len(projected) == len(writer.requests) > 1
     for summary, projection in zip(summaries, projected, strict=True):
         numbers = [each.seq for each in projection.left_out]
@@ -422,7 +423,8 @@ async def test_goals_are_never_omitted_from_the_context(log: SqliteLog) -> None:
 
 @pytest.mark.parametrize("make", [Session.resume, Session.fork])
 async def test_resumed_or_forked_session_sends_the_same_messages(make: Any, tmp_path: Any) -> None:
-    place, settings = tmp_path / "log.db", {"context": DropOldToolResults()}
+    place = tmp_path / "log.db"
+    settings = {"context": DropOldToolResults()}
     with SqliteLog(place) as log:
         session = Session(short(), [read_page], ALL, log, budget=Budget(steps=10), **settings)
         await session.run("Read all pages.")
@@ -461,7 +463,8 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     """
     work = {"renamed": 0, "estimated": 0}
     # Wrap private methods to count their calls.
-    rename, estimate = State._rename, Listed.estimate_input_tokens  # noqa: SLF001
+    rename = State._rename  # noqa: SLF001
+    estimate = Listed.estimate_input_tokens
 
     def count_rename(self: State, *arguments: Any) -> Any:
         work["renamed"] += 1
@@ -507,7 +510,9 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
 
 
 async def test_group_has_the_context_window_of_its_smallest_candidate() -> None:
-    log, first, second = MemoryLog(), short(), reader(12, window=200_000, name="second")
+    log = MemoryLog()
+    first = short()
+    second = reader(12, window=200_000, name="second")
     group = Fallback([first, second])
     session = Session(group, [read_page], ALL, log, context=Window(), system="Read.")
     outcome = await session.run("Read all pages.")

@@ -96,7 +96,8 @@ async def test_task_with_1000_tools_ends_in_a_window_of_16k_tokens_with_a_tenth_
 
 
 async def test_found_tools_stay_offered_after_resume_fork_and_replay() -> None:
-    tools, log = office(1), MemoryLog()
+    tools = office(1)
+    log = MemoryLog()
     query = Answer(tool_calls=[Call("search_tools", {"query": "merge tickets"})])
     session = Session(ScriptedProvider(query, "Which?"), tools, ALL, log)
     await session.run("Merge the tickets.")

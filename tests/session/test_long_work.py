@@ -222,7 +222,8 @@ CONFIG = RuntimeConfig(max_tokens=9)
 
 
 async def test_paused_turn_is_continued_with_the_unchanged_reply() -> None:
-    provider, log = over_wire(PAUSED, PAUSED, DONE), MemoryLog()
+    provider = over_wire(PAUSED, PAUSED, DONE)
+    log = MemoryLog()
     session = Session(provider, [note], ALL, log, config=CONFIG, session_id="s1")
     outcome = await session.run("Search.")
     assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Found.", 3)

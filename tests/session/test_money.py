@@ -120,7 +120,8 @@ CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"word " * 200 + 
 async def test_broken_reply_is_charged_for_received_tokens(
     wrap: Any, wire: str, chunks: list[bytes], asked: tuple[int, int], log: SqliteLog
 ) -> None:
-    model, budget = wrap(streaming(wire, *chunks)), Budget(cost_usd=1)
+    model = wrap(streaming(wire, *chunks))
+    budget = Budget(cost_usd=1)
     session = Session(model, (), ALL, log, config={"max_tokens": 9000}, budget=budget)
     with pytest.raises(dragoman.StreamInterruptedError) as caught:
         await session.run("Go.")

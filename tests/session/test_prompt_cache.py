@@ -64,10 +64,12 @@ class CachingServer(FixtureTransport):
             yield answer
 
     def count(self, body: dict[str, Any]) -> dict[str, int]:
-        blocks, ends = list(body["tools"]), []
+        blocks = list(body["tools"])
+        ends = []
         for part in (body["system"], *[turn["content"] for turn in body["messages"]]):
             blocks += part if isinstance(part, list) else [{"type": "text", "text": part}]
-        prefix, prefixes = "", []
+        prefix = ""
+        prefixes = []
         for at, block in enumerate(blocks):
             marked = block.pop("cache_control", None) is not None
             prefix += json.dumps(block)

@@ -38,7 +38,8 @@ def say_calls(out: Assembler) -> None:
 class Strict(d.Provider):
     """Act as a custom provider that always validates calls, even if the request disables that."""
 
-    name, model = "strict", "m"
+    name = "strict"
+    model = "m"
 
     def __init__(self) -> None:
         self._inner = Listed(propose(say_calls), "Done.")
@@ -112,7 +113,8 @@ async def test_number_of_times_a_model_may_correct_its_calls_is_configurable(
 
 
 async def test_reply_with_a_valid_call_resets_the_number_of_corrections(log: SqliteLog) -> None:
-    bad, good = propose(call("fly")), propose(call("look", word="ox"), call("fly", call_id="2"))
+    bad = propose(call("fly"))
+    good = propose(call("look", word="ox"), call("fly", call_id="2"))
     session = d.Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
 

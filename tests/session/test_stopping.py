@@ -165,7 +165,8 @@ async def test_cancelling_during_an_approval_closes_the_intent(log: SqliteLog) -
 async def test_tool_thread_that_cannot_be_stopped_is_reported_as_still_running(
     log: SqliteLog,
 ) -> None:
-    begun, end = threading.Event(), threading.Event()
+    begun = threading.Event()
+    end = threading.Event()
 
     @tool(side_effect="none")
     def stubborn() -> str:

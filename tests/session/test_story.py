@@ -20,7 +20,8 @@ from .playing import check_evidence, of, types
 
 GOAL = "Help me figure out why this project's tests are failing and fix it."
 TESTS = f"{sys.executable} -m unittest -q test_add"
-OLD, NEW = "return a + b + 1", "return a + b"
+OLD = "return a + b + 1"
+NEW = "return a + b"
 
 # Each reply: its text, then its tool calls as (tool, arguments).
 SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [

@@ -80,7 +80,8 @@ async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> Non
         await run.session.run("Look here.")
     spans = await run.spans()
     assert set(spans) == {"invoke_agent guide", "chat sim", "execute_tool look", "request"}
-    agent, used = spans["invoke_agent guide"], spans["execute_tool look"]
+    agent = spans["invoke_agent guide"]
+    used = spans["execute_tool look"]
     assert agent.parent == outer.get_span_context()
     assert [spans[name].parent.span_id for name in ("chat sim", "execute_tool look")] == [
         agent.context.span_id

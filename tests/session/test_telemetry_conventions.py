@@ -79,19 +79,24 @@ def run_theirs(sdk: Sdk, port: int, is_failed: bool) -> None:
     chat.reasoning_level = "low"
     chat.request_stream = True
     if not is_failed:
-        chat.response_model_name, chat.finish_reasons, chat.ttfc_seconds = MODEL, ["stop"], 0.1
+        chat.response_model_name = MODEL
+        chat.finish_reasons = ["stop"]
+        chat.ttfc_seconds = 0.1
         agent.input_tokens = chat.input_tokens = USED.input_tokens
         agent.output_tokens = chat.output_tokens = USED.output_tokens
-        chat.cache_read_input_tokens, chat.cache_write_input_tokens = 12, 3
+        chat.cache_read_input_tokens = 12
+        chat.cache_write_input_tokens = 3
         chat.thinking_tokens = 2
     end(chat)
     tool = handler.tool("look", tool_type="function", agent_name="guide")
-    tool.tool_call_id, tool.tool_description = "c", "Describe a place."
+    tool.tool_call_id = "c"
+    tool.tool_description = "Describe a place."
     end(tool)
     end(agent)
     embedding = handler.embedding("openai", **server)
     if not is_failed:
-        embedding.response_model_name, embedding.input_tokens = MODEL, 1
+        embedding.response_model_name = MODEL
+        embedding.input_tokens = 1
         embedding.dimension_count = 8
     end(embedding)
 
@@ -131,16 +136,19 @@ async def test_spans_and_metrics_agree_with_opentelemetrys_own_library(
         url = server.base_urls["openai"]
         await run_ours(mine, url, place)
     run_theirs(others, int(url.rpartition(":")[2].partition("/")[0]), is_failed)
-    ours, theirs = index(mine.spans), index(others.spans)
+    ours = index(mine.spans)
+    theirs = index(others.spans)
     assert set(ours) == set(theirs) == {
         "invoke_agent guide", f"chat {MODEL}", "execute_tool look", f"embeddings {MODEL}"
     }  # fmt: skip
     for name, span in theirs.items():
-        found, wanted = find_types(ours[name].attributes), find_types(span.attributes)
+        found = find_types(ours[name].attributes)
+        wanted = find_types(span.attributes)
         assert ours[name].kind == span.kind, name
         assert {each: found.get(each) for each in wanted} == wanted, name
         assert ours[name].status.status_code == span.status.status_code, name
-    counted, known = read_metrics(mine), read_metrics(others)
+    counted = read_metrics(mine)
+    known = read_metrics(others)
     assert set(known) <= set(counted)
     assert is_failed or set(counted) - set(known) <= OURS_ALONE
     for name in set(counted) & set(known):

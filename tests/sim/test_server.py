@@ -273,7 +273,8 @@ async def test_error_names_the_rule_whose_function_raised(
 async def test_simulator_stops_its_reply_when_the_client_disconnects(
     dragoman_sim: Sim, after: int
 ) -> None:
-    stalled, ended = threading.Event(), threading.Event()
+    stalled = threading.Event()
+    ended = threading.Event()
 
     async def sleep(seconds: float) -> None:
         stalled.set()

@@ -28,7 +28,8 @@ from ..waiting import PATIENCE, until, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
-TOKEN, WRONG = "tok-73b1f6c0a9d2", "tok-another-and-wrong"
+TOKEN = "tok-73b1f6c0a9d2"
+WRONG = "tok-another-and-wrong"
 COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 CONTEXT = ["list_resources", "read_resource", "list_prompts", "get_prompt"]
@@ -139,7 +140,8 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
 
         return decide
 
-    allowed, denied = Rule("allow"), Rule("deny", arguments={"question": "*"})
+    allowed = Rule("allow")
+    denied = Rule("deny", arguments={"question": "*"})
     blue = {"size": 7, "colour": "blue"}
     cases: list[tuple[Any, list[Rule], str | None, dict[str, Any] | None]] = [
         (None, [allowed], "nobody", None),
@@ -177,7 +179,8 @@ async def check_pages(server: McpServer) -> None:
         return Decision(len(asked) == 1, "ann", input={"answer": 1})
 
     page = "https://pay.example/1"
-    box, cases = Toolbox(server.tools), [(page, "accept"), (page, "decline")]
+    box = Toolbox(server.tools)
+    cases = [(page, "accept"), (page, "decline")]
     cases += [(each, "decline") for each in ("file:///etc/passwd", f"{page}?{'x' * 4000}")]
     with mock.patch("webbrowser.open", side_effect=AssertionError):
         for url, action in cases:
@@ -198,7 +201,8 @@ async def test_tool_call_fails_if_the_mcp_server_has_ended(server: McpServer) ->
 
 async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixture) -> None:
     port = find_free_port()
-    url, bearer = f"http://127.0.0.1:{port}/mcp", {"Authorization": f"Bearer {TOKEN}"}
+    url = f"http://127.0.0.1:{port}/mcp"
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
     environment = {**os.environ, "MCP_EXPECTED": bearer["Authorization"]}
     command = [*COMMAND, "--http", str(port)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
@@ -238,7 +242,8 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
         return web.Response(status=307, headers={"Location": str(other.make_url("/mcp"))})
 
     asked: list[Any] = []
-    there, here = web.Application(), web.Application()
+    there = web.Application()
+    here = web.Application()
     there.router.add_route("*", "/mcp", keep)
     here.router.add_route("*", "/mcp", redirect)
     async with TestServer(there) as other, TestServer(here) as first:

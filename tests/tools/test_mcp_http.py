@@ -18,7 +18,8 @@ from ..waiting import PATIENCE, settle, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
-TOKEN, KEY = "tok-73b1f6c0a9d2", "key-in-the-url-51"
+TOKEN = "tok-73b1f6c0a9d2"
+KEY = "key-in-the-url-51"
 TOOL = {"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}
 USUAL = {
     "initialize": {
@@ -233,7 +234,9 @@ async def test_events_with_too_many_blocks_are_refused() -> None:
 
 async def test_pings_whose_answers_are_not_read_start_no_tasks() -> None:
     ping = b'data: {"jsonrpc": "2.0", "id": "mine", "method": "ping"}\n\n'
-    pongs, silence, tasks = asyncio.Event(), asyncio.Event(), list[int]()
+    pongs = asyncio.Event()
+    silence = asyncio.Event()
+    tasks = list[int]()
 
     async def send(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -42,7 +42,9 @@ from .test_mcp_http import USUAL
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
-ACCESS, REFRESH, SECRET = "access-91c2e07f", "refresh-5ab3107c", "client-secret-0c55d1"
+ACCESS = "access-91c2e07f"
+REFRESH = "refresh-5ab3107c"
+SECRET = "client-secret-0c55d1"
 
 
 class Place:
@@ -243,7 +245,8 @@ async def test_client_credentials_are_sent_to_their_issuer_only() -> None:
         async with McpServer(place.url, oauth=own, start_timeout=PATIENCE) as server:
             seen = await Toolbox(server.tools).execute("look", {})
         assert seen.content == "you sent Bearer [hidden]"
-        facts["tokens"], count = {}, len(place.forms)
+        facts["tokens"] = {}
+        count = len(place.forms)
         with pytest.raises(ToolFailure, match=r"https://other\.test") as caught:
             await call(place, issuer="https://other.test", **facts, **grant)
         assert "[hidden]" in await call(
@@ -265,7 +268,8 @@ def test_wrong_settings_are_refused(target: Any, settings: Any, problem: str) ->
 
 async def test_browser_is_sent_back_to_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     redirect = f"http://127.0.0.1:{find_free_port()}/callback"
-    loop, answers = asyncio.get_running_loop(), list[int]()
+    loop = asyncio.get_running_loop()
+    answers = list[int]()
 
     async def browse() -> None:
         async with aiohttp.ClientSession() as client:
@@ -294,7 +298,8 @@ async def test_browser_is_sent_back_to_a_port(monkeypatch: pytest.MonkeyPatch) -
 def test_tokens_are_in_the_keyring_or_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
 ) -> None:
-    server, kept = "https://mcp.example.com/mcp", tmp_path / "keyring.json"
+    server = "https://mcp.example.com/mcp"
+    kept = tmp_path / "keyring.json"
     monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
     monkeypatch.setenv("FILE_KEYRING", str(kept))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", backend)
@@ -327,7 +332,8 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     def refuse(page: str) -> bool:
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(page).query)
-        (back,), (state,) = asked["redirect_uri"], asked["state"]
+        (back,) = asked["redirect_uri"]
+        (state,) = asked["state"]
         urllib.request.urlopen(f"{back}?error=access_denied&state={state}").close()
         return True
 
@@ -340,7 +346,8 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert (done.exit_code, done.stdout) == (0, f"{place.url}: logged in; it has 1 tools\n")
         assert "log in at http://127.0.0.1" in done.stderr
         for name in ("tracker", place.url):
-            options, view = McpOptions(servers=(name,), mcp_accept=True), AgentView(as_json=True)
+            options = McpOptions(servers=(name,), mcp_accept=True)
+            view = AgentView(as_json=True)
             async with contextlib.AsyncExitStack() as stack:
                 tools = await open_servers(stack, options, view, None)
             assert [tool.name for tool in tools] == ["look"]

@@ -240,10 +240,8 @@ def test_lone_surrogate_in_output_is_replaced_and_counted() -> None:
 
 
 def test_text_blocks_share_one_output_limit_and_media_are_never_truncated() -> None:
-    small, large = (
-        Image(Inline("A" * 12), "image/png"),
-        Image(Inline("A" * 9_000_000), "image/png"),
-    )
+    small = Image(Inline("A" * 12), "image/png")
+    large = Image(Inline("A" * 9_000_000), "image/png")
     seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
     assert seen.truncated
     first, second, third, fourth = seen.content

@@ -10,7 +10,8 @@ from dragoman.tools.seccomp import BLOCKED, build_filter
 
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW = 0x7FFF0000
-EPERM, ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+EPERM = 0x00050000 | errno.EPERM
+ENOSYS = 0x00050000 | errno.ENOSYS
 # Numbers of the system calls read, clone, clone3 and ioctl.
 NUMBERS = {"x86_64": (0, 56, 435, 16), "aarch64": (63, 220, 435, 29)}
 
@@ -40,7 +41,8 @@ def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0)
 
 @pytest.mark.parametrize("machine", ARCHES)
 def test_seccomp_filter_blocks_exactly_the_listed_system_calls(machine: str) -> None:
-    program, arch = build_filter(machine), ARCHES[machine]
+    program = build_filter(machine)
+    arch = ARCHES[machine]
     assert program is not None
     # The program is sent through a pipe, so it must fit into the buffer of the pipe.
     assert len(program) < 4096
@@ -55,7 +57,8 @@ def test_seccomp_filter_blocks_exactly_the_listed_system_calls(machine: str) -> 
 
 @pytest.mark.parametrize("machine", ARCHES)
 def test_seccomp_filter_checks_the_arguments_of_clone_and_ioctl(machine: str) -> None:
-    program, arch = build_filter(machine), ARCHES[machine]
+    program = build_filter(machine)
+    arch = ARCHES[machine]
     assert program is not None
     _, clone, _, ioctl = NUMBERS[machine]
     assert run(program, clone, arch, first=0x01200011) == ALLOW  # the flags that fork() passes

@@ -194,7 +194,8 @@ async def test_files_are_listed_and_searched(root: Path) -> None:
 async def test_long_lists_are_cut_with_a_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_FILES", 2)
     monkeypatch.setattr("dragoman.tools.workspace.MAX_MATCHES", 1)
-    listed, found = await call(root, "list_files"), await call(root, "search", text="o")
+    listed = await call(root, "list_files")
+    found = await call(root, "search", text="o")
     assert listed.truncated
     assert found.truncated
     assert "[more than 2" in str(listed.content)

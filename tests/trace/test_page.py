@@ -563,7 +563,8 @@ def test_a_person_can_allow_or_deny_a_call(watched: Watched, log: SqliteLog, url
     running.join()
     assert ran == ["git push --dry-run"]
     records = list(log.read("s1"))
-    [granted], [denied] = of(records, "permission.granted"), of(records, "permission.denied")
+    [granted] = of(records, "permission.granted")
+    [denied] = of(records, "permission.denied")
     assert (granted.by, granted.input) == ("ann", {"command": "git push --dry-run"})
     assert denied.by == "ann"
     assert denied.reason == "keep x"

@@ -134,11 +134,13 @@ def test_trace_page_loads_nothing_from_other_servers() -> None:
 
 def test_pages_of_a_session_together_equal_the_complete_session(log: SqliteLog) -> None:
     tell(log, "odd", STORY[:7] + STORY[8:] + STORY)
-    reader, fresh = Reader(log), Reader(log)
+    reader = Reader(log)
+    fresh = Reader(log)
     whole = [(step.seq, step.intent, list(step.notes)) for step in read_steps(log, "odd")]
     assert any(notes for *_, notes in whole)
     for each in (reader, fresh):
-        paged, after = [], 0
+        paged = []
+        after = 0
         while steps := each.read_page("odd", after, 7)["steps"]:
             paged += [
                 (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps

@@ -45,7 +45,8 @@ class Authority:
             if password
             else serialization.NoEncryption()
         )
-        pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        pem = serialization.Encoding.PEM
+        plain = serialization.PrivateFormat.PKCS8
         files[1].write_bytes(key.private_bytes(pem, plain, hidden))
         return str(files[0]), str(files[1])
 

@@ -33,7 +33,8 @@ async def listen(
     handler: Handler, *, host: str = "127.0.0.1", **settings: Any
 ) -> AsyncIterator[RawServer]:
     """Serve until the context exits; ``settings`` are passed to ``asyncio.start_server``."""
-    server, tasks = RawServer(), set[asyncio.Task[Any]]()
+    server = RawServer()
+    tasks = set[asyncio.Task[Any]]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1

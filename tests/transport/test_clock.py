@@ -119,7 +119,8 @@ def test_sooner_timeout_of_a_later_call_is_exact() -> None:
 
 def test_alarm_rings_only_at_the_time_set_last() -> None:
     loop: Any = Loop()
-    alarm, rung = Alarm(loop), list[float]()
+    alarm = Alarm(loop)
+    rung = list[float]()
     for when in (10.0, 25.0):
         alarm.set(when, lambda: rung.append(loop.now))
     loop.advance(100.0)

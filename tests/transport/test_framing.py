@@ -78,7 +78,8 @@ async def test_valid_http_replies_are_accepted(
     fate: str, name: str, pieces: int, transport: HttpTransport
 ) -> None:
     kept = fate == "kept"
-    data, body = REPLIES[fate, name], BODIES.get(name, b"hi")
+    data = REPLIES[fate, name]
+    body = BODIES.get(name, b"hi")
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -165,7 +166,8 @@ async def test_request_body_is_sent_completely_after_the_head(
     size: int, transport: HttpTransport
 ) -> None:
     """A large request body is written after the head, and a small one together with the head."""
-    body, received = bytes(range(256)) * (size // 256 + 1), b""
+    body = bytes(range(256)) * (size // 256 + 1)
+    received = b""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal received
@@ -207,7 +209,8 @@ async def test_idle_connection_that_receives_bytes_is_closed(transport: HttpTran
         await writer.drain()
         await reader.read()
 
-    told, late = asyncio.Event(), asyncio.Event()
+    told = asyncio.Event()
+    late = asyncio.Event()
     async with listen(handler) as server:
         assert (await call(transport, server.url))[2] == b"hi"
         assert transport.open_pool().sizes == (1, 1)

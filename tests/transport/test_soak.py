@@ -90,7 +90,8 @@ async def cancel_later(scope: asyncio.Timeout, turns: int | None) -> None:
 async def call_once(
     transport: Transport, url: str, dice: random.Random, counted: Counter[str]
 ) -> None:
-    does, way = dice.choice(list(SERVER)), dice.choice(CLIENT)
+    does = dice.choice(list(SERVER))
+    way = dice.choice(CLIENT)
     stuck = does in ("mute", "stuck in the head", "stuck in the body")
     seconds = 0.02 if stuck else 20.0
     total = seconds if dice.random() < 0.5 else 20.0
@@ -164,14 +165,16 @@ def measure(idle: int) -> Sample:
     traced = tracemalloc.get_traced_memory()[0]
     memory = int(psutil.Process().memory_info().rss) if WHOLE else traced
     # both ends of a connection are in this process, and the server has a task for each
-    files, tasks = open_files() - 2 * idle, len(asyncio.all_tasks()) - idle
+    files = open_files() - 2 * idle
+    tasks = len(asyncio.all_tasks()) - idle
     return Sample(memory, len(gc.get_objects()), files, tasks)
 
 
 async def soak(
     transport: HttpTransport, server: RawServer, dice: random.Random
 ) -> tuple[Counter[str], list[Sample]]:
-    counted, samples = Counter[str](), list[Sample]()
+    counted = Counter[str]()
+    samples = list[Sample]()
     pool = transport.open_pool()
     for _ in range(max(6, CALLS // WINDOW)):
         counted += await run_calls(transport, server, WINDOW, dice)
@@ -192,7 +195,8 @@ async def test_many_calls_leak_no_memory_tasks_or_sockets(
     count: Callable[[str, int], None],
 ) -> None:
     dice = random.Random(7)
-    files, tasks = open_files(), len(asyncio.all_tasks())
+    files = open_files()
+    tasks = len(asyncio.all_tasks())
     transport = HttpTransport()
     async with listen(serve_by_name) as server:
         # Warm up, so that everything that is created only once exists.

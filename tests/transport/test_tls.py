@@ -100,7 +100,8 @@ async def test_removed_certificate_authority_is_no_longer_trusted(
 async def test_certificate_revocation_lists_are_applied(
     authority: Authority, revoked: bool
 ) -> None:
-    mine, other = authority.issue("127.0.0.1"), authority.issue("127.0.0.1")
+    mine = authority.issue("127.0.0.1")
+    other = authority.issue("127.0.0.1")
     transport = HttpTransport(ca=authority.revoke((mine if revoked else other)[0]))
     async with listen(replying(REPLY), ssl=server_context(mine)) as server:
         if revoked:

@@ -311,7 +311,8 @@ def test_max_tokens_below_one_is_rejected(number: int) -> None:
 
 
 def test_call_with_messages_alone_becomes_a_request() -> None:
-    first, second = build_request("hi"), build_request("hi")
+    first = build_request("hi")
+    second = build_request("hi")
     assert first == d.Request((d.User("hi"),), request_id=first.request_id)
     assert len(first.request_id) == 26
     assert first.request_id < second.request_id

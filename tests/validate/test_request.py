@@ -16,7 +16,10 @@ from dragoman.messages import EFFORTS
 from dragoman.validate import check_request, find_refusal
 from tests import strategies as some
 
-U, A, S, R = d.User("u"), d.Assistant("a"), d.System("s"), d.ToolResult("1", "r")
+U = d.User("u")
+A = d.Assistant("a")
+S = d.System("s")
+R = d.ToolResult("1", "r")
 CALL = d.Assistant(tool_calls=[d.ToolCall("1", "f", {})])
 PNG = d.Image(d.Inline("aGk="), "image/png")
 T = d.Tool("t")
@@ -390,7 +393,8 @@ def test_only_features_that_a_request_uses_are_checked(messages: Sequence[Any]) 
 
 PDF = d.Document(d.Url("u"))
 JPEG = d.Image(d.Inline("aGk="), "image/jpeg")
-GIF, PLAIN = d.Image(d.Url("data:image/gif;base64,aGk=")), d.Image(d.Url("u"))
+GIF = d.Image(d.Url("data:image/gif;base64,aGk="))
+PLAIN = d.Image(d.Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
     ([d.User([PDF])], {"supports_documents": False},
      "messages[0].content[0]: this model is known not to read documents"),

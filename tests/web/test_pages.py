@@ -164,7 +164,8 @@ async def talk(page: Page, slow: Listed) -> None:
     await page.locator("#prompt").focus()
     await page.keyboard.type("Name a river.")
     await page.keyboard.press("Enter")
-    first, second = page.locator(".pane").nth(0), page.locator(".pane").nth(1)
+    first = page.locator(".pane").nth(0)
+    second = page.locator(".pane").nth(1)
     await expect(first.locator("li")).to_have_text(["Basel", "Cologne", "Rotterdam"])
     await expect(first.locator(".facts")).to_contain_text("1,000 tokens in, 500 out")
     await expect(first.locator(".cost")).to_have_text("$0.0105")
@@ -242,7 +243,8 @@ async def look_at_what_is_sent(page: Page, seen: list[Any], is_deep: bool) -> No
             given.update(messages=messages, **settings)
             return reply
 
-    scope["connect"], reply.text = lambda name: Model(), ""  # type: ignore[attr-defined]
+    scope["connect"] = lambda name: Model()
+    reply.text = ""  # type: ignore[attr-defined]
     await scope["main"]()
     assert (given["messages"][-1]["content"], given["tools"]) == ("And now?", [TOOL])
 
@@ -259,9 +261,12 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     store.create("reports", models=("fast",), requests_per_minute=60)
     store.set_team("rivers", Decimal(300))
     store.close()
-    book, chance, now = UsageBook(None), random.Random(1), time.time()
+    book = UsageBook(None)
+    chance = random.Random(1)
+    now = time.time()
     for at in range(600):
-        is_bad, model = chance.random() < 0.04, chance.choice(("fast", "fast", "fast", "own"))
+        is_bad = chance.random() < 0.04
+        model = chance.choice(("fast", "fast", "fast", "own"))
         usd = Decimal(0) if model == "own" else Decimal("0.0123")
         error = chance.choice(("rate_limited", "provider_unavailable")) if is_bad else ""
         latency = int(chance.expovariate(1 / 900)) + 200
@@ -339,7 +344,8 @@ async def test_operator_signs_in_reads_the_overview_and_changes_keys(
 
 async def change_keys(page: Page, is_deep: bool) -> None:
     await page.keyboard.press("4")
-    new, team = page.locator(".new").first, page.locator(".new").last
+    new = page.locator(".new").first
+    team = page.locator(".new").last
     await new.locator("summary").press("Enter")
     form = new.locator("form")
     await form.get_by_label("Name").fill("carl")

@@ -439,6 +439,7 @@ async def test_conversation_of_the_playground_is_one_session_of_the_log(tmp_path
             (record.type, record.data.get("message", {}).get("role"))
             for record in log.read(session)
         ]
-    message, ended = "message.recorded", ("llm.call_completed", None)
+    message = "message.recorded"
+    ended = ("llm.call_completed", None)
     turn = [(message, "user"), (message, "assistant"), ended]
     assert found == [("session.started", None), *turn, *turn, ("session.finished", None)]

@@ -32,7 +32,9 @@ from ..listed import Clock
 from .test_pages import open_browser, open_page
 from .test_site import ADMIN, DIGEST, read
 
-STEP, BARS = 300, 12  # seconds of a bar, and bars of an hour
+# seconds of a bar, and bars of an hour
+STEP = 300
+BARS = 12
 ERRORS = {429: RateLimitError("too many", status=429), 529: OverloadedError("busy", status=529)}
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
 
@@ -61,9 +63,11 @@ def write_script() -> list[Sent]:
 
     The gateway refuses a model without a price to a key with a budget.
     """
-    chance, sent = random.Random(7), []
+    chance = random.Random(7)
+    sent = []
     for at in range(150):
-        model, key = "fast", chance.choice(("ann", "bob", "carl"))
+        model = "fast"
+        key = chance.choice(("ann", "bob", "carl"))
         status = chance.choice((429, 529)) if at % 10 == 3 else 200
         if at % 5 == 0:
             model, key, status = ("own", "bob", 402) if at % 50 == 0 else ("own", "dora", status)
@@ -163,7 +167,8 @@ async def check_tables(page: Page, script: Sequence[Sent]) -> None:
 
 
 async def test_overview_shows_an_hour_of_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, script = Clock(time.time() // 3600 * 3600 - 3600), write_script()
+    clock = Clock(time.time() // 3600 * 3600 - 3600)
+    script = write_script()
     moved = SimpleNamespace(time=clock, perf_counter=clock)
     for module in (request_account, overview):
         monkeypatch.setattr(module, "time", moved)

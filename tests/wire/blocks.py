@@ -18,7 +18,8 @@ from tests.rows import read_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
-START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
+START = "<!-- blocks -->\n"
+END = "<!-- /blocks -->\n"
 WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere", "bedrock")
 MODEL = "test-model"
 
@@ -37,7 +38,9 @@ class Kind(NamedTuple):
 
 
 # The paths of a block in a user message, in a tool result, and in a message of the model.
-USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
+USER = "messages[0].content[1]"
+RESULT = "messages[2].content[0]"
+MODELS = "messages[1].content[0]"
 KINDS: dict[str, Kind] = {
     "text of the user": Kind(d.Text(WORD), USER),
     "image, inline": Kind(PNG, USER),
@@ -76,7 +79,8 @@ def send(wire: str, name: str) -> str:
     as sent or dropped. If replies of the wire can contain this kind of block, the block comes from
     such a reply.
     """
-    kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
+    kind = KINDS[name]
+    reply = REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]
     if reply is not None:
         blocks = [block for block in receive(wire, reply) if type(block) is type(kind.block)]
@@ -105,7 +109,8 @@ def _marks(value: Any) -> list[str]:
     ids.
     """
     data = msgspec.to_builtins(value)
-    left, found = [data], []
+    left = [data]
+    found = []
     while left:
         each = left.pop()
         if isinstance(each, dict):

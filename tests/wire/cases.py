@@ -179,7 +179,8 @@ def find_streams() -> list[Record]:
 def find_served() -> Iterator[Record]:
     """Return every recorded exchange with a local server on one of the wires."""
     for exchange in find_exchanges():
-        path, status = exchange["path"].partition("?")[0], exchange["status_line"].split()[1:2]
+        path = exchange["path"].partition("?")[0]
+        status = exchange["status_line"].split()[1:2]
         wire = next((wire for end, wire in PATHS.items() if path.endswith(end)), None)
         if wire not in CODECS or not status or exchange["method"] != "POST":
             continue

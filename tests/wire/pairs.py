@@ -150,7 +150,8 @@ def join_text_results(message: d.Message) -> d.Message:
 
 def stateless_settings(request: d.Request) -> d.Request:
     """Drop extra fields that request the default behaviour; they can be ignored without loss."""
-    config, extras = request.config, dict(request.config.extras)
+    config = request.config
+    extras = dict(request.config.extras)
     for name in ("store", "stream", "background", "temperature"):
         extras.pop(name, None)
     include = extras.pop("include", [])
@@ -211,7 +212,8 @@ def texts_before_media(message: d.Message) -> d.Message:
 
 
 def stop_extras(request: d.Request) -> d.Request:
-    config, extras = request.config, dict(request.config.extras)
+    config = request.config
+    extras = dict(request.config.extras)
     stops = [*(config.stop_sequences or ()), *extras.pop("stopSequences", ())]
     changed = replace(config, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras)
     return replace(request, config=changed)
@@ -219,7 +221,8 @@ def stop_extras(request: d.Request) -> d.Request:
 
 def known_settings(request: d.Request) -> d.Request:
     """Return the request after moving settings from its extra fields to their own fields."""
-    config, extras = request.config, dict(request.config.extras)
+    config = request.config
+    extras = dict(request.config.extras)
     limit = extras.pop("max_tokens", config.max_tokens)
     stops = [*(config.stop_sequences or ()), *extras.pop("stop_sequences", ())]
     extras.pop("stream", None)
@@ -343,7 +346,8 @@ def _gemini_usage(usage: d.Usage) -> d.Usage:
     """Return the token usage that the client decodes: the output includes thoughts, the cache
     writes, which the wire omits, are unknown, and an unknown total is computed.
     """
-    output, thoughts = usage.output_tokens, usage.reasoning_tokens
+    output = usage.output_tokens
+    thoughts = usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
     sent = replace(usage, total_tokens=total_tokens(usage), cache_creation_input_tokens=None)
@@ -513,7 +517,8 @@ def may_be_cut(heard: DecodedReply, losses: frozenset[str]) -> bool:
         return False
     if not isinstance(ended, d.MessageComplete) or not ended.final_content:
         return False
-    last, reason = ended.final_content[-1], ended.finish_reason
+    last = ended.final_content[-1]
+    reason = ended.finish_reason
     is_cut = reason == "length" or (
         reason == "content_filter" and isinstance(last, d.ToolCall) and not last.arguments
     )
@@ -532,7 +537,8 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
         ended, d.MessageComplete
     ):
         return False
-    problems, text = [], ""
+    problems = []
+    text = ""
     for event in heard.events:
         if isinstance(event, d.ToolUseStart):
             text = ""

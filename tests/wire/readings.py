@@ -108,7 +108,8 @@ def end_of(words: list[str], *, called: bool) -> str:
 
 def add_call(calls: list[dict[str, Any]], call: dict[str, Any], *, streamed: bool) -> None:
     function = call.get("function") or {}
-    where, call_id = call.get("index"), call.get("id")
+    where = call.get("index")
+    call_id = call.get("id")
     same = [each for each in calls if (each["id"] == call_id if call_id else each["at"] == where)]
     if not streamed or not same:
         calls.append({"at": where, "id": call_id, "name": function.get("name"), "arguments": ""})
@@ -118,11 +119,9 @@ def add_call(calls: list[dict[str, Any]], call: dict[str, Any], *, streamed: boo
 
 
 def openai_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    asked, said, total = (
-        usage["prompt_tokens"],
-        usage["completion_tokens"],
-        usage.get("total_tokens"),
-    )
+    asked = usage["prompt_tokens"]
+    said = usage["completion_tokens"]
+    total = usage.get("total_tokens")
     reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
     said += reasoning if total == asked + said + reasoning else 0
     return {"input_tokens": asked, "output_tokens": said, "total_tokens": total}
@@ -250,7 +249,8 @@ def read_cohere(record: Record) -> Reading:
     usage: dict[str, Any] = {}
     for body in bodies_of(record)[0 if record.is_events else -1 :]:
         body = body.get("response", body)  # the last line of version 1 of the API
-        kind, delta = body.get("type"), body.get("delta") or body
+        kind = body.get("type")
+        delta = body.get("delta") or body
         message = delta.get("message") or delta
         parts = message.get("content") or ()
         for part in [parts] if isinstance(parts, dict) else parts:
@@ -299,7 +299,8 @@ def arguments_of(text: str) -> Any:
 
 def check_reading(record: Record, heard: DecodedReply) -> None:
     """Compare the decoded reply of a recording with an independent reading."""
-    plain, reply = READERS[record.wire](record), heard.response
+    plain = READERS[record.wire](record)
+    reply = heard.response
     if reply is None:
         assert heard.error is not None
         assert not plain["text"]

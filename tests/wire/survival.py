@@ -147,7 +147,8 @@ def return_from(wire: str, name: str, client: str, stream: bool) -> tuple[d.Mess
 # --- the page ------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[2] / "docs/reference/gateway-reasoning.md"
-START, END = "<!-- survival -->\n", "<!-- /survival -->\n"
+START = "<!-- survival -->\n"
+END = "<!-- /survival -->\n"
 
 
 def count_states(message: d.Message) -> int:

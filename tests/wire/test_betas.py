@@ -32,10 +32,8 @@ def test_betas_of_a_header_are_sorted_by_the_list(
 
 
 def test_field_is_blocked_unless_one_of_its_betas_is_sent() -> None:
-    strict, released = (
-        FieldRule("hint", betas=("a-*", "b-*")),
-        FieldRule("hint", betas=("a-*",), released=True),
-    )
+    strict = FieldRule("hint", betas=("a-*", "b-*"))
+    released = FieldRule("hint", betas=("a-*",), released=True)
     rules = {"plain": HINT, "unknown": UNKNOWN, "strict": strict, "released": released}
     blocked = {
         betas: [name for name, rule in rules.items() if betas.block(rule)]

@@ -14,7 +14,8 @@ MARK = {"type": "ephemeral"}
 
 
 def test_cache_marks_are_parsed_from_json_messages() -> None:
-    part, source = {"type": "text", "text": "a"}, {"type": "inline", "base64_data": "aGk="}
+    part = {"type": "text", "text": "a"}
+    source = {"type": "inline", "base64_data": "aGk="}
     said = [
         {"role": "system", "content": "s", "cache": True},
         {"role": "user", "content": [{**part, "cache_control": MARK}, {**part, "text": "b"}]},

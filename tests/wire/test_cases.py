@@ -147,7 +147,9 @@ def test_decoder_without_the_raw_reply_gives_the_same_events_and_is_done_at_the_
     wire: str,
 ) -> None:
     for case in replied(wire):
-        options, request, reply = case.options, case.request, case.reply or b""
+        options = case.options
+        request = case.request
+        reply = case.reply or b""
         known = Capabilities.of(options.capabilities)
         codec = CODECS[wire].connect(
             options.model, BASE_URL, options.quirks, known, vendor=options.vendor, keep_raw=False

@@ -183,7 +183,8 @@ def test_thought_without_state_is_read_from_the_text() -> None:
 def test_client_may_shorten_the_text() -> None:
     text = d.Text("I ask.  ", Continuity("t", issuer=GEMINI))
     blocks = [text, d.Thinking("Hm.", _STATE), d.ToolCall("c1", "f", {})]
-    details, calls = write_details(blocks), [call_of(d.ToolCall("c1", "f", {}))]
+    details = write_details(blocks)
+    calls = [call_of(d.ToolCall("c1", "f", {}))]
     message = {"content": "I ask.", "reasoning_details": details, "tool_calls": calls}
     assert list(blocks_of(message)) == [replace(text, text="I ask."), *blocks[1:]]
 

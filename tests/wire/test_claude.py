@@ -228,7 +228,8 @@ def test_model_that_always_reasons_is_asked_for_no_amount_in_a_turn_without_thin
     assert "thinking" not in body
 
 
-CALL, RESULT = d.Assistant([d.ToolCall("c", "look", {})]), d.ToolResult("c", "Seen.")
+CALL = d.Assistant([d.ToolCall("c", "look", {})])
+RESULT = d.ToolResult("c", "Seen.")
 SAID = d.Assistant([d.Text("Done.")])
 
 

@@ -97,7 +97,8 @@ def test_text_input_is_one_item() -> None:
 
 
 def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
-    gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
+    gemini = SERVER_CODECS["gemini"]
+    openai = SERVER_CODECS["openai"]
     counts = {
         "gemini": "/v1beta/models/m:countTokens",
         "anthropic": "/v1/messages/count_tokens",
@@ -129,7 +130,8 @@ def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
 
 @pytest.mark.parametrize("query", ["alt=sse", "$alt=sse"])
 def test_gemini_stream_is_an_array_unless_the_query_asks_for_events(query: str) -> None:
-    gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
+    gemini = SERVER_CODECS["gemini"]
+    openai = SERVER_CODECS["openai"]
     request = Request([User("Hi")], model="m", stream=True)
     encoder = gemini.encoder(Asked(request=request))
     assert gemini.fit_stream(encoder, query) is encoder

@@ -88,7 +88,8 @@ SEALED = {"type": "compaction", "encrypted_content": "E"}
 def test_last_compaction_of_an_issuer_is_found(
     data: Any, issuer: d.Issuer, at: int | None
 ) -> None:
-    home, state = d.Issuer("anthropic", None, "m"), d.Continuity(issuer=issuer)
+    home = d.Issuer("anthropic", None, "m")
+    state = d.Continuity(issuer=issuer)
     messages = [d.User("a"), d.Assistant([d.Opaque(data, state)]), d.User("b")]
     assert find_compaction(messages, home) == at
     codec = CODECS["anthropic"].connect("m", "http://x", None, d.Capabilities())

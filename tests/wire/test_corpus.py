@@ -170,7 +170,8 @@ def test_input_and_output_tokens_add_up_to_the_total() -> None:
         if usage is None or None in (usage.input_tokens, usage.total_tokens):
             continue
         counted += 1
-        asked, said = usage.input_tokens or 0, usage.output_tokens or 0
+        asked = usage.input_tokens or 0
+        said = usage.output_tokens or 0
         assert asked + said == usage.total_tokens or record.is_fixture, record
         assert (usage.cached_input_tokens or 0) <= asked
     assert counted > 850
@@ -186,7 +187,8 @@ def test_billed_tokens_are_priced(count: Callable[[str, int], None]) -> None:
             continue
         bill = d.cost(usage, "cohere:command-r-08-2024", date(2026, 11, 1))
         assert isinstance(bill, d.Cost), record
-        asked, said = usage.billed_input_tokens, usage.billed_output_tokens or 0
+        asked = usage.billed_input_tokens
+        said = usage.billed_output_tokens or 0
         assert bill.total == (asked * Decimal("0.15") + said * Decimal("0.6")) / 1_000_000, record
         priced += 1
     assert priced == 123

@@ -144,7 +144,9 @@ def test_truncated_streams_of_cases_give_only_content_that_arrived(
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
     done = 0
     for case in cases:
-        codec, request, data = case.codec(), case.request, case.reply or b""
+        codec = case.codec()
+        request = case.request
+        data = case.reply or b""
         whole = decode(codec, request, [data])
         for offset in offsets_of(wire, data, CASE_OFFSETS, case.name):
             cut = data[:offset]
@@ -199,7 +201,9 @@ def test_truncated_recorded_streams_give_only_content_that_arrived(
     share: int, count: Callable[[str, int], None]
 ) -> None:
     for record in recorded_streams(share):
-        codec, request, data = record.codec(keep_raw=False), record.request(), record.body
+        codec = record.codec(keep_raw=False)
+        request = record.request()
+        data = record.body
         whole = decode(codec, request, [data], judged=False)
         offsets = offsets_of(record.wire, data, RECORD_OFFSETS, record.id)
         for offset in offsets:
@@ -223,7 +227,9 @@ def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
     reply.
     """
     for record in recorded_streams(share, 10**9 if EXHAUSTIVE else 20_000):
-        codec, request, data = record.codec(), record.request(), record.body
+        codec = record.codec()
+        request = record.request()
+        data = record.body
         whole = decode(codec, request, [data], judged=False).facts
         ways = {
             "at random": cut_at_random(data, record.id),

@@ -183,7 +183,8 @@ def test_randomly_damaged_replies_are_handled(case: Case, seed: int) -> None:
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
     for _ in range(chance.randint(1, 4)):
-        at, size = chance.randint(0, len(data)), chance.randint(1, 12)
+        at = chance.randint(0, len(data))
+        size = chance.randint(1, 12)
         match chance.randint(0, 4):
             case 0:
                 del data[at : at + size]
@@ -248,7 +249,8 @@ def check_bytes(wire: str, request: Request, data: bytes, seed: int) -> None:
 @given(value=some.json_values, values=st.lists(some.json_values, max_size=4))
 def test_random_json_raises_only_provider_errors(value: Any, values: list[Any]) -> None:
     for wire in WIRES:
-        codec, end = connect(wire), b"\n" if wire == "ollama" else b"\n\n"
+        codec = connect(wire)
+        end = b"\n" if wire == "ollama" else b"\n\n"
         mark = b"" if wire == "ollama" else b"data: "
         events = [mark + json.dumps(each).encode() + end for each in values]
         for data in (json.dumps(value).encode(), FIRST[wire] + b"".join(events)):

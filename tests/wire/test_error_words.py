@@ -70,7 +70,8 @@ def survivors(wire: str) -> list[str]:
     """Return the alternatives in error patterns that could be removed without changing any error
     class.
     """
-    rows, found = rows_of(wire), []
+    rows = rows_of(wire)
+    found = []
     ruled = [(row_for(rows, *each), each) for each in failures_of(wire)]
     decided = [[each for rule, each in ruled if rule is row] for row in rows]
     for at, (row, failures) in enumerate(zip(rows, decided, strict=True)):

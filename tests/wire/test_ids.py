@@ -68,7 +68,8 @@ def test_rewritten_ids_stay_distinct_and_allowed_ids_are_unchanged(
 
 @given(st.sampled_from(RULES), ids)
 def test_rewriting_an_id_is_deterministic(rule: IdRule, given: list[str]) -> None:
-    once, again = IdMap(rule, talk(given)), IdMap(rule, iter(talk(given)))
+    once = IdMap(rule, talk(given))
+    again = IdMap(rule, iter(talk(given)))
     grown = IdMap(rule, [*talk(given), User("more")])
     assert (
         [once[each] for each in given]

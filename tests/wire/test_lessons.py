@@ -190,7 +190,8 @@ def make(wire: str, quirks: Fields) -> Any:
 def test_rejected_fields_are_learned_from_error_texts(
     wire: str, status: int, says: str, fields: Fields, before: Fields, learned: Fields | None
 ) -> None:
-    codec, (text, _, code) = make(wire, before), says.partition("|")
+    codec = make(wire, before)
+    text, _, code = says.partition("|")
     plain = {"messages": [{"role": "user", "content": "Hello"}], "config": {"max_tokens": 9}}
     request = read_request(json.dumps({**plain, **fields}).encode(), "m")
     body = json.dumps({"error": {"message": text, "code": code or None}}).encode()
@@ -218,7 +219,8 @@ def test_rejected_fields_are_learned_from_error_texts(
 def test_repeated_rejections_are_learned_a_limited_number_of_times(
     wire: str, says: str, fields: Fields, times: int
 ) -> None:
-    codec, count = make(wire, {}), -1
+    codec = make(wire, {})
+    count = -1
     refusal = d.InvalidRequestError("", status=400, provider_message=says)
     while codec is not None:
         codec = codec.learn(refusal, d.Request((d.User("Hello"),), model="m", **fields))

@@ -41,7 +41,8 @@ def ask(*replies: tuple[int, Any]) -> None:
 
 
 def test_readiness_is_checked() -> None:
-    there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
+    there = {"models": [5, {"name": "m:latest"}]}
+    nothing = {"models": []}
     ask((200, there), (200, there), (400, {"error": "model is required"}))
     for replies, kind in (
         ([(200, nothing)], d.InvalidModelError),

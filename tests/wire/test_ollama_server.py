@@ -133,7 +133,8 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     assert (again.error is None) == (heard.error is None)
     if heard.error is not None:
         return
-    ours, theirs = d.fold(heard.events), d.fold(again.events)
+    ours = d.fold(heard.events)
+    theirs = d.fold(again.events)
     assert theirs.message.text == ours.message.text
     assert theirs.message.thinking == ours.message.thinking
     assert theirs.tool_calls == ours.tool_calls

@@ -57,7 +57,8 @@ def answer(at: int, signature: str | None) -> bytes:
 
 def run_loop(codec: Any, demanded: str, signature: str | None) -> tuple[Body, int]:
     """Run three turns with calls; return the last request and the number of refusals."""
-    messages, refusals = [*FOREIGN], 0
+    messages = [*FOREIGN]
+    refusals = 0
     body: Body = {}
     for at in range(4):
         request = d.Request(tuple(messages), tools=TOOLS, config=d.RuntimeConfig(max_tokens=4096))

@@ -41,7 +41,8 @@ def deciding_rows(wire: str) -> list[ErrorRow]:
     """Return the rows of a wire's error table that decide the error classes of its conformance
     cases.
     """
-    rows, found = rows_of(wire), []
+    rows = rows_of(wire)
+    found = []
     for case in find_cases(wire, "error.json"):
         if case.reply is not None:
             failure = READERS.get(wire, read_failure)(case.reply)

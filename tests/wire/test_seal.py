@@ -165,7 +165,8 @@ def test_signature_from_another_wire_keeps_its_issuer_through_the_client() -> No
 def test_sealed_provider_state_is_detected_in_request_bytes() -> None:
     assert holds_sealed(answer("anthropic", False, GEMINI))
     state = Continuity("signed", issuer=GEMINI)
-    sealed, own = sign_thought("Hm", state, "anthropic"), sign_thought("Hm", state, "gemini")
+    sealed = sign_thought("Hm", state, "anthropic")
+    own = sign_thought("Hm", state, "gemini")
     assert holds_sealed(json.dumps({"signature": sealed}).encode())
     assert holds_sealed(b'{"type":"opaque"}')
     assert not holds_sealed(json.dumps({"signature": own}).encode())

@@ -69,7 +69,11 @@ def reference(body: str) -> list[Frame]:
     offset = 0
     if body.startswith("\ufeff"):
         body, offset = body[1:], 3
-    data, event, last_id, retry, first = "", "", "", None, 0
+    data = ""
+    event = ""
+    last_id = ""
+    retry = None
+    first = 0
     rest = body + "\n\n"
     while rest:
         ends = [at for at in (rest.find("\r"), rest.find("\n")) if at >= 0]
@@ -83,7 +87,8 @@ def reference(body: str) -> list[Frame]:
                     retry,
                 )  # fmt: skip
                 frames.append(frame)
-            data, event = "", ""
+            data = ""
+            event = ""
         elif line[0] != ":":
             name, _, value = line.partition(":")
             value = value[1:] if value[:1] == " " else value

@@ -245,7 +245,8 @@ def join_stream(events: list[Any]) -> dict[str, Any]:
         if "contentBlockDelta" not in event:
             continue
         changed = event["contentBlockDelta"]
-        block, delta = blocks.setdefault(changed["contentBlockIndex"], {}), changed["delta"]
+        block = blocks.setdefault(changed["contentBlockIndex"], {})
+        delta = changed["delta"]
         if "text" in delta:
             block["text"] = block.get("text", "") + delta["text"]
         elif "toolUse" in delta:

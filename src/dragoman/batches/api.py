@@ -165,7 +165,8 @@ class _Run:
         self._problems: list[str] = []
 
     async def run(self, file: StateFile, state: BatchState) -> BatchReport:
-        output, given = self.output, self.given
+        output = self.output
+        given = self.given
         try:
             earlier = output.open()
             self._resumed = earlier.done.count
@@ -181,7 +182,9 @@ class _Run:
     async def _run(
         self, done: Lines, spending: BatchBudget, file: StateFile, state: BatchState
     ) -> _Runner:
-        given, output, provider = self.given, self.output, self.provider
+        given = self.given
+        output = self.output
+        provider = self.provider
 
         def rows() -> Iterator[Row | BadRow | Skipped]:
             known = 0

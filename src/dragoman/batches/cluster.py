@@ -129,7 +129,8 @@ class ClusterRunner:
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
-        count, rows = 0, name_rows(self.source, self.job.make_parser(self.job.model), done)
+        count = 0
+        rows = name_rows(self.source, self.job.make_parser(self.job.model), done)
         while shard := _take(rows, _SHARD, found):
             count += 1
             with replace_file(self._folder / f"rows-{count:08}.jsonl") as file:
@@ -170,7 +171,8 @@ class ClusterRunner:
                 ray.shutdown()
 
     def _start_budget(self, ray: Any) -> _Budget | None:
-        limits, spent = self.spending.limits, self.spending.spent
+        limits = self.spending.limits
+        spent = self.spending.spent
         if not limits:
             return None
         waiting = self.workers * self.job.concurrency + 10  # calls of the actor at a time

@@ -55,7 +55,9 @@ class Lines:
     def add(self, line: int) -> bool:
         """Add a line number; return ``False`` if it was already in the set."""
         block, place = divmod(line, _BLOCK)
-        bits, at, bit = self._blocks[block], place >> 3, 1 << (place & 7)
+        bits = self._blocks[block]
+        at = place >> 3
+        bit = 1 << (place & 7)
         if bits[at] & bit:
             return False
         bits[at] |= bit
@@ -278,7 +280,8 @@ class Output:
 
     def _release(self) -> None:
         """Queue the results that can be written now, because all earlier rows are finished."""
-        order, held = self._order, self._held
+        order = self._order
+        held = self._held
         while order and order[0] in held:
             self._add(held.pop(order.popleft()))
 

@@ -91,7 +91,8 @@ def merge(out: Path, *, ordered: bool) -> Recovered:
     is on disk, and the part files are removed after that, so a crash at any point loses nothing.
     If a line has two results, the first one is kept.
     """
-    folder, found = parts_of(out), Recovered(Lines())
+    folder = parts_of(out)
+    found = Recovered(Lines())
     if not folder.exists():
         return found
     with hold(out), out.open("ab+") as held:

@@ -92,7 +92,8 @@ class RemoteRunner(RowWriter):
             length = len(asked.encoded.http.body) + 200
             if chunk and (len(chunk) >= self.api.max_rows or size + length > self.api.max_bytes):
                 await self._submit(chunk)
-                chunk, size = [], 0
+                chunk = []
+                size = 0
             chunk.append((row, asked))
             size += length
         if chunk:
@@ -196,7 +197,8 @@ class RemoteRunner(RowWriter):
         return write_reply(row, response, self._price(response.usage))
 
     def _read(self, row: Row, answer: KeyedAnswer) -> Response[Any]:
-        provider, request = self.api.provider, row.request
+        provider = self.api.provider
+        request = row.request
         codec = provider.codec
         if answer.status >= 300:
             raise codec.error(answer.status, {}, answer.body)

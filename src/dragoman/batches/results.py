@@ -40,7 +40,8 @@ class Result(Struct, frozen=True):
 
 def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unpriced) -> Result:
     """Return the result of a row whose call succeeded."""
-    price, is_cached = bill.total, response.usage.from_cache
+    price = bill.total
+    is_cached = response.usage.from_cache
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
     if is_cached:
         facts["cached"] = True

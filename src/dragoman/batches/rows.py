@@ -159,7 +159,8 @@ class RowParser(Parser):
 
     def build(self, record: Mapping[str, Any]) -> m.Request:
         given = self._defaults
-        messages, prompt = record.get("messages"), record.get("prompt")
+        messages = record.get("messages")
+        prompt = record.get("prompt")
         if (messages is None) == (prompt is None):
             raise ValueError(
                 "must have either a prompt or messages"

@@ -176,7 +176,8 @@ class Runner(RowWriter):
 
     async def _take(self) -> Row | None:
         """Return the next valid row, or ``None`` at the end; write errors for invalid rows."""
-        output, passed = self.output, 0
+        output = self.output
+        passed = 0
         while not self._is_over:
             await output.wait_for_room()
             if not self.spending.admit():

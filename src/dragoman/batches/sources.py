@@ -110,7 +110,9 @@ class FileSource(Source):
         return path.exists() and path.samefile(self.path)
 
     def identify(self, length: int | None = None) -> dict[str, Any]:
-        known, read, last = hashlib.sha256(), 0, b"\n"
+        known = hashlib.sha256()
+        read = 0
+        last = b"\n"
         with self.path.open("rb") as file:
             while block := file.read(1 << 20 if length is None else min(1 << 20, length - read)):
                 known.update(block)
@@ -121,7 +123,8 @@ class FileSource(Source):
 
     def count(self) -> int | None:
         with self.path.open("rb") as file:
-            lines, last = 0, b"\n"
+            lines = 0
+            last = b"\n"
             while block := file.read(1 << 20):
                 lines += block.count(b"\n")
                 last = block[-1:]
@@ -142,7 +145,8 @@ class JsonlSource(FileSource):
 
 def read_lines(file: Any, limit: int) -> Iterator[Read]:
     """Read JSON lines from a binary file, and number them from 1 on."""
-    read, number = file.readline, 0
+    read = file.readline
+    number = 0
     while line := read(limit + 1):
         number += 1
         if len(line) > limit and not line.endswith(b"\n"):

@@ -31,8 +31,10 @@ class Spent(Struct):
 
     def take_over(self, found: Recovered, dropped: Decimal) -> None:
         """Replace the totals with those of an output; ``dropped`` is the cost of removed rows."""
-        self.rows, self.failed = found.done.count, found.failed
-        self.bad, self.tokens = found.bad, found.tokens
+        self.rows = found.done.count
+        self.failed = found.failed
+        self.bad = found.bad
+        self.tokens = found.tokens
         self.cost_usd = EXACT.add(found.cost, dropped)
 
 
@@ -91,7 +93,8 @@ class BatchBudget:
 
     def add(self, result: Result) -> None:
         """Add a result to the totals."""
-        spent, usage = self.spent, result.usage
+        spent = self.spent
+        usage = result.usage
         used = (usage.input_tokens or 0) + (usage.output_tokens or 0)
         spent.rows += 1
         spent.failed += result.failed

@@ -72,7 +72,10 @@ _TERMINAL = {
     "description": "Enter the key of the model's vendor; it is stored for later.",
     "args": ["--login"],
 }
-_INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32600, -32602, -32603, -32002
+_INVALID_REQUEST = -32600
+_INVALID_PARAMS = -32602
+_INTERNAL_ERROR = -32603
+_NOT_FOUND = -32002
 _SHOWN = 3  # mistakes of a request that its error names
 # kinds of tool calls, by side effects; the kinds "read" and "execute" have the same names
 _KINDS = {"none": "other", "write": "edit", "network": "fetch"}
@@ -102,8 +105,11 @@ class EditorSession:
     def __init__(self, connection: Connection, workspace: Path, *, has_forms: bool) -> None:
         self.session: Session[Any]
         self.options: SessionOptions
-        self.stack, self.workspace = AsyncExitStack(), workspace  # the stack holds MCP servers
-        self._connection, self._has_forms = connection, has_forms
+        # the stack holds MCP servers
+        self.stack = AsyncExitStack()
+        self.workspace = workspace
+        self._connection = connection
+        self._has_forms = has_forms
         self._run: asyncio.Task[Outcome[Any]] | None = None
         self._is_cancelled = False
         self._sending: set[asyncio.Task[None]] = set()
@@ -238,7 +244,8 @@ class EditorSession:
         """Ask the editor about a tool call, with the answers that the terminal offers."""
         if self.options.mode == "allow" and "question" not in proposal.input:
             return Decision(True, "user", reason="the editor allows all calls")
-        tool, prefix = proposal.tool_name, find_prefix(proposal.input)
+        tool = proposal.tool_name
+        prefix = find_prefix(proposal.input)
         answers = {
             "yes": "Allow",
             "always": f"Always allow {tool}",
@@ -301,7 +308,9 @@ class EditorAgent:
         log: logs.EventLog,
         config: RuntimeConfig = NO_CONFIG,
     ) -> None:
-        self._open_session, self._models, self._log = open_session, models, log
+        self._open_session = open_session
+        self._models = models
+        self._log = log
         self._config = config
         self._opened: dict[str, EditorSession] = {}
         self._has_forms = False

@@ -14,7 +14,9 @@ from ..provider import Provider
 from ..registry import Registry
 from ..session import Session
 
-MODEL, EFFORT, MODE = "model", "effort", "mode"
+MODEL = "model"
+EFFORT = "effort"
+MODE = "mode"
 """The ids of the options."""
 _DEFAULT = "default"
 _MODES = {
@@ -36,7 +38,8 @@ class EditorModels:
         names: Callable[[], Sequence[str]] = list,
         find_efforts: Callable[[str], Sequence[str] | None] = lambda name: None,
     ) -> None:
-        self._open_named, self._names = open_named, names
+        self._open_named = open_named
+        self._names = names
         self._find_efforts = find_efforts
         self._opened: dict[str | None, Provider] = {}
         self._stack = AsyncExitStack()
@@ -85,7 +88,9 @@ class SessionOptions:
     """
 
     def __init__(self, models: EditorModels, session: Session[Any], config: RuntimeConfig) -> None:
-        self._models, self._session, self._config = models, session, config
+        self._models = models
+        self._session = session
+        self._config = config
         provider = session.provider
         self.model = f"{provider.name}:{provider.model}"
         self.effort = _DEFAULT

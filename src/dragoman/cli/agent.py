@@ -323,7 +323,8 @@ def _list_models(options: AgentOptions) -> EditorModels:
 
 def _log_in(options: AgentOptions) -> None:
     """Ask for the key of the chosen model's vendor, and store it."""
-    model, registry = options.model or default_model(), load_registry()
+    model = options.model or default_model()
+    registry = load_registry()
     variable: str | None
     if model is None:
         variable = str(click.prompt("vendor, such as anthropic or openai", err=True))
@@ -401,7 +402,8 @@ async def _open_session(
         raise click.UsageError(
             f"the rule {rule.label!r} never matches: no tool that it is about names paths"
         )
-    folder, sandbox = str(options.workspace.resolve()), toolbox.find_sandbox().label
+    folder = str(options.workspace.resolve())
+    sandbox = toolbox.find_sandbox().label
     settings |= {"tools": tools, "metadata": {"workspace": folder, "sandbox": sandbox}}
     if options.fork is not None:
         return await Session.fork(session_id=options.fork, at=options.at, **settings)
@@ -442,7 +444,8 @@ async def _open_tools(
 def _check_options(goal: str | None, options: AgentOptions) -> None:
     if options.login and not options.acp:
         raise click.UsageError("--login belongs to --acp; dragoman keys set stores a key")
-    resumed, forked = options.resume is not None, options.fork is not None
+    resumed = options.resume is not None
+    forked = options.fork is not None
     if options.acp:
         decided = options.workspace != Path(), options.goals, options.once, options.as_json
         if resumed or forked or any(decided):
@@ -472,8 +475,9 @@ def _read_policy(options: AgentOptions) -> Policy:
     rules = [
         *[_read_rule("allow", text) for text in options.allowed],
         *[_read_rule("deny", text) for text in options.denied],
-        *([Rule("allow", name="--yes")] if options.mode == "yes" else []),
     ]
+    if options.mode == "yes":
+        rules.append(Rule("allow", name="--yes"))
     return Policy([*given.rules, *rules], given.default)
 
 

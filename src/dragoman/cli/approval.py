@@ -103,7 +103,8 @@ def _show_changes(old: str, new: str) -> list[str]:
 
     Long texts are not compared, because that would take quadratic time.
     """
-    before, after = old.splitlines(), new.splitlines()
+    before = old.splitlines()
+    after = new.splitlines()
     if len(before) + len(after) > _COMPARED:
         return [*[f"- {line}" for line in before], *[f"+ {line}" for line in after]]
     diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))

@@ -174,14 +174,16 @@ def _sort_words(
 
 def _messages(filled: SavedPrompt, options: AskOptions) -> list[Message]:
     blocks = [read_attachment(place) for place in options.attachments]
-    text, system = filled.prompt or "", options.system or filled.system
+    text = filled.prompt or ""
+    system = options.system or filled.system
     content: Any = [Text(text), *blocks] if blocks else text
-    return [*([System(system)] if system else []), User(content)]
+    return [System(system), User(content)] if system else [User(content)]
 
 
 def read_config(options: ConfigOptions) -> RuntimeConfig:
     """Return the settings of the call; unknown keys of -o are sent to the provider unchanged."""
-    given, extras = asdict(options), dict[str, Any]()
+    given = asdict(options)
+    extras = dict[str, Any]()
     if options.reasoning is not None and options.reasoning.isdecimal():
         given["reasoning"] = int(options.reasoning)
     known = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
@@ -222,7 +224,8 @@ def _ask(
         tools=_try_tools(settings["tools"]), config=settings["config"],
         response_schema=settings["response_schema"], stream=streamed,
     )  # fmt: skip
-    response, failure = None, None
+    response = None
+    failure = None
     try:
         if streamed:
             response = _stream(provider, messages, settings, options)

@@ -191,7 +191,8 @@ def _show_progress(name: str, *, quiet: bool) -> Iterator[Callable[[BatchProgres
     with Bar(*columns, interval=_INTERVAL) as bar:
 
         def show(progress: BatchProgress) -> None:
-            facts, share = _describe(progress), f"{progress.rows:,}"
+            facts = _describe(progress)
+            share = f"{progress.rows:,}"
             if progress.total:
                 share += f" of {progress.total:,}"
             line = f"{name}: {share} rows, {facts}"

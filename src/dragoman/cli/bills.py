@@ -77,7 +77,9 @@ class _Bill:
         self._reasons: Counter[str] = Counter()
 
     def add(self, result: Repriced) -> None:
-        usage, old, stated = result.use.usage, result.old, result.use.usage.stated_cost_usd
+        usage = result.use.usage
+        old = result.old
+        stated = result.use.usage.stated_cost_usd
         self._counts.update({name: getattr(usage, name) or 0 for name in _COUNTS[1:]})
         self._counts["calls"] += 1
         if isinstance(result.new, Unpriced):
@@ -96,7 +98,8 @@ class _Bill:
             self._amounts[name] = EXACT.add(self._amounts[name], amount or 0)
 
     def total(self) -> dict[str, Any]:
-        asked, cached = self._counts["input_tokens"], self._counts["cached_input_tokens"]
+        asked = self._counts["input_tokens"]
+        cached = self._counts["cached_input_tokens"]
         found = {
             **self._counts,
             "cached_share": round(cached / asked, 4) if asked else None,

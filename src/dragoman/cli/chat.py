@@ -159,7 +159,9 @@ class _ModelCall:
         self._is_noted = False
 
     def __call__(self) -> None:
-        talk, reply, failure = self._talk, None, None
+        talk = self._talk
+        reply = None
+        failure = None
         request_id = talk.transcript.begin(
             talk.provider, talk.messages, talk.before, tools=talk.tools, config=talk.config
         )

@@ -146,7 +146,8 @@ def _show(where: Path, read: File) -> None:
     ]
     if rows:
         show_table(["ADAPTER", "TYPE", "WIRE", "STATUS", ""], rows)
-    models, aliases = len(read.models), sum(len(model.aliases) for model in read.models)
+    models = len(read.models)
+    aliases = sum(len(model.aliases) for model in read.models)
     groups = f", {len(read.groups)} groups" if read.groups else ""
     click.echo(f"{where}: fine; {len(rows)} adapters, {models} models, {aliases} aliases{groups}")
 

@@ -145,7 +145,8 @@ def working(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     status = screen.status(what)
-    lock, over = threading.Lock(), threading.Event()
+    lock = threading.Lock()
+    over = threading.Event()
 
     def start() -> None:
         with lock:
@@ -194,7 +195,9 @@ class Bar:
         ``line`` is the line to print without a bar, with ``each_step`` also at the start and the
         end of a step; by default, a terminal without ``rich`` shows a percentage.
         """
-        now, is_new, is_over = time.monotonic(), doing != self._doing, 0 < (total or 0) <= done
+        now = time.monotonic()
+        is_new = doing != self._doing
+        is_over = 0 < (total or 0) <= done
         if now < self._start:
             return
         if self._screen is None:
@@ -202,7 +205,8 @@ class Bar:
                 share = done * 100 // max(total or 0, 1)
                 click.echo(f"\r{doing}: {share} %", nl=is_over, err=True)
             elif line is not None and (now >= self._next or (each_step and (is_new or is_over))):
-                self._doing, self._next = doing, now + self._interval
+                self._doing = doing
+                self._next = now + self._interval
                 click.echo(line, err=True)
             return
         if self._bar is None:

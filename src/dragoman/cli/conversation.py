@@ -149,7 +149,8 @@ class Chat:
         losses = [m.LossWarning(item.rule, item.path, item.reason) for item in items]
         self.transcript.swap(self.provider, fresh, f"/model {rest}", losses)
         self.provider.close()
-        self.provider, self.name = fresh, name
+        self.provider = fresh
+        self.name = name
         click.echo(f"now {fresh.model}", err=True)
 
     def _cost(self, _: str) -> None:
@@ -175,7 +176,8 @@ class Chat:
         path = _path(rest, "/load")
         with reject(ValueError, about=f"{path}: "):
             self.messages = list(parse_messages(read_conversation(str(path))))
-        self._file, self._shown = path, []
+        self._file = path
+        self._shown = []
         self.transcript.restart()
         click.echo(f"{plural(len(self.messages), 'message')} from {path}", err=True)
 

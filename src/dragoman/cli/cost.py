@@ -91,7 +91,8 @@ def command(
         own = _Use(msgspec.convert(given, Usage), "", None)
         uses = iter([own]) if file is None else _read_uses(file)
         table = load_prices(prices)
-        whole, models = _Sum(), dict[str, _Sum]()
+        whole = _Sum()
+        models = dict[str, _Sum]()
         registry = load_registry()
         sold_as = cache(lambda name: _find_sold_as(registry, name, is_given=model is not None))
         for use in uses:
@@ -148,7 +149,9 @@ def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
     """Yield the values of a file, JSON or JSON Lines, each with the line that it begins on."""
     with reject(OSError, UnicodeDecodeError, about=f"{path} cannot be read: "):
         text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-    decoder, at, line = json.JSONDecoder(), 0, 1
+    decoder = json.JSONDecoder()
+    at = 0
+    line = 1
     with Bar(slow=True) as bar:
         while (begin := _SOMETHING.search(text, at)) is not None:
             line += text.count("\n", at, begin.start())
@@ -179,7 +182,8 @@ def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
 
 
 def _name(item: dict[str, Any]) -> str:
-    provider, model = item.get("provider"), item.get("model")
+    provider = item.get("provider")
+    model = item.get("model")
     if not isinstance(model, str):
         return ""
     return f"{provider}:{model}" if isinstance(provider, str) and provider else model

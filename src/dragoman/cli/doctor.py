@@ -87,7 +87,8 @@ def examine(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
     detail = str(path) if path.exists() else f"{path} does not exist, and none is needed"
     advice = f"{len(problems)} mistakes: see dragoman config check" if problems else ""
     yield Finding("models", not problems, detail, advice)
-    kept, keys = stored_keys(), {name: load_vendor(name).api_key_env for name in vendor_names()}
+    kept = stored_keys()
+    keys = {name: load_vendor(name).api_key_env for name in vendor_names()}
     usable = [name for name, key in keys.items() if key and (os.environ.get(key) or key in kept)]
     advice = "" if usable else "dragoman keys set NAME stores one; dragoman chat needs none"
     yield Finding("keys", True, ", ".join(usable) or "none", advice)
@@ -95,7 +96,8 @@ def examine(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
 
 def check_integrity(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
     """Compare the files of packages with ``RECORD``, in which their installer wrote the hashes."""
-    count, owners = 0, dict[Path, str]()
+    count = 0
+    owners = dict[Path, str]()
     for name, package in sorted(packages.items()):
         record = package.read_text("RECORD")
         if not record or "editable" in (package.read_text("direct_url.json") or ""):
@@ -165,6 +167,7 @@ def _normalise(name: str) -> str:
 def _read_needs(package: Distribution) -> Iterator[tuple[str, str | None]]:
     """Yield the packages that a package needs, each with the extra that needs it, if any."""
     for text in package.requires or ():
-        need, extra = _NEED.match(text), _EXTRA.search(text)
+        need = _NEED.match(text)
+        extra = _EXTRA.search(text)
         if need is not None:
             yield _normalise(need[1]), None if extra is None else extra[1]

@@ -93,7 +93,8 @@ def name_options(error: ProviderError) -> ProviderError:
     """Replace the parameter names in an error's text with the names of command-line options."""
     error.message = _name_options(error.message)
     clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
-    advice, stop = _name_options("; ".join(clauses)), "." if error.advice.endswith(".") else ""
+    advice = _name_options("; ".join(clauses))
+    stop = "." if error.advice.endswith(".") else ""
     error.advice = f"{advice[0].upper()}{advice[1:]}{stop}" if advice else ""
     return error
 

@@ -198,7 +198,8 @@ def list_keys(
 ) -> None:
     """List keys, teams and limits; the keys themselves are never shown."""
     with _open(place) as store:
-        keys, teams = store.read_keys(), store.teams()
+        keys = store.read_keys()
+        teams = store.teams()
     if as_json:
         show_json({"keys": [show_key(key) for key in keys], "teams": teams})
         return
@@ -226,7 +227,8 @@ def audit(
         return
     rows = []
     for each in records:
-        time, change = f"{each.at:%Y-%m-%d %H:%M:%S}", msgspec.json.encode(each.detail).decode()
+        time = f"{each.at:%Y-%m-%d %H:%M:%S}"
+        change = msgspec.json.encode(each.detail).decode()
         rows.append([time, each.actor, each.action, each.subject, change])
     show_table(["TIME (UTC)", "BY", "ACTION", "KEY", "CHANGE"], rows)
 
@@ -258,7 +260,8 @@ def _row(key: Key) -> list[str]:
     values = {text: getattr(key, name) for name, text in _LIMITS.items()}
     limits = [text.format(value) for text, value in values.items() if value is not None]
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
-    models, limited = ", ".join(key.models), ", ".join(limits) + old
+    models = ", ".join(key.models)
+    limited = ", ".join(limits) + old
     return [key.id, key.team or "", models, limited, str(key.expires or "")]
 
 

@@ -67,7 +67,8 @@ def list_keys(*, as_json: Annotated[Json, "Print the names of the keys as JSON."
         places = ["environment"] if os.environ.get(variable) else []
         places += [stored[variable]] if variable in stored else []
         if places:
-            source, also = places[0], places[1] if len(places) > 1 else None
+            source = places[0]
+            also = places[1] if len(places) > 1 else None
             used_by = vendors.get(variable, [])
             found.append({"name": variable, "source": source, "also": also, "vendors": used_by})
     if as_json:

@@ -62,8 +62,10 @@ def list_all(*, as_json: Annotated[Json, "Print the models as JSON."] = False) -
     words = {True: "yes", False: "no", None: "?"}
     rows = []
     for model in found:
-        pulled, tools = words[model.is_present], words[model.calls_tools]
-        size, about = f"{model.size / 1e6:,.0f}", model.about or model.source
+        pulled = words[model.is_present]
+        tools = words[model.calls_tools]
+        size = f"{model.size / 1e6:,.0f}"
+        about = model.about or model.source
         rows.append([model.name, pulled, size, tools, model.licence or "?", about])
     show_table(heads, rows, right=["MB"])
 

@@ -68,7 +68,8 @@ def _turn(*, on: bool) -> None:
 @add_options
 def status(*, as_json: Annotated[Json, "Print the state as JSON."] = False) -> None:
     """Print whether ask and chat are recorded, and where the log is."""
-    place, word = name_place(find_place()), "logged" if is_logging() else "not logged"
+    place = name_place(find_place())
+    word = "logged" if is_logging() else "not logged"
     if as_json:
         show_json({"logging": is_logging(), "place": place})
     else:
@@ -236,7 +237,8 @@ def approve(
         if len(matching) != 1:
             problem = f"open questions have an id that begins with {intent!r}"
             raise click.UsageError(f"{len(matching)} {problem}")
-        asked, decision = matching[0], _read_decision(answer)
+        asked = matching[0]
+        decision = _read_decision(answer)
         with reject(SessionError):
             record = answer_question(log, asked.session, asked.intent_id, decision)
     if as_json:

@@ -78,7 +78,8 @@ def _capture(work: Callable[[], object]) -> str:
     """Return what a function prints, without secrets; raise the library's error if it fails."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    output, complaints = io.StringIO(), io.StringIO()
+    output = io.StringIO()
+    complaints = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaints):
         try:
             work()

@@ -123,7 +123,8 @@ def find_server(text: str) -> tuple[Target, McpOAuth | None]:
             return shlex.split(text), None
         server = servers.section(text)
         server.allow("url", "command", "oauth")
-        url, command = server.get("url", str), server.texts("command")
+        url = server.get("url", str)
+        command = server.texts("command")
         if (url is None) == (command is None):
             raise server.fail("must have either a url, or a command as a list")
         return url or list(command or ()), _read_oauth(server) if "oauth" in server.data else None
@@ -156,7 +157,8 @@ def read_headers(
     found: dict[str, dict[str, str]] = {}
     flags = dict.fromkeys(bearers, "--mcp-bearer") | dict.fromkeys(headers, "--mcp-header")
     for text, flag in flags.items():
-        origin, rest = origins[0] if origins else "", text
+        origin = origins[0] if origins else ""
+        rest = text
         if text.startswith(("http://", "https://")):
             origin, _, rest = text.partition("=")
             origin = find_origin(origin)

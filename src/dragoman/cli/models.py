@@ -230,7 +230,8 @@ class _ModelList(Struct):
     def as_data(self, entry: ModelEntry) -> dict[str, Any]:
         address, address_env = self.address(entry)
         price = self.price(entry)
-        unknown, known = {"value": None, "source": "unknown"}, asdict(entry.capabilities)
+        unknown = {"value": None, "source": "unknown"}
+        known = asdict(entry.capabilities)
         facts = {name: unknown | msgspec.to_builtins(fact) for name, fact in known.items()}
         return {
             "id": entry.id,
@@ -345,9 +346,11 @@ def _row(catalogue: _ModelList, entry: ModelEntry) -> list[str]:
     paid = paid_out = "?"
     if not isinstance(price, Unpriced):
         more = "+" if price.tiers else ""  # a plus sign marks a model whose long inputs cost more
-        paid, paid_out = f"{price.input}{more}", f"{price.output}{more}"
+        paid = f"{price.input}{more}"
+        paid_out = f"{price.output}{more}"
     usable = "*" if entry.status == "configured" else ""
-    context, output = _write(known.max_context_tokens.value), _write(known.max_output_tokens.value)
+    context = _write(known.max_context_tokens.value)
+    output = _write(known.max_output_tokens.value)
     can_do = [images, thinking, schema, documents]
     ends = "" if known.end_date.value is None else str(known.end_date.value)
     aliases = ", ".join(entry.aliases)
@@ -365,7 +368,8 @@ def _write(value: Any) -> str:
 
 
 def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
-    missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
+    missing = catalogue.needs(entry)
+    variable = catalogue.key_variable(entry)
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"
     status = entry.status.replace("_", " ") + (f"; {missing}" if missing else "")

@@ -19,7 +19,8 @@ def show_download(name: str) -> Iterator[Callable[[str, int, int], None]]:
     with Bar(*_COLUMNS, interval=_INTERVAL) as bar:
 
         def show(doing: str, done: int, total: int) -> None:
-            step, share = f"{doing} {name}", f"{done * 100 // total} % of " if total else ""
+            step = f"{doing} {name}"
+            share = f"{done * 100 // total} % of " if total else ""
             line = f"{step}: {share}{(total or done) / 1e6:,.0f} MB"
             bar(step, done, total, line, each_step=True)
 

@@ -102,7 +102,9 @@ class MarkdownScreen:
         from rich.markdown import Markdown
         from rich.text import Text
 
-        self._screen, self._markdown, self._text = screen, Markdown, Text
+        self._screen = screen
+        self._markdown = Markdown
+        self._text = Text
         self._live = Live(
             console=screen, transient=True, auto_refresh=False, vertical_overflow="ellipsis"
         )

@@ -200,7 +200,8 @@ def command(options: ServeOptions) -> None:
     if options.ready_port == options.port:
         raise click.UsageError("--ready-port must not be the same as --port")
     with report_errors():
-        named, tls = _read_models(options.models), _read_tls(options.tls_cert, options.tls_key)
+        named = _read_models(options.models)
+        tls = _read_tls(options.tls_cert, options.tls_key)
         _check_state(_check(options, named), options)
         _check_log(options.log, options.workers, log_content=options.log_content)
         settings = {
@@ -255,7 +256,8 @@ def _read_admin(file: str | None) -> str | None:
 
 def _check_state(ring: KeyRing, options: ServeOptions) -> None:
     """Check the options for limits; open the ledger once, to find a wrong location early."""
-    state, redis = options.state, options.redis
+    state = options.state
+    redis = options.redis
     counts = [key.has_budget or (key.has_rates and redis is None) for key in ring.keys]
     if options.workers > 1 and state is None and any(counts):
         raise click.UsageError(
@@ -392,7 +394,8 @@ def _check_address(registry: Registry, name: str, target: str, options: ServeOpt
         if each.partition(":")[0] in SCHEMES:
             continue
         adapter = registry.adapter(registry.find(each).adapter)
-        variable, address = adapter.address_env, urlsplit(adapter.base_url or "")
+        variable = adapter.address_env
+        address = urlsplit(adapter.base_url or "")
         if variable and address.port == options.port and is_loopback(address.hostname or ""):
             raise click.UsageError(
                 f"--model {name}: {variable} names this gateway, so its requests would come back "

@@ -112,7 +112,8 @@ class TemplateOptions(Struct, frozen=True):
 
     def _check_values(self, saved: SavedPrompt) -> dict[str, str]:
         """Return the values of ``-p``; raise ``UsageError`` for unknown and missing variables."""
-        variables, values = saved.variables(), dict(self.values)
+        variables = saved.variables()
+        values = dict(self.values)
         for key in values:
             if key not in variables:
                 hint = suggest(key, variables) or f"it has {', '.join(variables) or 'none'}"
@@ -224,7 +225,8 @@ def _list_names() -> list[str]:
 def _load(name: str) -> SavedPrompt:
     path = _path(name)
     if not path.exists():
-        known, hint = _list_names(), f"make it: dragoman templates edit {name}"
+        known = _list_names()
+        hint = f"make it: dragoman templates edit {name}"
         if known:
             hint = suggest(name, known) or f"known are {', '.join(known)}"
         raise click.UsageError(f"there is no template {name!r} in {_folder()}; {hint}")

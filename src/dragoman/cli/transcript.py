@@ -157,7 +157,8 @@ class Transcript:
         if not isinstance(watched, WatchedProvider):
             return request.request_id
         self._watched = watched
-        watched.attempt, watched.ends = Attempt(watched.inner, request), []
+        watched.attempt = Attempt(watched.inner, request)
+        watched.ends = []
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
         name = f"{provider.name}:{provider.model}"
         self._routing = self._routing or logs.Routing(
@@ -219,25 +220,31 @@ class Transcript:
             )  # fmt: skip
         elif self._is_resumed:
             self._is_resumed = False
-            state, reason = self._session.state, f"continued by {self._kind}"
+            state = self._session.state
+            reason = f"continued by {self._kind}"
             yield logs.SessionResumed(after=state.last_seq, reason=reason, epoch=state.epoch + 1)
 
     def resume(self, past: RecordedChat) -> None:
         """Continue a recorded conversation; write nothing until the next question."""
-        self._is_resumed, self._recorded = True, len(past.messages)
+        self._is_resumed = True
+        self._recorded = len(past.messages)
         self._turn = past.state.spent.turns
         self._session = _Session(past.session, past.state)
 
     def restart(self) -> None:
         """End the session; the next question begins a new session with all earlier messages."""
         self.finish("completed")
-        self._session, self._is_resumed, self._turn, self._recorded = None, False, 0, 0
+        self._session = None
+        self._is_resumed = False
+        self._turn = 0
+        self._recorded = 0
 
     def swap(
         self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[m.LossWarning]
     ) -> None:
         """Record that the user switched the conversation to another model by entering ``line``."""
-        old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
+        old = f"{before.name}:{before.model}"
+        new = f"{now.name}:{now.model}"
         self._routing = logs.Routing(mode="manual", chosen=new, reason=line)
         self._metadata = _read_place(line)
         if self._is_open:
@@ -265,7 +272,8 @@ class Transcript:
             self._writer.report()
 
     def _write(self, *payloads: logs.Payload, turn: bool = False, of_call: bool = False) -> None:
-        session, place = self._session, f"t{self._turn}" if turn else None
+        session = self._session
+        place = f"t{self._turn}" if turn else None
         if self._writer is not None and session is not None and payloads:
             entries = [_PendingRecord(session, each, place, of_call) for each in payloads]
             self._writer.write(entries)
@@ -309,7 +317,8 @@ def choose_target(
 ) -> tuple[str, ModelOptions]:
     """Return the named, the recorded or the default model, and where it is served."""
     if model is None and past is not None and target.base_url is None:
-        model, base_url = past.metadata.get("model"), past.metadata.get("base_url")
+        model = past.metadata.get("model")
+        base_url = past.metadata.get("base_url")
         target = replace(target, base_url=base_url, wire=past.metadata.get("wire", target.wire))
     return model or choose_model(), target
 
@@ -318,13 +327,15 @@ def read_past(log: logs.EventLog, session: str) -> RecordedChat:
     """Read a recorded conversation; omit questions without an answer."""
     records = list(log.read(session))
     messages: list[m.Message] = []
-    mark, is_answered = 0, True
+    mark = 0
+    is_answered = True
     metadata: dict[str, Any] = {}
     for payload in [record.payload for record in records]:
         if isinstance(payload, logs.TurnStarted):
             if not is_answered:
                 del messages[mark:]
-            mark, is_answered = len(messages), False
+            mark = len(messages)
+            is_answered = False
         elif isinstance(payload, logs.MessageRecorded) and payload.in_context:
             messages.append(payload.message)
             is_answered = is_answered or isinstance(payload.message, m.Assistant)

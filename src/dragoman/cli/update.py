@@ -68,7 +68,9 @@ def _show(kind: str, found: Any) -> None:
         click.echo(f"... and {len(lines) - _SHOWN} more; --json has them all")
     for line in found.odd:
         click.echo(f"! {line}", err=True)
-    name, added, changed = registry.read_sources()[kind].format, found.added, found.changed
+    name = registry.read_sources()[kind].format
+    added = found.added
+    changed = found.changed
     click.echo(f"{name}: {len(added)} new models, {len(changed)} changes")
 
 

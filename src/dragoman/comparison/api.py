@@ -56,7 +56,8 @@ async def compare(
     if limit is not None and len(cases) > limit:
         skipped["beyond the limit"] += len(cases) - limit
         cases = cases[:limit]
-    limits, settings = parse_budget(options.get("budget")), options.get("connection") or {}
+    limits = parse_budget(options.get("budget"))
+    settings = options.get("connection") or {}
     reports: list[TargetReport] = []
     for name, target, path in zip(names, targets, paths, strict=True):
         # With ``fresh``, the files of the models that follow are about to be deleted.

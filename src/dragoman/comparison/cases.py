@@ -207,5 +207,6 @@ def _make_case(
         cost_usd=end.cost_usd,
         latency_ms=end.latency_ms,
     )
-    name, model = f"{record.session}/{record.seq}", f"{end.provider}:{end.model}"
+    name = f"{record.session}/{record.seq}"
+    model = f"{end.provider}:{end.model}"
     return Case(id=name, model=model, messages=tuple(sent), answer=answer, **request)

@@ -128,13 +128,16 @@ class Judge:
     def _compare(self, case: Case, made: ModelAnswer) -> None:
         recorded = case.answer
         pair: list[Any]
-        kind, pair = "text", [each.text.strip() for each in (recorded, made)]
+        kind = "text"
+        pair = [each.text.strip() for each in (recorded, made)]
         if recorded.calls or made.calls:
-            kind, pair = "tool_calls", [_sort(recorded), _sort(made)]
+            kind = "tool_calls"
+            pair = [_sort(recorded), _sort(made)]
             a, b = [sorted([name for name, _ in each.calls]) for each in (recorded, made)]
             self._counts["tool_names"].append(a == b)
         elif case.response_schema is not None or recorded.read_value() is not None:
-            kind, pair = "structured", [recorded.read_value(), made.read_value()]
+            kind = "structured"
+            pair = [recorded.read_value(), made.read_value()]
         places = tuple([each.path for each in find_differences(*pair)])
         if kind == "structured" and pair[1] is None:
             places = ("",)  # the new answer is not JSON, whatever the recorded one is

@@ -143,7 +143,8 @@ class CodecCase:
     @cached_property
     def request(self) -> Request:
         """The request of the case."""
-        own, options = self.part("request.json"), self.options
+        own = self.part("request.json")
+        options = self.options
         data = own or CodecCase(self.wire, "default", self.folder).part("request.json")
         stream = self.is_stream if options.stream is None else options.stream
         if data is None:
@@ -340,7 +341,8 @@ def _omit_empty(event: dict[str, Any]) -> dict[str, Any]:
 
 def fold_of(decoded: DecodedReply) -> dict[str, Any]:
     """Return the value that ``folded.json`` must contain for a decoded reply."""
-    reply, error = decoded.response, decoded.error
+    reply = decoded.response
+    error = decoded.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
         calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
@@ -415,7 +417,8 @@ def _read_texts(value: Any) -> Any:
         try:
             found, end = _objects.raw_decode(value, brace)
         except ValueError:
-            found, end = "{", brace + 1
+            found = "{"
+            end = brace + 1
         parts += [value[at:brace], found]
         at = end
     return [*parts, value[at:]]
@@ -437,7 +440,8 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
     for way, pieces in ways(case).items():
         # added bytes change only the byte offsets of the events
         offsets = way not in ("crlf", "comments", "pings")
-        decoded, context = decode(codec, case.request, pieces), f"fed {way}"
+        decoded = decode(codec, case.request, pieces)
+        context = f"fed {way}"
         if folded is not None:
             reply = fold_of(decoded) if is_bundled else keep_stated(fold_of(decoded), folded)
             demand_same(reply, folded, f"{case}: the folded reply, {context}")

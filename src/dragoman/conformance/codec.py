@@ -58,7 +58,8 @@ def _same_request_same_bytes(codec: Codec) -> None:
     for request in (plain, replace(plain, tools=(_TOOL,), tool_choice="auto")):
         kept = msgspec.json.encode(request)
         try:
-            first, second = codec.encode(request), codec.encode(request)
+            first = codec.encode(request)
+            second = codec.encode(request)
         except errors.ProviderError:
             demand(bool(request.tools), "it rejects a plain request")
             continue  # a wire without tools may reject the request

@@ -83,7 +83,8 @@ def _demand_usage(usage: ev.Usage) -> None:
         ("cached_input_tokens", "input_tokens"),
         ("reasoning_tokens", "output_tokens"),
     ):
-        some, of_all = getattr(usage, part), getattr(usage, whole)
+        some = getattr(usage, part)
+        of_all = getattr(usage, whole)
         demand(
             some is None or of_all is None or some <= of_all,
             f"usage.{part} is more than {whole}, which includes it",

@@ -41,7 +41,8 @@ async def judge_family(family: Family, server: Server) -> dict[str, int]:
                 config={"max_tokens": server.max_tokens * 4}, check_calls=False,
             )  # fmt: skip
         except errors.MalformedToolCallError as unreadable:
-            reply, error = unreadable.response, unreadable
+            reply = unreadable.response
+            error = unreadable
         found.update(judge_calls(request, reply, error))
     server.judged[family.name] = dict(found)
     return dict(found)

@@ -135,26 +135,33 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
     try:
         detail = await check.run(subject) or ""
     except NotApplicable as found:
-        status, detail = "not_applicable", str(found)
+        status = "not_applicable"
+        detail = str(found)
     except NotObserved as found:
-        status, detail = "not_observed", str(found)
+        status = "not_observed"
+        detail = str(found)
     except Unsupported as found:
-        status, detail = "unsupported", str(found)
+        status = "unsupported"
+        detail = str(found)
     except Failed as found:
-        status, detail = "fail", str(found)
+        status = "fail"
+        detail = str(found)
     except StreamContractError as error:
-        status, detail = "fail", f"the stream breaks a rule: {error}"
+        status = "fail"
+        detail = f"the stream breaks a rule: {error}"
     except errors.ProviderError as error:
         lacks = isinstance(error, errors.UnsupportedFeatureError | errors.UnsupportedContentError)
         refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
-        status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
+        status = "unsupported" if refused else "fail"
+        detail = _in_a_line(error)
         if lacks and error.status is None:
             status = "not_applicable"  # the wire lacks the feature, so nothing was sent
         about = lacks or refused or not error.transient
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except Exception as error:  # the check itself has a bug; the other checks are run anyway
-        status, about = "fail", False
+        status = "fail"
+        about = False
         detail = f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}"
     seconds = round(time.perf_counter() - began, 3)
     return CheckOutcome(

@@ -149,7 +149,8 @@ class ProviderCase:
 
         The case has a time limit, and any exception that it raises becomes a ``Violation``.
         """
-        name, kit = self.name, self.kit
+        name = self.name
+        kit = self.kit
         try:
             async with asyncio.timeout(kit.seconds), kit.open(self.factory) as model:
                 # each case gets a copy of the settings, so that it cannot affect other cases

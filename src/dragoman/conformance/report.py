@@ -278,6 +278,7 @@ def _html_row(outcome: CheckOutcome) -> str:
         if shown
         else ""
     )
-    name, word = html.escape(outcome.name), WORDS[outcome.status]
+    name = html.escape(outcome.name)
+    word = WORDS[outcome.status]
     cells = f'<td><code>{name}</code></td><td class="{outcome.status}">{word}</td>'
     return f"<tr>{cells}<td>{html.escape(_found(outcome))}{evidence}</td></tr>"

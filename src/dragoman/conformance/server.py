@@ -20,7 +20,9 @@ from ..wire import CODECS, Codec, HttpReply, HttpRequest
 from ..wire.urls import join_url, root_of
 from .report import RecordedExchange
 
-_SENT, _GOT = 600, 800  # number of characters that are kept of a request and of a reply
+# number of characters that are kept of a request and of a reply
+_SENT = 600
+_GOT = 800
 _LOOKED_AT = 32 * 1024
 # fields that are omitted from recorded replies, since they differ from run to run
 _NOISE = ("created", "id", "system_fingerprint", "timings")
@@ -212,7 +214,8 @@ async def _get(
 
 async def reach(url: str, seconds: float) -> None:
     """Raise ``NetworkError`` if no server accepts a connection at the address; send no key."""
-    transport, most = HttpTransport(), min(10.0, seconds)
+    transport = HttpTransport()
+    most = min(10.0, seconds)
     try:
         request = HttpRequest("GET", root_of(url) + "/", {"accept": "application/json"})
         await transport.exchange(request, {}, Timeouts(connect=most, total=most))
@@ -241,7 +244,8 @@ async def find_wire(url: str, key: str | None, seconds: float) -> str:
 
 async def _ask(wire: str, url: str, address: str, key: str | None, seconds: float) -> Any:
     """Send a GET request to a server whose wire or model is not known yet."""
-    transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
+    transport = HttpTransport()
+    timeouts = Timeouts(connect=min(10.0, seconds), total=seconds)
     credentials = _authorise(CODECS[wire].connect("", url, None, Capabilities()), key)
     try:
         return await _get(transport, address, credentials, timeouts)

@@ -256,7 +256,8 @@ class Assembler:
         known.add(unique)
         block = self._tools[key] = self._open(ToolCall)
         block.name = self.tool_names.get(name, name)
-        block.call_id, block.provider_id = unique, call_id or unique
+        block.call_id = unique
+        block.provider_id = call_id or unique
         if signature is not None or opaque is not None:
             block.continuity = Continuity(signature, opaque, self.issuer)
         self._close_ended()

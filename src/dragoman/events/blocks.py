@@ -226,7 +226,8 @@ class Blocks:
 
     def skip(self) -> None:
         """Mark all blocks as ended without emitting events."""
-        self._next, self.current = len(self.all), None
+        self._next = len(self.all)
+        self.current = None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
         """Emit a fragment, or store it while its block waits for earlier blocks to end.

@@ -88,7 +88,8 @@ class _Checker:
         if isinstance(event, ev.MessageStart):
             rule(not self.started, "a second message.start")
             self.started = True
-            self.message_id, self.request_id = event.message_id, event.request_id
+            self.message_id = event.message_id
+            self.request_id = event.request_id
             return
         rule(self.started, "an event before message.start")
         rule(event.message_id == self.message_id, "a message_id that differs from message.start's")
@@ -106,7 +107,8 @@ class _Checker:
             rule(fresh, "a tool call in a block that had begun")
             rule(event.tool_use_id not in self.seen, "a tool_use_id used twice")
             self.seen.add(event.tool_use_id)
-            self.tool, self.fragments = event, []
+            self.tool = event
+            self.fragments = []
         else:
             tool = self.tool
             if tool is None or event.tool_use_id != tool.tool_use_id or fresh:
@@ -128,7 +130,8 @@ class _Checker:
 
     def _end_tool(self, tool: ev.ToolUseStart, event: ev.ToolUseEnd, rule: _Rule) -> None:
         text = "".join(self.fragments)
-        read, final = ev.read_object(text), _write(event.final_input)
+        read = ev.read_object(text)
+        final = _write(event.final_input)
         rule(
             isinstance(event.final_input, dict) and final is not None,
             "final_input is not a JSON object",

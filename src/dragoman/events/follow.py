@@ -30,25 +30,32 @@ class Follower(Assembler):
             self._follow_thought(event)
         elif isinstance(event, ev.ToolUseStart):
             block = self._blocks.follow(m.ToolCall, event.content_block_index)
-            block.name, block.call_id = event.tool_name, event.tool_use_id
+            block.name = event.tool_name
+            block.call_id = event.tool_use_id
             block.continuity = event.continuity
         elif isinstance(event, ev.ToolUseInputDelta):
             self._last_call().content.append(event.partial_json)
         elif isinstance(event, ev.ToolUseEnd):
             self._follow_end(event)
         elif isinstance(event, ev.MessageStart):
-            self.opening, self.started = event, True
-            self._blocks.message_id, self._blocks.request_id = event.message_id, event.request_id
-            self.model, self.provider = event.model, event.provider
+            self.opening = event
+            self.started = True
+            self._blocks.message_id = event.message_id
+            self._blocks.request_id = event.request_id
+            self.model = event.model
+            self.provider = event.provider
             self.native = event.native
         elif isinstance(event, ev.MessageComplete):
-            self.complete, self.reported = event, event.usage
-            self.kept, self.warnings = event.kept, event.warnings
+            self.complete = event
+            self.reported = event.usage
+            self.kept = event.kept
+            self.warnings = event.warnings
 
     def _follow_thought(self, event: ev.ThinkingDelta) -> None:
         if event.redacted is not None:
             block = self._blocks.follow(m.RedactedThinking, event.content_block_index)
-            block.complete, block.continuity = m.RedactedThinking(event.redacted), event.continuity
+            block.complete = m.RedactedThinking(event.redacted)
+            block.continuity = event.continuity
             return
         block = self._blocks.follow(m.Thinking, event.content_block_index)
         block.content.append(event.text)
@@ -97,7 +104,9 @@ class RecordedAssembler(Assembler):
         If the call is complete but was recorded without an intent, a new intent is created.
         """
         block = self._open(m.ToolCall)
-        block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
+        block.name = recorded.name
+        block.call_id = recorded.id
+        block.provider_id = recorded.id
         block.continuity = recorded.continuity
         self._close_ended()
         if text:
@@ -115,7 +124,8 @@ class RecordedAssembler(Assembler):
             )
         if intent is None:
             block.problem = ("interrupted", "the recorded call was not complete")
-        block.value, block.ended = recorded.arguments, True
+        block.value = recorded.arguments
+        block.ended = True
         self._blocks.emit_end(block, intent)
         self._blocks.skip()
 
@@ -132,7 +142,9 @@ class RecordedAssembler(Assembler):
 
         A structured answer is read again, so that its error has all its facts.
         """
-        self.reported, self.warnings, self.error = usage, tuple(warnings), error
+        self.reported = usage
+        self.warnings = tuple(warnings)
+        self.error = error
         parsed, unfit = self._read_answer(reason)
         if unfit is not None or isinstance(error, StructuredOutputError):
             self.error = unfit

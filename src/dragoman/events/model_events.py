@@ -164,7 +164,8 @@ class _Projector:
         if isinstance(event, ev.MessageStart):
             return [ModelStarted(event.provider, event.model, event.request_id)]
         if isinstance(event, ev.ToolUseStart):
-            self.name, self.arguments = event.tool_name, ""
+            self.name = event.tool_name
+            self.arguments = ""
             return []
         if isinstance(event, ev.ToolUseInputDelta):
             self.arguments += event.partial_json

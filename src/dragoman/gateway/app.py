@@ -266,7 +266,8 @@ def _routes(service: Service, ui: str | None) -> list[Route]:
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
     has_pages = ui is not None and (service.admin is not None or service.keys is None)
-    web, paths = _WebPages(service, ui or ""), ("/", "/ui/{path:path}") if has_pages else ()
+    web = _WebPages(service, ui or "")
+    paths = ("/", "/ui/{path:path}") if has_pages else ()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.
@@ -288,7 +289,8 @@ def _log_access() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("dragoman.access")
-    log.handlers, log.propagate = [handler], False
+    log.handlers = [handler]
+    log.propagate = False
     log.setLevel(logging.INFO)
 
 

@@ -131,8 +131,11 @@ class CallLog:
         """Wait until all records are written, and record the end of the session."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        sessions = [*([] if self._session is None else [self._session]), *self._recorded]
-        self._session, self._recorded = None, {}
+        sessions = [*self._recorded]
+        if self._session is not None:
+            sessions.insert(0, self._session)
+        self._session = None
+        self._recorded = {}
         self._defined.clear()
         for session in sessions:
             await self._write(session, [SessionFinished("completed")], None)

@@ -20,6 +20,7 @@ from ..messages import Request
 from ..middleware.redis_limiter import LimiterUnavailableError
 from ..provider import Provider
 from ..wire import Asked, ReplyEncoder, ServerCodec
+from ..wire.server import ModelQuestion
 from .access import Caller, Scope, Service, read_headers
 from .background import is_background
 from .counting import count_input
@@ -111,6 +112,15 @@ async def _reply_count(
     await writer.reply_json(front.write_count(count))
 
 
+def answer_question(
+    question: ModelQuestion, models: Models, caller: Caller, account: Account
+) -> bytes:
+    """Return the reply to a request about a model, which is not called."""
+    found = resolve_model(models, caller, question.model)
+    account.model = found.name
+    return question.write(found.provider.capabilities, int(time.time()))
+
+
 class ChatHandler:
     """Handle the POST requests of one wire that call a chat model or ask about one."""
 
@@ -133,15 +143,15 @@ class ChatHandler:
 
         ``response_id`` is the id of the background response that the request generates.
         """
-        service, front, path = self._service, self._front, incoming.path
+        service = self._service
+        front = self._front
+        path = incoming.path
         caller = identify(service, front, incoming.scope, account)
         body = await incoming.receive_body(caller.headers, front)
         account.size = len(body)
         question = front.read_question(body, path)
         if question is not None:
-            found = resolve_model(models, caller, question.model)
-            account.model = found.name
-            await writer.reply_json(question.write(found.provider.capabilities, int(time.time())))
+            await writer.reply_json(answer_question(question, models, caller, account))
             return
         fields = await incoming.work(parse_body, body, service.bounds)
         memory = None
@@ -192,7 +202,8 @@ class ChatHandler:
         writer: ReplyWriter,
     ) -> None:
         """Start a background response; first reject what fails before a model is called."""
-        service, front = self._service, self._front
+        service = self._service
+        front = self._front
         background = service.background
         assert service.store is not None
         assert background is not None

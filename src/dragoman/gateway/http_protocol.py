@@ -145,9 +145,13 @@ class BoundedHttpProtocol(HttpConnection):
     def _check_unread(self) -> None:
         """Reject the request if the parser buffers too many bytes of its headers or trailers."""
         if self.in_head:
-            part, size, limit = "head", self._measure_head(), self.bounds.head_bytes
+            part = "head"
+            size = self._measure_head()
+            limit = self.bounds.head_bytes
         elif self.cycle is not None and self.cycle.more_body:
-            part, size, limit = "trailers", 0, self.bounds.trailer_bytes
+            part = "trailers"
+            size = 0
+            limit = self.bounds.trailer_bytes
         else:
             return
         if max(size, self._unread) > limit:
@@ -186,7 +190,8 @@ class BoundedHttpProtocol(HttpConnection):
 
     def _check_head(self) -> None:
         """Reject a head that exceeds a limit or whose meaning is ambiguous (RFC 9112)."""
-        bounds, headers = self.bounds, self.headers
+        bounds = self.bounds
+        headers = self.headers
         if len(headers) > bounds.headers:
             raise _RefusedError(431, f"the request has more than {bounds.headers} headers")
         if self._measure_head() > bounds.head_bytes:

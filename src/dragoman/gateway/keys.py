@@ -163,7 +163,8 @@ class KeyRing:
         self._version: tuple[int, ...] = ()
         self._is_lost = False
         if source is not None:
-            self._version, self._keys = source.version(), source.read_keys()
+            self._version = source.version()
+            self._keys = source.read_keys()
 
     @classmethod
     def load(cls, path: str | Path) -> KeyRing:

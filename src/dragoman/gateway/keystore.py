@@ -98,7 +98,8 @@ class KeyStore:
         with self._lock:
             if (file := self._identify()) != self._file:
                 self._base.close()
-                self._base, self._file = open_database(self.place, _SCHEMA), file
+                self._base = open_database(self.place, _SCHEMA)
+                self._file = file
             [(last,)] = self._base.run("select coalesce(max(seq), 0) from dragoman_audit")
             return (int(last), *file)
 
@@ -129,7 +130,8 @@ class KeyStore:
             )
         found = []
         for seq, at, actor, action, of, detail in rows:
-            when, changed = datetime.fromtimestamp(at, UTC), msgspec.json.decode(detail)
+            when = datetime.fromtimestamp(at, UTC)
+            changed = msgspec.json.decode(detail)
             found.append(AuditRecord(seq, when, actor, action, of, changed))
         return tuple(found)
 
@@ -165,7 +167,8 @@ class KeyStore:
             before = self._read(name)
             after = replace(before, **fields)
             self._write(after)
-            old, new = _describe(before), _describe(after)
+            old = _describe(before)
+            new = _describe(after)
             changed = {
                 field: new.get(field) for field in {*old, *new} if old.get(field) != new.get(field)
             }

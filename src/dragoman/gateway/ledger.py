@@ -199,7 +199,9 @@ class Ledger:
             yield now if self._clock is None else self._clock()
 
     def _check_budgets(self, now: float, key: Key) -> None:
-        month, own, team = _find_month(now), key.accounts[0], key.accounts[-1]
+        month = _find_month(now)
+        own = key.accounts[0]
+        team = key.accounts[-1]
         if key.budget_usd is not None or key.budget_usd_month is not None:
             spent = self._read_spent(own, month)
             if key.budget_usd is not None and spent[""] >= key.budget_usd:
@@ -222,7 +224,8 @@ class Ledger:
     def _spend(self, account: str, month: str, money: Decimal) -> None:
         # the transaction has locked the account, so no other process changes the amount in between
         spent = self._read_spent(account, month)
-        total, here = EXACT.add(spent[""], money), EXACT.add(spent[month], money)
+        total = EXACT.add(spent[""], money)
+        here = EXACT.add(spent[month], money)
         self._base.run(
             "insert into dragoman_spent values (?, '', ?), (?, ?, ?) on conflict (key, month) "
             "do update set usd = excluded.usd",
@@ -263,7 +266,8 @@ class Ledger:
             (key.id, minute - 1),
         )
         rows = {at: {"requests": requests, "tokens": tokens} for at, requests, tokens in found}
-        this, last = rows.get(minute, {}), rows.get(minute - 1, {})
+        this = rows.get(minute, {})
+        last = rows.get(minute - 1, {})
         return {
             name: RateWindow(limit, this.get(name, 0), last.get(name, 0))
             for name, limit in key.rates.items()

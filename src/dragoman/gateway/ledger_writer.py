@@ -117,7 +117,8 @@ class LedgerWriter:
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
                 self.limits.settle(lease.limits, key, tokens)
-            lease, tokens = None, 0
+            lease = None
+            tokens = 0
         place = None if lease is None else lease.ledger
         if place is None and not tokens and not money:
             return False

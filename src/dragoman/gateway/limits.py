@@ -89,7 +89,8 @@ class RedisLimits:
 
     async def admit(self, key: Key, seconds: float) -> str | None:
         """Count a request and return the id of its lease; raise an error if a limit is reached."""
-        lease, slots = new_ulid(), key.max_concurrency or 0
+        lease = new_ulid()
+        slots = key.max_concurrency or 0
         try:
             state, numbers = await self._meter.reserve(
                 _name(key), lease, seconds, slots, _demand(key, requests=1)

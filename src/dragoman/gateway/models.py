@@ -202,7 +202,8 @@ class Models:
         The state is the result of a readiness check, if there was one, which covers the models
         that were used before. A candidate of a group has the state of its circuit breaker, too.
         """
-        known, used = self._registry, {name for name, _ in self._opened}
+        known = self._registry
+        used = {name for name, _ in self._opened}
         unused = [] if known is None else [name for name in self.names() if name not in used]
         found = [_describe_entry(name, known.find(name)) for name in unused if known]
         for (name, operation), model in self._opened.items():
@@ -238,7 +239,8 @@ class Models:
 
 
 def _describe_entry(name: str, entry: ModelEntry) -> dict[str, Any]:
-    group, unused = entry.group, "not used yet"
+    group = entry.group
+    unused = "not used yet"
     found = [] if group is None else [(each.model, unused) for each in group.candidates]
     strategy = None if group is None else group.strategy
     return _describe(name, entry.id, unused, entry, strategy, found)

@@ -125,7 +125,8 @@ _GENERATE = _request(prompt=_TEXT, stream={"type": "boolean"})
 
 _COUNTED = {**_ANTHROPIC, "required": ["model", "messages"]}
 _ROOTS = ("/v1beta/models", "/v1/models")  # for both versions of Gemini's API
-_RESPONSE, _CONVERSATION = "/v1/responses/{name}", "/v1/conversations/{name}"
+_RESPONSE = "/v1/responses/{name}"
+_CONVERSATION = "/v1/conversations/{name}"
 
 _Server: TypeAlias = ServerCodec | RetrievalServer
 # The path, the summary, the body, and the media type of a stream if there may be one. A gateway

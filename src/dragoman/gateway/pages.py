@@ -104,7 +104,8 @@ class Pages:
         return await serve_page(self._service, self._write_metrics)(asked)
 
     async def _write_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
-        service, own = self._service, caller.key
+        service = self._service
+        own = caller.key
         budgets = await service.read_budgets(own)
         metrics = service.metrics if service.gathering is None else service.gathering.gather()
         text = metrics.text(budgets, None if own is None else own.id)

@@ -45,7 +45,8 @@ async def serve_readiness(service: Service, listener: socket.socket) -> AsyncIte
         proxy_headers=False,
     )
     config.load()
-    state, app_state = ServerState(), {"bounds": bounds}
+    state = ServerState()
+    app_state = {"bounds": bounds}
     server = await asyncio.get_running_loop().create_server(
         lambda: BoundedHttpProtocol(config, state, app_state),
         sock=listener,

@@ -116,7 +116,8 @@ class Account:
 
     def close(self) -> None:
         """Count the finished request and write its log records."""
-        call, seconds = self.call, time.perf_counter() - self.began
+        call = self.call
+        seconds = time.perf_counter() - self.began
         metrics = self._service.metrics
         metrics.count(self.wire, self.model, self.status)
         metrics.warn(self.wire, self.losses)
@@ -214,7 +215,8 @@ class Account:
         is_unpriced = any(
             each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in counted
         )
-        status, error = self.status or 499, self.describe().error or ""
+        status = self.status or 499
+        error = self.describe().error or ""
         if status == 499 or (counted and not counted[-1].is_complete):
             error = error or CallCancelledError.category  # only the client leaves no error
         return UsageRow(
@@ -283,8 +285,10 @@ class ChatCall(ModelCall):
 
     def list_messages(self) -> list[Message]:
         """Return the messages of the request and of the reply."""
-        content = () if self.complete is None else self.complete.final_content
-        return [*self.request.messages, *([Assistant(content)] if content else [])]
+        messages = [*self.request.messages]
+        if self.complete is not None and self.complete.final_content:
+            messages.append(Assistant(self.complete.final_content))
+        return messages
 
     def start(self, at: float) -> CallStarted | None:
         """Return the record of the start, with the tools, if the request has tools or a schema."""
@@ -295,9 +299,13 @@ class ChatCall(ModelCall):
 
     def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
         attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))
-        attempt.reply, attempt.answer = self.reply, self.complete
-        attempt.began, attempt.first, attempt.ended = 0.0, self.first, seconds
-        attempt.usage, attempt.error = self._find_usage(account), account.error
+        attempt.reply = self.reply
+        attempt.answer = self.complete
+        attempt.began = 0.0
+        attempt.first = self.first
+        attempt.ended = seconds
+        attempt.usage = self._find_usage(account)
+        attempt.error = account.error
         if self.complete is None:
             attempt.error = attempt.error or CallCancelledError("the client hung up", advice="")
         elif account.is_passed_on:
@@ -305,14 +313,18 @@ class ChatCall(ModelCall):
             if self.complete.finish_reason == "error":
                 attempt.answer = replace(self.complete, finish_reason="tool_calls")
         if not account.is_recorded:
-            return [*self.reply.failed, *([] if attempt.is_ended else [attempt.spend()])]
+            counted: list[Counted] = [*self.reply.failed]
+            if not attempt.is_ended:
+                counted.append(attempt.spend())
+            return counted
         inbound = account.describe()
         failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self.reply.failed]
         return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
 
     def _find_usage(self, account: Account) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""
-        usage, request = self.reply.usage, self.request
+        usage = self.reply.usage
+        request = self.request
         is_known = usage.input_tokens is not None and usage.output_tokens is not None
         if is_known or self.first is None:
             return usage

@@ -42,7 +42,8 @@ class RetrievalHandler:
         self, incoming: Incoming, writer: ReplyWriter, account: Account, models: Models
     ) -> None:
         """Identify the caller, decode the request and answer it; note each step in ``account``."""
-        service, codec = self._service, self._codec
+        service = self._service
+        codec = self._codec
         caller = identify(service, self._front, incoming.scope, account)
         body = await incoming.receive_body(caller.headers, self._front)
         account.size = len(body)
@@ -105,11 +106,13 @@ class _RetrievalCall(ModelCall):
         return answer
 
     def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
-        content, at = self.include_content, time.time() - seconds
+        content = self.include_content
+        at = time.time() - seconds
         attempt = Attempt(self._model, self._request, include_content=content, at=at)
         attempt.answer = self._answer
         attempt.stop(
             None if self._answer is not None else account.error or asyncio.CancelledError()
         )
-        attempt.began, attempt.ended = 0.0, seconds
+        attempt.began = 0.0
+        attempt.ended = seconds
         return [attempt.end(inbound=account.describe())]

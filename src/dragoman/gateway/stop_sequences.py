@@ -33,7 +33,8 @@ class StopCutter:
                 continue
             if event.content_block_index != self._block:
                 passed += self._release()
-                self._block, self._text = event.content_block_index, []
+                self._block = event.content_block_index
+                self._text = []
             passed += self._cut(event)
         return passed
 

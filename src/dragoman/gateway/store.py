@@ -105,7 +105,8 @@ class ResponseStore:
             )
 
     def _get(self, owner: str, kind: str, names: Sequence[str]) -> list[tuple[str, bytes]]:
-        now, found = time.time(), []
+        now = time.time()
+        found = []
         for name in names:
             statement = (
                 "select data from dragoman_kept where owner = ? and kind = ? and id = ? and until "

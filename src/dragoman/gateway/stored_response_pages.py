@@ -27,7 +27,8 @@ def kept_routes(service: Service) -> list[Route]:
     if service.store is None:
         return []
     pages = _KeptPages(service, service.store)
-    response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
+    response = "/v1/responses/{name}"
+    conversation = "/v1/conversations/{name}"
     table: list[tuple[str, str, Page]] = [
         ("GET", response, pages.response),
         ("DELETE", response, partial(pages.delete, RESPONSE)),
@@ -74,7 +75,8 @@ class _KeptPages:
     async def create_conversation(self, asked: HttpAsked, caller: Caller) -> Any:
         """Create a conversation that contains the items in the body."""
         fields = await _read(asked)
-        name, metadata = new_id("conv"), fields.get("metadata") or {}
+        name = new_id("conv")
+        metadata = fields.get("metadata") or {}
         record = {
             "items": _read_items(fields),
             "metadata": metadata,

@@ -22,7 +22,9 @@ from .store import ResponseStore
 
 log = logging.getLogger("dragoman")
 
-RESPONSE, ITEM, CONVERSATION = "response", "item", "conversation"
+RESPONSE = "response"
+ITEM = "item"
+CONVERSATION = "conversation"
 MAX_REFERENCES = 1000
 
 
@@ -67,7 +69,8 @@ class Memory:
         return made
 
     async def _find_earlier(self, fields: Mapping[str, Any]) -> list[Any]:
-        previous, conversation = fields.get("previous_response_id"), fields.get("conversation")
+        previous = fields.get("previous_response_id")
+        conversation = fields.get("conversation")
         if previous is not None and conversation is not None:
             raise InvalidRequestError(
                 "previous_response_id and conversation cannot be used together"

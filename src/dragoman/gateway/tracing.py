@@ -29,7 +29,9 @@ def read_parent(headers: Mapping[str, str]) -> tuple[str, str, str] | None:
     found = _PARENT.fullmatch(headers.get("traceparent", ""))
     if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
         return None
-    trace, span, flags = found[2], found[3], found[4]
+    trace = found[2]
+    span = found[3]
+    flags = found[4]
     return None if set(trace) == {"0"} or set(span) == {"0"} else (trace, span, flags)
 
 

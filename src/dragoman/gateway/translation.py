@@ -59,7 +59,9 @@ def check_translated(resolved: ResolvedModel, translated: Translated, caller: Ca
 
     It cannot if a part would be lost, and the model's configuration or the key forbids losses.
     """
-    provider, request, key = resolved.provider, translated.request, caller.key
+    provider = resolved.provider
+    request = translated.request
+    key = caller.key
     if resolved.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
         ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
         lost = [loss for part in ends for loss in part.codec.encode(request).warnings]

@@ -218,7 +218,8 @@ class UsageBook:
         their end, and ``keys`` are the keys that they may have. ``sort`` names a column whose
         largest values come first.
         """
-        where, values = ["at >= ?"], [since, *[wanted[each] for each in _EXACT if each in wanted]]
+        where = ["at >= ?"]
+        values = [since, *[wanted[each] for each in _EXACT if each in wanted]]
         where += [f"{each} = ?" for each in _EXACT if each in wanted]
         if keys is not None:
             where.append(f"key in ({', '.join(['null', *'?' * len(keys)])})")

@@ -73,7 +73,8 @@ class ReplyWriter:
         self, call: ChatCall, encoder: ReplyEncoder, events: Sequence[Event]
     ) -> None:
         """Write some events of a reply; before the last of them, settle the call."""
-        account, last = self._account, events[-1]
+        account = self._account
+        last = events[-1]
         if type(last) is MessageComplete:
             call.complete = last
         if call.first is None:

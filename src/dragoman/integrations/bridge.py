@@ -85,7 +85,8 @@ class BridgeProvider(Provider):
         read_error: Callable[[Exception], errors.ProviderError | None] | None = None,
         close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self.name, self.model = name, model
+        self.name = name
+        self.model = model
         self.capabilities = read_capabilities(capabilities)
         self._read = read
         self._read_error = read_error

@@ -87,7 +87,8 @@ async def _read_structured(
     except NotImplementedError as error:
         raise UnsupportedFeatureError("this LangChain model has no structured output") from error
     found: Any = await model.ainvoke(messages, **settings)
-    reply, raw = _LangchainReply(), found["raw"]
+    reply = _LangchainReply()
+    raw = found["raw"]
     # LangChain requested the data by a forced tool call
     by_call = bool(raw.tool_calls)
     for piece in reply.read(raw):

@@ -40,7 +40,8 @@ async def read_reply(model: Model, request: m.Request) -> AsyncGenerator[Piece, 
     messages, losses = write_messages(request.messages)
     for loss in (*losses, *find_marks(request)):
         yield loss
-    settings, parameters = _make_settings(request), _make_parameters(request)
+    settings = _make_settings(request)
+    parameters = _make_parameters(request)
     given: Any = {"model_settings": settings, "model_request_parameters": parameters}
     if not request.stream:
         reply = await model_request(model, messages, **given)

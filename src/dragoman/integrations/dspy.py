@@ -68,13 +68,16 @@ class DragomanLM(LM):  # type: ignore[misc]  # DSPy has no types
 class _Answer(StartedStream[bytes]):
     """The reply to one request, in the form that DSPy's transports return."""
 
-    reason, http_version = "", "HTTP/1.1"
+    reason = ""
+    http_version = "HTTP/1.1"
 
     def __init__(
         self, opened: Opened[Provider, SyncProvider], finish: Callable[..., Any], request: Any
     ) -> None:
         super().__init__(self._write(opened, request))
-        self.status, self._finish = 0, finish  # the first bytes decide the status
+        # the first bytes decide the status
+        self.status = 0
+        self._finish = finish
         self.headers: list[tuple[str, str]] = []
 
     async def _write(
@@ -93,7 +96,8 @@ class _Answer(StartedStream[bytes]):
             if self.status:  # an error in the middle of a stream is the last event
                 yield b"data: %b\n\n" % reply.body
                 return
-            self.status, self.headers = reply.status, [*reply.headers.items()]
+            self.status = reply.status
+            self.headers = [*reply.headers.items()]
             yield reply.body
 
     async def __aenter__(self) -> Self:

@@ -236,7 +236,8 @@ def _make_chunks(event: Event) -> Iterator[ChatGenerationChunk]:
     elif type(event) is ThinkingDelta:
         message = AIMessageChunk(content="", additional_kwargs={"reasoning_content": event.text})
     elif type(event) is ToolUseStart:
-        place, name = event.content_block_index, event.tool_name
+        place = event.content_block_index
+        name = event.tool_name
         call = tool_call_chunk(name=name, args="", id=event.tool_use_id, index=place)
         message = AIMessageChunk(content="", tool_call_chunks=[call])
     elif type(event) is ToolUseInputDelta:

@@ -81,7 +81,8 @@ class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> Iterator[StreamEvent]:
         """Call the model, and yield its reply as events."""
-        provider, arguments = self._opened.blocking, make_arguments(prompt)
+        provider = self._opened.blocking
+        arguments = make_arguments(prompt)
         if not stream:
             reply = provider.complete(**arguments)
             yield from make_events(reply)
@@ -100,7 +101,8 @@ class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> AsyncGenerator[StreamEvent, None]:
         """Call the model, and yield its reply as events."""
-        provider, arguments = await self._opened.get(), make_arguments(prompt)
+        provider = await self._opened.get()
+        arguments = make_arguments(prompt)
         if not stream:
             reply = await provider.complete(**arguments)
             for made in make_events(reply):

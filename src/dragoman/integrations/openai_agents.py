@@ -64,7 +64,8 @@ class DragomanModels(ModelProvider):
     """Find models by the names that ``connect`` accepts; ``connection`` applies to all of them."""
 
     def __init__(self, default: str = "", **connection: Any) -> None:
-        self._default, self._connection = default, connection
+        self._default = default
+        self._connection = connection
         self._models: dict[str, Model] = {}
 
     def get_model(self, model_name: str | None) -> Model:

@@ -86,27 +86,31 @@ class ServedCall:
         drops: bool = False,
         budget: int | None = None,
     ) -> None:
-        front, upstream = SERVER_CODECS[wire], describe_upstream(provider)
+        front = SERVER_CODECS[wire]
+        upstream = describe_upstream(provider)
         body = {**fields, "model": provider.model}
         try:
             is_native = not holds_sealed(msgspec.json.encode(body))
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
         asked = decode_portable(front, body, "")
-        messages, config = _restore(asked.request.messages, kept), asked.request.config
+        messages = _restore(asked.request.messages, kept)
+        config = asked.request.config
         is_native = is_native and messages == asked.request.messages
         if budget is not None:
             config = replace(config, reasoning=budget)
         request = replace(asked.request, messages=messages, config=config)
         asked = replace(asked, request=request)
-        resolved, caller = ResolvedModel(provider.model, provider, upstream), Caller({}, None)
+        resolved = ResolvedModel(provider.model, provider, upstream)
+        caller = Caller({}, None)
         made = translate_for(resolved, asked, front, is_native, drops)
         check_translated(resolved, made, caller)
         self.losses = made.warnings
         if made.stops:
             why = "the model's wire has no such setting"
             self.losses += (LossWarning("stop_sequences_dropped", "stop", why),)
-        self._provider, self._reply = provider, provider.open(made.request)
+        self._provider = provider
+        self._reply = provider.open(made.request)
         self._encoder = front.encoder(asked, created=int(time.time()))
 
     async def write(self) -> AsyncGenerator[bytes]:
@@ -115,7 +119,8 @@ class ServedCall:
         A reply whose tool call or text is invalid is written as the model wrote it, if the client
         can detect the error.
         """
-        reply, encoder = self._reply, self._encoder
+        reply = self._reply
+        encoder = self._encoder
         try:
             while events := await reply.next():
                 for event in events:

@@ -71,7 +71,8 @@ class UIMessageChunks:
     def finish(self) -> list[Chunk]:
         """Return the chunks that end a complete reply."""
         assert self._complete is not None, "the reply has not ended"
-        reason, metadata = self._complete.finish_reason, _write_metadata(self._complete)
+        reason = self._complete.finish_reason
+        metadata = _write_metadata(self._complete)
         if reason == "cancelled":
             return [
                 {"type": "message-metadata", **metadata},
@@ -170,9 +171,11 @@ def _write_state(content: tuple[m.AssistantBlock, ...]) -> list[Chunk]:
     chunks: list[Chunk] = []
     for index, block in enumerate(content):
         if isinstance(block, m.Opaque | m.RedactedThinking):
-            kind, state = "block", msgspec.to_builtins(block)
+            kind = "block"
+            state = msgspec.to_builtins(block)
         elif _has_state(block):
-            kind, state = "continuity", msgspec.to_builtins(block.continuity)
+            kind = "continuity"
+            state = msgspec.to_builtins(block.continuity)
         else:
             continue
         data = {"index": index, kind: state}

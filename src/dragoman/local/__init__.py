@@ -89,7 +89,8 @@ class LocalProvider(LocalServing):
         )
 
     def _with_defaults(self, request: Request) -> Request:
-        config, defaults = request.config, self._defaults
+        config = request.config
+        defaults = self._defaults
         if config.max_tokens is None:
             config = replace(config, max_tokens=defaults.max_tokens)
         if config.temperature is None and defaults.temperature is not None:

@@ -50,7 +50,8 @@ def write_gguf(archive: zipfile.ZipFile, member: str, target: IO[bytes]) -> None
             for source, each in json.loads(weights.read(length)).items()
             if (name := _rename(source)) is not None
         )
-        first, last = int(tensors[0][0]), int(tensors[-1][1])
+        first = int(tensors[0][0])
+        last = int(tensors[-1][1])
         header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(facts))]
         for key, value in facts.items():
             kind, data = _pack(value)
@@ -76,7 +77,8 @@ def _rename(source: str) -> str | None:
 
 def _describe(config: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """Return the metadata of a model and its tokenizer in GGUF's terms."""
-    pieces, kinds = [], []
+    pieces = []
+    kinds = []
     for word in words:
         if word in _SPECIAL.values() or word.startswith("[unused"):
             kinds.append(3 if word in _SPECIAL.values() else 5)

@@ -61,7 +61,8 @@ def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
         raise WeightsError(
             f"{spec} is one part of a split model; only models in one file can be pulled"
         )
-    base, token = os.environ.get(hub.url_env) or hub.url, os.environ.get(hub.token_env, "")
+    base = os.environ.get(hub.url_env) or hub.url
+    token = os.environ.get(hub.token_env, "")
     _check_address(base)
     revision = quote(found["revision"] or "main", safe="")
     url = f"{base.rstrip('/')}/{found['repo']}/resolve/{revision}/{quote(found['file'])}"
@@ -174,7 +175,8 @@ def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub
     A ``HEAD`` request is not redirected away from the hub's origin, because signed storage URLs
     work only for GET.
     """
-    opener, home = build_opener(_NoRedirects), _origin(url)
+    opener = build_opener(_NoRedirects)
+    home = _origin(url)
     for _ in range(_REDIRECTS):
         sent = dict(headers)
         if token and _origin(url) == home and _is_protected(url):

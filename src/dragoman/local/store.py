@@ -99,7 +99,8 @@ def is_intact(found: Found, progress: Progress | None = None) -> bool:
     """
     if not found.path.is_file():
         return False
-    receipt, facts = read_receipt(found.path), _make_receipt(found)
+    receipt = read_receipt(found.path)
+    facts = _make_receipt(found)
     if receipt is not None and replace(facts, name=receipt.name, source=receipt.source) == receipt:
         return True
     if hash_file(found.path, progress) != found.sha256:
@@ -146,7 +147,9 @@ def make_room(folder: Path, size: int) -> None:
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:
     """Return the sha256 of a file as hexadecimal digits."""
-    digest, total, done = hashlib.sha256(), path.stat().st_size, 0
+    digest = hashlib.sha256()
+    total = path.stat().st_size
+    done = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)

@@ -105,7 +105,9 @@ def check_session(session: str, page: Page, known: str | None = None) -> ChainRe
     remaining chain is valid, and only the missing hash reveals the loss.
     """
     # the name of the session may be damaged, and then cannot be encoded
-    count, previous, seen = 0, genesis(_printable(session)), known is None
+    count = 0
+    previous = genesis(_printable(session))
+    seen = known is None
     unreadable: list[Break] = []
     broken: Break | None = None
     for row in _walk(session, page):
@@ -131,7 +133,8 @@ def check_session(session: str, page: Page, known: str | None = None) -> ChainRe
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
     """Yield a session's rows in order, then the error that stopped the reading, if any."""
-    after, size = 0, _PAGE
+    after = 0
+    size = _PAGE
     while True:
         try:
             rows = page(session, after, size)

@@ -104,7 +104,8 @@ class Conversation:
 
     def _take(self, seq: int, change: _Change, is_goal: bool) -> None:
         if isinstance(change, int):
-            self.messages, self.entries = [], []
+            self.messages = []
+            self.entries = []
             for each in self._history:
                 if each[0] > change:
                     break

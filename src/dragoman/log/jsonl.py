@@ -46,7 +46,8 @@ class ExportedLog(EventLog):
         return f"ExportedLog({str(self.path)!r})"
 
     def _learn(self, file: BinaryIO) -> None:
-        decoder, found = msgspec.json.Decoder(_Place), dict[str, list[tuple[int, int]]]()
+        decoder = msgspec.json.Decoder(_Place)
+        found = dict[str, list[tuple[int, int]]]()
         at = 0
         for number, line in enumerate(file, 1):
             try:
@@ -92,7 +93,9 @@ class ExportedLog(EventLog):
 
 class _ExportView(LogView):
     def __init__(self, log: ExportedLog, file: BinaryIO) -> None:
-        self._path, self._places, self._count = log.path, log._places, log._count
+        self._path = log.path
+        self._places = log._places
+        self._count = log._count
         self._file = file
         self._decoder = msgspec.json.Decoder(Line)
 
@@ -129,7 +132,8 @@ class _ExportView(LogView):
 
 def _to_record(line: Line) -> LogRecord:
     # Actor and sensitivity are not validated: the hash covers them, so ``verify`` finds a change.
-    actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
+    actor = cast("Actor", line.actor)
+    sensitivity = cast("Sensitivity", line.sensitivity)
     return LogRecord(
         actor=actor,
         hash=line.hash,

@@ -175,7 +175,8 @@ class _Foreign:
 
     def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a Pydantic model's schema, and its definitions under names not yet in use."""
-        prefix, count = "", 1
+        prefix = ""
+        count = 1
         while True:
             schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
             definitions = {prefix + name: each for name, each in schema.pop("$defs", {}).items()}

@@ -241,7 +241,8 @@ class _MessageType(StructMeta):
         first = cls._content_at
         if len(given) == first + 1 and not fields:  # as for most messages
             return _make(cls, *given)
-        head, parts = given[:first], given[first:]
+        head = given[:first]
+        parts = given[first:]
         if head and len(parts) > 1 and isinstance(parts[-1], bool):
             parts, fields["is_error"] = parts[:-1], parts[-1]
         if "tool_calls" in fields:

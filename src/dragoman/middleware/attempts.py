@@ -129,7 +129,8 @@ class Attempt:
         The error is an exception, or a description of the problem. A ``CancelledError`` or a
         ``GeneratorExit`` means that the caller cancelled the attempt.
         """
-        self.ended, self.error = self._clock(), error
+        self.ended = self._clock()
+        self.error = error
         # Read the answered part of a failed request now: later, the enclosing call adds the usage
         # of its other requests to the error.
         partial = getattr(error, "response", None)
@@ -143,7 +144,8 @@ class Attempt:
 
         A group has not chosen a candidate yet, so the record has the models of all of them.
         """
-        request, model = self._request, self.model
+        request = self._request
+        model = self.model
         asked = request.model or model.model
         if asked == model.model:
             asked = "|".join(dict.fromkeys(each.model for each in walk_served(model))) or asked
@@ -217,7 +219,8 @@ class Attempt:
             bill = _try(sold_as.cost, usage)
         else:
             bill = _try(self._price, usage, f"{name}:{model}")
-        stated, computed = usage.stated_cost_usd, bill
+        stated = usage.stated_cost_usd
+        computed = bill
         if bill and bill.pricing_version == STATED:
             # The bill is the stated cost; compare it with its row, if that has a price.
             own = None if bill.row.unpriced else PricedAs(sold_as.model, bill.row)
@@ -234,14 +237,17 @@ class Attempt:
 
     def find_served(self) -> tuple[str, str]:
         """Return the names of the provider and the model that serve the call."""
-        inner, reply = self.model, self.reply
+        inner = self.model
+        reply = self.reply
         if reply is None:
             return inner.name, self._request.model or inner.model
         return reply.provider or inner.name, reply.model or inner.model
 
     def _judge(self) -> dict[str, Any]:
         """Return the record field for the tool calls of the reply, if it has any."""
-        request, answer, error = self._request, self.answer, self.error
+        request = self._request
+        answer = self.answer
+        error = self.error
         if not isinstance(request, Request) or not request.tools:
             return {}
         chat = answer if isinstance(answer, MessageComplete | Response) else None
@@ -311,7 +317,9 @@ def make_end(
         facts |= _describe_answer(answer, content=content)
         return CallCompleted(finish_reason=reason, response_model=model, **facts)
     if isinstance(error, _CANCELLATIONS):
-        reason, model = "cancelled", None  # no model has answered
+        # no model has answered
+        reason = "cancelled"
+        model = None
     facts |= _describe_failure(error, reason)
     facts["retry_count"] = facts.get("attempt", 0)
     return CallFailed(finish_reason=reason, response_model=model, **facts)
@@ -347,11 +355,13 @@ def _describe_failure(error: BaseException | str | None, reason: str | None) -> 
     word: ErrorClass = "other"
     found: dict[str, Any] = {}
     if isinstance(error, ProviderError):
-        word, message = error.error_class, str(error)
+        word = error.error_class
+        message = str(error)
         found = {"category": error.category, "status": error.status}
         found |= read_headers(error.headers) if error.headers else {}
     elif isinstance(error, _CANCELLATIONS):
-        word, message = "cancelled", "the call was cancelled"
+        word = "cancelled"
+        message = "the call was cancelled"
         found = {"category": "cancelled"}
     elif error is None:
         message = f"the reply ended with finish_reason {reason or 'error'!r}"

@@ -188,7 +188,8 @@ class Availability:
         self._open(admission, whole, "provider_wide", self._open_models(admission.provider))
 
     def _failed(self, admission: Admission, error: ProviderError) -> None:
-        provider, model = admission.provider, admission.model
+        provider = admission.provider
+        model = admission.model
         whole, state = self._states(provider, model)
         self._end_probe(admission)
         now = whole.failed = state.failed = self._clock()
@@ -248,7 +249,8 @@ class Availability:
         provider = admission.provider
         if state.since is not None:
             return False
-        state.since, state.trigger = self._clock(), trigger
+        state.since = self._clock()
+        state.trigger = trigger
         affected = models or tuple(
             sorted([model for owner, model in self._models if owner == provider])
         )

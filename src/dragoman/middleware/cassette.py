@@ -253,7 +253,8 @@ class Record(Wrapper[Kind], Middleware[Kind]):
     # --- replaying recorded calls
 
     async def _play(self, request: Any) -> AsyncIterator[Event]:
-        began, events = self._clock(), list[Event]()
+        began = self._clock()
+        events = list[Event]()
         call = self._shelf.find(request_key(request), canonical(request))
         for at, item in call.play(
             self.path, decode_event if self.operation == "chat" else read_answer
@@ -278,7 +279,8 @@ class Record(Wrapper[Kind], Middleware[Kind]):
             async for event in self._play(request):
                 yield [event]
             return
-        began, key = self._clock(), request_key(request)
+        began = self._clock()
+        key = request_key(request)
         shown = hide(canonical(request))
         lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
 

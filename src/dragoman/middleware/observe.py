@@ -106,7 +106,8 @@ class Observe(Wrapper[Kind], Middleware[Kind]):
         }
 
     async def serve(self, request: Any, served: LayerCall) -> AsyncGenerator[list[Event], None]:
-        feed, context = self._feed(), contextvars.copy_context()
+        feed = self._feed()
+        context = contextvars.copy_context()
         attempt = Attempt(
             self.inner, request, price=self._price, include_content=self._include_content,
             clock=self._clock, at=self._now(),

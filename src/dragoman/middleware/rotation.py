@@ -56,7 +56,8 @@ class KeyRotation(Wrapper[Provider], Middleware[Provider]):
     ) -> AsyncGenerator[list[Event], None]:
         order = self._order()
         for number in order:
-            provider, visible = self._providers[number], False
+            provider = self._providers[number]
+            visible = False
             attempt = Attempt(provider, request)
             if number != order[0]:
                 served.record(None, attempt.start())
@@ -90,7 +91,8 @@ class KeyRotation(Wrapper[Provider], Middleware[Provider]):
 
         If all keys are cooling down, return only the key that becomes usable first.
         """
-        count, now = len(self._providers), self._clock()
+        count = len(self._providers)
+        now = self._clock()
         turned = [(self._current + step) % count for step in range(count)]
         usable = [number for number in turned if self._until[number] <= now]
         return usable or [min(turned, key=lambda number: self._until[number])]

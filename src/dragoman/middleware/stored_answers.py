@@ -98,7 +98,8 @@ def read_error(data: Mapping[str, Any]) -> ProviderError:
     """Rebuild an error from the JSON values that ``write_error`` returned."""
     facts = dict(data)
     kind = _KINDS.get(facts.pop("class", ""), ProviderError)
-    message, quotable = facts.pop("message", ""), facts.pop("quotable", True)
+    message = facts.pop("message", "")
+    quotable = facts.pop("quotable", True)
     if "usage" in facts:
         facts["usage"] = msgspec.convert(facts["usage"], Usage)
     error: ProviderError = kind(message, **facts)

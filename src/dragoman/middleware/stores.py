@@ -124,7 +124,8 @@ class SqliteStore(Store):
         return self._database
 
     def _get(self, key: str) -> bytes | None:
-        database, now = self._open(), self._clock()
+        database = self._open()
+        now = self._clock()
         rows = database.run("SELECT value, created, used FROM entries WHERE key = ?", (key,))
         if not rows:
             return None
@@ -137,7 +138,8 @@ class SqliteStore(Store):
         return bytes(value)
 
     def _put(self, key: str, value: bytes) -> None:
-        database, now = self._open(), self._clock()
+        database = self._open()
+        now = self._clock()
         with database.transaction():
             entry = (key, value, len(value), now, now)
             database.run("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", entry)

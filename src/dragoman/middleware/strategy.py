@@ -164,7 +164,8 @@ class _LowestLatency(Strategy):
         return mean * faded * (self._running[number] + 1)
 
     def answered(self, number: int, seconds: float) -> None:
-        mean, now = self._mean[number], self._clock()
+        mean = self._mean[number]
+        now = self._clock()
         # A new measurement has a weight of one tenth; after a pause it has more.
         share = max(0.1, 1 - 0.5 ** ((now - self._measured[number]) / self._half_life))
         self._mean[number] = seconds if mean is None else mean + share * (seconds - mean)

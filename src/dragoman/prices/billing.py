@@ -146,14 +146,16 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
     """Split the counts of a usage, so that every token is in exactly one part of the bill."""
-    whole, produced = usage.input_tokens, usage.output_tokens
+    whole = usage.input_tokens
+    produced = usage.output_tokens
     if whole is None or produced is None:
         missing = "input_tokens" if whole is None else "output_tokens"
         return Unpriced(f"usage not reported: {missing}")
     cached = usage.cached_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
     reasoned = usage.reasoning_tokens or 0
-    billed_input, billed_output = usage.billed_input_tokens, usage.billed_output_tokens
+    billed_input = usage.billed_input_tokens
+    billed_output = usage.billed_output_tokens
     if cached + written > whole:
         return Unpriced(
             f"usage contradicts itself: cached_input_tokens {cached} and "

@@ -139,7 +139,9 @@ class Provider(Model):
 
     async def _complete(self, request: Request, seconds: float | None = None) -> Response[Any]:
         began = time.perf_counter()
-        reply, first, last = open_within(self, request, seconds), None, None
+        reply = open_within(self, request, seconds)
+        first = None
+        last = None
         waiting = WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:

@@ -91,7 +91,8 @@ class HttpProvider(HttpModel, ReplyProvider):
         Raise an error if the server replies with an error, for example because it does not have
         this endpoint.
         """
-        codec, (fitted, _) = self.codec, self._fit(request)
+        codec = self.codec
+        fitted, _ = self._fit(request)
         return await self._ask_all(count_tokens(codec, codec.encode(fitted), self.model))
 
     def plan(self, messages: Messages) -> SwapPlan:
@@ -233,7 +234,8 @@ class WireReply(AssembledReply):
 
         At the end of the reply, return an empty list, or raise the error.
         """
-        http, decoder = self._http, self._decoder
+        http = self._http
+        decoder = self._decoder
         if http is None or decoder is None:
             http, decoder = await self._send()
         else:
@@ -260,7 +262,8 @@ class WireReply(AssembledReply):
         return events
 
     def _observe(self) -> None:
-        observer, out = self._provider._observe, self.out
+        observer = self._provider._observe
+        out = self.out
         if observer is not None and out is not None and out.complete is not None:
             observer.see_reply(self.request, out.complete)
 
@@ -284,7 +287,8 @@ class WireReply(AssembledReply):
             if line is not None:
                 line.receive(http.status)
             if http.status < 300:
-                self._exchange, self._http = exchange, http
+                self._exchange = exchange
+                self._http = http
                 self._decoder = codec.decoder(request, out)
                 return http, self._decoder
             try:

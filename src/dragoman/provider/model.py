@@ -143,6 +143,7 @@ class Model(ABC):
                     f"request_id {quote(request.request_id)} is already in flight; wait for that call, or use another id"
                 )
         except ProviderError as error:
-            error.provider, error.model = self.name or None, self.model or None
+            error.provider = self.name or None
+            error.model = self.model or None
             error.request_id = request.request_id
             raise

@@ -18,7 +18,8 @@ def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[L
     a complete request: its events then arrive all at once, and nothing is lost.
     """
     losses: list[LossWarning] = []
-    config, limit = request.config, known.known("max_output_tokens")
+    config = request.config
+    limit = known.known("max_output_tokens")
     if limit is not None and config.max_tokens is not None and config.max_tokens > limit:
         detail = f"{config.max_tokens} is more than the model's {limit}; sent as {limit}"
         losses.append(LossWarning("max_tokens_clamped", "config.max_tokens", detail))

@@ -165,7 +165,8 @@ class AssembledReply(Reply):
 
     def _close(self, events: list[Event]) -> list[Event]:
         """Add an estimate of the usage to the closing event of an interrupted message."""
-        out, last = self.out, events[-1]
+        out = self.out
+        last = events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
         # Without an error, or with a malformed tool call, the message is complete, and so are its
@@ -246,7 +247,8 @@ class EventsReply(AssembledReply):
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
             # The event has the name of the provider that answered, which may be a fallback.
-            self.provider, self.model = event.provider, event.model
+            self.provider = event.provider
+            self.model = event.model
         return [event]
 
     async def aclose(self) -> None:

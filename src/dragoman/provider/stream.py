@@ -219,7 +219,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         """Wait for the next batch of events."""
         if self._ended:
             raise StopAsyncIteration
-        self._batch, self._at = [], 0
+        self._batch = []
+        self._at = 0
         self._wait()
         try:
             self._batch = await self.reply.next()
@@ -268,7 +269,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
             return
         if not self._ended:
             await self._cancel_reply()
-        self._batch, self._at = [], 0
+        self._batch = []
+        self._at = 0
 
     async def __aenter__(self) -> Self:
         return self

@@ -349,7 +349,8 @@ def _read_side(
     """
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
-    wire, quirks = own.choice("wire", tuple(codecs)) or "", own.section("quirks").plain()
+    wire = own.choice("wire", tuple(codecs)) or ""
+    quirks = own.section("quirks").plain()
     side = RetrievalForm(wire, own.get("base_url", str), quirks)
     if side.wire:
         try:
@@ -364,7 +365,8 @@ def _same_origin(url: str | None, other: str | None) -> bool:
     if url is None or other is None:
         return True
     try:
-        parts, others = urlsplit(url), urlsplit(other)
+        parts = urlsplit(url)
+        others = urlsplit(other)
     except ValueError:  # an invalid address is reported elsewhere, by _check_dialect
         return False
     return (parts.scheme, parts.netloc.lower()) == (others.scheme, others.netloc.lower())
@@ -421,7 +423,8 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
         section.complain(str(error), "wire" if "wire" in section.data else "type")
         return
     try:
-        base_url, quirks = adapter.base_url or _NOWHERE, adapter.all_quirks or None
+        base_url = adapter.base_url or _NOWHERE
+        quirks = adapter.all_quirks or None
         codec.connect("m", base_url, quirks, Capabilities())
     except ValueError as error:
         is_address = "base_url" in str(error) and "base_url" in section.data

@@ -124,7 +124,8 @@ def _ask_google(scopes: str) -> Token:
 
 def _find_access_keys(profile: str | None) -> AccessKeys:
     """Return the AWS access keys from the environment or, without them, from botocore."""
-    access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    access = os.environ.get("AWS_ACCESS_KEY_ID")
+    secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
     if profile is None and access and secret:
         return AccessKeys(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
     try:

@@ -210,5 +210,6 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
             "adapter",
         )
     capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
-    tokens, sold_as = section.choice("tokens", FAMILIES), section.get("priced_as", str)
+    tokens = section.choice("tokens", FAMILIES)
+    sold_as = section.get("priced_as", str)
     return ModelEntry(id=name, **found, capabilities=capabilities, tokens=tokens, sold_as=sold_as)

@@ -75,7 +75,8 @@ def read_group(name: str, section: Section, find: Callable[[str], str | None]) -
     if not candidates:
         return None
     half_life = float(found.get("half_life_seconds", HALF_LIFE))
-    strategy, aliases = found.get("strategy", "fallback"), found.get("aliases", ())
+    strategy = found.get("strategy", "fallback")
+    aliases = found.get("aliases", ())
     min_sample = found.get("min_sample", MIN_SAMPLE)
     return Group(
         name=name,

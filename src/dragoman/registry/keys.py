@@ -79,7 +79,8 @@ def store_key(name: str, key: str) -> Place:
         )
     if not key or not key.isprintable() or not key.isascii() or " " in key:
         raise ValueError("a key is one line of printable ASCII characters, without spaces")
-    path, keyring = keys_path(), open_keyring()
+    path = keys_path()
+    keyring = open_keyring()
     entries = _read(path)
     if keyring is None:
         _write(path, {**entries, name: _StoredKey("file", key)})

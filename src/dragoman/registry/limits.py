@@ -104,7 +104,8 @@ def read_connection(section: Section) -> Connection:
     else:
         inner = section.enter("client_cert", given)
         inner.allow("cert", "key")
-        cert, key = _read_path(inner, "cert"), _read_path(inner, "key")
+        cert = _read_path(inner, "cert")
+        key = _read_path(inner, "key")
         if cert is None and "cert" not in inner.data:
             section.complain("needs cert", "client_cert")
     connection = Connection(proxy, ca, cert, key)

@@ -45,10 +45,8 @@ async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Se
         # wire have only the second list, so that one is read.
         at = root_of(base_url) if adapter.wire == "ollama" else base_url
         url = join_url(at, "/models", default="/v1")
-        key, codec = (
-            adapter.key(),
-            CODECS[adapter.wire].connect("m", base_url, None, Capabilities()),
-        )
+        key = adapter.key()
+        codec = CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
         credentials = (
             {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
         )

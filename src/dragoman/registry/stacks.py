@@ -193,7 +193,8 @@ class _StackBuilder:
 
     def build(self, name: str) -> Any:
         """Return the provider for a model or a group."""
-        names, options = self._names, self._options
+        names = self._names
+        options = self._options
         if names.is_scheme(name):
             return self._finish(open_scheme(name, options.settings), options.retries or 0)
         group = names.group(name)
@@ -235,7 +236,8 @@ class _StackBuilder:
         )
 
     def _build_candidate(self, group: Group, candidate: Candidate) -> Any:
-        names, options = self._names, self._options
+        names = self._names
+        options = self._options
         retries = candidate.max_retries if options.retries is None else options.retries
         settings = dict(options.settings)
         if names.is_scheme(candidate.model):
@@ -284,7 +286,8 @@ class _StackBuilder:
 
     def build_retrieval(self, name: str, operation: Operation) -> Any:
         """Return the embedder or reranker for a model, or for a group that serves one model."""
-        names, retries = self._names, self._options.retries
+        names = self._names
+        retries = self._options.retries
         if operation == "embed" and names.is_scheme(name, EMBED_SCHEMES):
             return self._finish(open_embed_scheme(name, self._options.settings), retries or 0)
         group = names.group(name)
@@ -300,7 +303,8 @@ class _StackBuilder:
         return _retry(model, names.retries(entry) if retries is None else retries)
 
     def _build_retrieval(self, entry: ModelEntry, operation: Operation) -> Any:
-        adapter, settings = self._names.adapter(entry.adapter), self._options.settings
+        adapter = self._names.adapter(entry.adapter)
+        settings = self._options.settings
         _check_configured(entry, adapter, settings)
         self._stacks.warn_about_end(entry)
         given = {

@@ -64,7 +64,8 @@ def _read(path: Path, changed: int) -> CatalogUpdate:
 
 def write_update(update: CatalogUpdate) -> Path:
     """Store an update, merged with the previous one; new values take precedence."""
-    path, old = update_path(), read_update()
+    path = update_path()
+    old = read_update()
     renewed = {vendor: old.models(vendor) | models for vendor, models in update.vendors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, msgspec.json.encode(replace(update, vendors=old.vendors | renewed)))
@@ -105,7 +106,9 @@ def compare(
     known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed
 ) -> ListChanges:
     """Compare a public list with the catalogue (``known``) and with a price table."""
-    added, changed, odd = [], [], []
+    added = []
+    changed = []
+    odd = []
     for vendor, models in sorted(listed.items()):
         have = known.get(vendor, {})
         shared = [name for name in models if name in have]
@@ -131,7 +134,8 @@ def compare(
             ]
             row = table.find(target)
             for rate, text in model.prices.items():
-                now, new = getattr(row, rate, None), Decimal(text)
+                now = getattr(row, rate, None)
+                new = Decimal(text)
                 if now and new and not 1 / _MAX_FACTOR <= new / now <= _MAX_FACTOR:
                     odd.append(f"{target}: {rate} {now} -> {new} dollars for a million tokens")
                 elif now is not None and now != new:

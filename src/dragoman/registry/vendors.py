@@ -344,7 +344,8 @@ def load_vendor(vendor: str) -> Vendor:
         place = find_plugins("dragoman.vendors")[vendor].value
         text = read_plugin_file("dragoman.vendors", vendor)
     else:
-        place, text = f"catalog/{vendor}.yaml", _folder().joinpath(f"{vendor}.yaml").read_bytes()
+        place = f"catalog/{vendor}.yaml"
+        text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
     kept = _read_compiled().get(vendor)
     if kept is not None and kept.digest == _digest(text):
         found = msgspec.json.decode(kept.content, type=Vendor)

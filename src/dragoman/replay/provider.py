@@ -54,8 +54,10 @@ class _Call:
     def __init__(self, conversation: logs.Conversation) -> None:
         # These lists only grow, so their current lengths are enough to restore this state. Any
         # other change of the conversation creates new lists.
-        self._messages, self._count = conversation.messages, len(conversation.messages)
-        self._entries, self._sent = conversation.entries, len(conversation.entries)
+        self._messages = conversation.messages
+        self._count = len(conversation.messages)
+        self._entries = conversation.entries
+        self._sent = len(conversation.entries)
         self.reply: logs.MessageRecorded | None = None
         self.completed: logs.CallCompleted | None = None
         self.failure: logs.CallFailed | None = None
@@ -105,7 +107,8 @@ class ReplayProvider(ReplyProvider):
         for record in records:
             payload = record.payload
             if isinstance(payload, logs.SessionStarted):
-                self.name, self.model = payload.provider or "", payload.model or ""
+                self.name = payload.provider or ""
+                self.model = payload.model or ""
                 self._started = payload
             elif isinstance(payload, ToolIntent):
                 self._intents[payload.id] = payload
@@ -141,7 +144,8 @@ class ReplayProvider(ReplyProvider):
         if isinstance(payload, logs.MessageRecorded):
             call.reply = payload
         elif isinstance(payload, logs.CallCompleted):
-            call.completed, call.failure = payload, None
+            call.completed = payload
+            call.failure = None
         elif isinstance(payload, logs.CallFailed):
             call.failure = payload
 
@@ -220,7 +224,8 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _to_error(failure: logs.CallFailed, request: Request) -> errors.ProviderError:
-    where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
+    where = f"{failure.provider}/{failure.model}: "
+    words = failure.error_message_redacted
     placed = words.startswith(where)
     words = words.removeprefix(where)
     kind = _find_kind(failure.error_class, words)
@@ -229,7 +234,8 @@ def _to_error(failure: logs.CallFailed, request: Request) -> errors.ProviderErro
     words = words.removesuffix(f" (HTTP {failure.status})")
     error = kind(words, status=failure.status, request_id=request.request_id)
     if placed:
-        error.provider, error.model = failure.provider, failure.model
+        error.provider = failure.provider
+        error.model = failure.model
     return error
 
 

@@ -32,7 +32,9 @@ def summarize(log: logs.EventLog, entry: logs.SessionEntry) -> Summary:
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, logs.SessionStarted):
-        found.kind, found.goal, found.model = first.kind, first.goal, first.model
+        found.kind = first.kind
+        found.goal = first.goal
+        found.model = first.model
         if first.provider and first.model:
             found.model = f"{first.provider}:{first.model}"
     last = next(log.read(entry.session, entry.records - 1)).payload

@@ -145,7 +145,8 @@ class Evidence:
             yield "it ran although it was denied"
         if intent in self._ran:
             yield "it ran before"
-        proposed, edited = self._proposed.get(intent), self._edited.get(intent)
+        proposed = self._proposed.get(intent)
+        edited = self._edited.get(intent)
         if edited is not None and edited != payload.input:
             yield "the input is not the one that was allowed"
         elif edited is None and proposed is not None and proposed.input != payload.input:

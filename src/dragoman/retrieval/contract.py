@@ -49,7 +49,8 @@ class RetrievalModel(Model):
     async def send(self, request: Any) -> Any:
         """Answer a request of any size; one that is too large is split."""
         self._check_request(request)
-        began, waiting = time.perf_counter(), WaitingCall()
+        began = time.perf_counter()
+        waiting = WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:
             answer = await self._answer_parts(request)

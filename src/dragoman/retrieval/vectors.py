@@ -78,7 +78,8 @@ class Vectors(Sequence["memoryview[float]"]):
         )
 
     def __iter__(self) -> Iterator[memoryview[float]]:
-        data, size = self._data, self.dimensions
+        data = self._data
+        size = self.dimensions
         for at in range(0, self._rows * size, size or 1):
             yield data[at : at + size]
 

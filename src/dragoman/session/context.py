@@ -248,7 +248,8 @@ def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], i
 
 
 def _write_mark(part: Part) -> str:
-    content, call = part.message.content, part.call
+    content = part.message.content
+    call = part.call
     size = f"{len(content)} characters" if isinstance(content, str) else f"{len(content)} blocks"
     name = (
         f"{call.name} {_shorten(msgspec.json.encode(call.arguments).decode())}"

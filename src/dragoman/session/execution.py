@@ -44,7 +44,8 @@ class Pipeline:
         """Take changed tools from their sources; record which differ from the recorded ones."""
         if not await self.tools.refresh():
             return
-        known, digests = self.journal.state.tool_digests, {it.name: it.digest for it in self.tools}
+        known = self.journal.state.tool_digests
+        digests = {it.name: it.digest for it in self.tools}
         differing = {name: new for name, new in digests.items() if known.get(name) != new}
         removed = tuple([name for name in known if name not in digests])
         if differing or removed:

@@ -71,7 +71,8 @@ class Projector:
 
         Each message is estimated only once.
         """
-        state, entries = self._journal.state, self._journal.state.conversation.entries
+        state = self._journal.state
+        entries = self._journal.state.conversation.entries
         first = self._find_first(provider)
         sizes = [
             self._estimate(entry, provider)
@@ -190,7 +191,8 @@ class Projector:
 
     def _list_parts(self, provider: Provider) -> tuple[Part, ...]:
         state = self._journal.state
-        entries, first = state.conversation.entries, self._find_first(provider)
+        entries = state.conversation.entries
+        first = self._find_first(provider)
         newest = max(
             [at for at, each in enumerate(entries) if isinstance(each.message, m.Assistant)],
             default=-1,
@@ -198,7 +200,9 @@ class Projector:
         calls: dict[str, tuple[m.ToolCall, str | None]] = {}
         parts: list[Part] = []
         for at, entry in enumerate(entries):
-            message, call, effect = entry.message, None, None
+            message = entry.message
+            call = None
+            effect = None
             if isinstance(message, m.Assistant):
                 calls = {
                     each.id: (each, entry.recorded.tool_ids.get(each.id))

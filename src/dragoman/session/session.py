@@ -253,7 +253,8 @@ class Session(Displayed, Generic[Parsed]):
         Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """
         self._supervisor.refuse_running()
-        before, messages = _name(self.provider), self.state.project(provider.name)
+        before = _name(self.provider)
+        messages = self.state.project(provider.name)
         plan = (
             provider.plan(messages)
             if messages

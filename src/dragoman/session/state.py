@@ -100,11 +100,15 @@ class State:
         elif isinstance(payload, logs.CallStarted | logs.CallCompleted | logs.CallFailed):
             self._follow_call(record, payload)
         elif isinstance(payload, logs.SessionStarted):
-            self.goal, self.root, self.epoch = payload.goal, record.id, 1
+            self.goal = payload.goal
+            self.root = record.id
+            self.epoch = 1
             self.model = f"{payload.provider}:{payload.model}"
             self.tool_digests = dict(payload.tool_digests)
         elif isinstance(payload, logs.TurnStarted):
-            self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
+            self.spent.turns = payload.number
+            self.turn = record.turn
+            self.finished = None
         elif isinstance(payload, logs.SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
@@ -205,7 +209,8 @@ class State:
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: logs.Sent, provider: str) -> Message:
-        recorded, message = entry.recorded, _flatten(entry.message)
+        recorded = entry.recorded
+        message = _flatten(entry.message)
         if not recorded.tool_ids:
             return message
         names = {

@@ -149,7 +149,8 @@ class Turn:
         return await self._ask(messages, estimate, parent)
 
     def _offer(self) -> Sequence[Tool] | None:
-        choice, found = self.settings.tool_choice, self.journal.state.found
+        choice = self.settings.tool_choice
+        found = self.journal.state.found
         if isinstance(choice, ForceTool):
             found = {choice.name: None, **found}  # offer the tool that the model must call
         return self.tools.offer(found, searched=self.provider.searches_tools) or None
@@ -159,14 +160,18 @@ class Turn:
 
         Its intents are recorded as they arrive, before any of them can run.
         """
-        provider, config, tools = self.provider, self.settings.config, self._offer()
+        provider = self.provider
+        config = self.settings.config
+        tools = self._offer()
         if extras := self.projector.compaction(provider):
             config = replace(config, extras={**extras, **config.extras})
         # Some servers reject a conversation with tool calls unless tools are sent: send them, with
         # tool_choice none.
-        schema, choice = None, self.settings.tool_choice
+        schema = None
+        choice = self.settings.tool_choice
         if self.final:
-            schema, choice = self.settings.output, "none" if tools else None
+            schema = self.settings.output
+            choice = "none" if tools else None
         request = Request(
             messages,
             tools=tools or (),
@@ -219,7 +224,8 @@ class Turn:
                 if self.settings.on_event is not None:
                     self.journal.notify(self.settings.on_event, event)
                 if isinstance(event, ev.ToolUseStart):
-                    self._begun, self._written = event, []
+                    self._begun = event
+                    self._written = []
                 elif isinstance(event, ev.ToolUseInputDelta):
                     self._written.append(event.partial_json)
                 elif isinstance(event, ev.ToolUseEnd):
@@ -255,7 +261,8 @@ class Turn:
 
     def _report_losses(self, stream: EventStream) -> None:
         """Log what the wire of a provider cannot express, once for each message."""
-        reply, entries = stream.reply, self.journal.state.conversation.entries
+        reply = stream.reply
+        entries = self.journal.state.conversation.entries
         for warning in reply.warnings:
             found = _PLACE.match(warning.path)
             at, part = (int(found[1]), found[2]) if found else (-1, warning.path)

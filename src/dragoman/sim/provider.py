@@ -136,7 +136,8 @@ class ScriptedProvider(ReplyProvider):
         dice = self._dice(number, "id")
         new_id = lambda: "0" + "".join(dice.choices(_LETTERS, k=25))
         out = self._assembler(request, issuer=Issuer(wire, None, self.model), new_id=new_id)
-        events, fault = self._perform(request, rule, out, wire), rule.fault or Fault()
+        events = self._perform(request, rule, out, wire)
+        fault = rule.fault or Fault()
         return Scene(events, out, fault, self._dice(number, "bytes"))
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
@@ -184,7 +185,8 @@ class ScriptedProvider(ReplyProvider):
         mangler = Mangler(scene.fault, scene.dice)
         decoder = codec.decoder(request, out)
         encoder = SERVER_CODECS[self.wire].encoder(Asked(request=request))
-        last, begun = b"", False
+        last = b""
+        begun = False
         try:
             async for event in read_batches(scene.batches):
                 begun = True
@@ -311,7 +313,8 @@ class _ScriptedReply(AssembledReply):
             scene = self._provider.begin(self.request)
             if scene.fault.is_of_bytes:
                 scene = self._provider.break_bytes(self.request, scene)
-            self.out, self._source = scene.out, scene.batches
+            self.out = scene.out
+            self._source = scene.batches
         try:
             batch: list[Event] = await anext(self._source, [])
         except ProviderError as error:

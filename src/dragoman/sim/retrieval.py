@@ -56,7 +56,9 @@ class _Simulated(retrieval.RetrievalModel):
         model: str = "sim",
         batch_size: int | None = None,
     ) -> None:
-        self.name, self.model, self.batch_size = name, model, batch_size
+        self.name = name
+        self.model = model
+        self.batch_size = batch_size
         self.requests: list[Any] = []
         self._errors = list(errors)
 

@@ -170,7 +170,8 @@ class SimServer:
         ]
         app = Router(routes, redirect_slashes=False, max_body_size=MAX_BODY)
         async with serving(app, host=self._host, port=self._port) as self._url:
-            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._stopping = asyncio.Event()
             ready.set()
             await self._stopping.wait()
 
@@ -436,7 +437,8 @@ def serve(
         provider = given
     elif isinstance(given, Path | Script):
         read = read_script(given) if isinstance(given, Path) else given
-        provider, models = ScriptedProvider.from_script(read, **settings), tuple(read.models)
+        provider = ScriptedProvider.from_script(read, **settings)
+        models = tuple(read.models)
     else:
         provider = ScriptedProvider(*rules, **settings)
     return SimServer(provider, models=models, host=host, port=port, batches=batches)

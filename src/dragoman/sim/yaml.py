@@ -96,13 +96,14 @@ def _read_said(section: Section) -> Said:
     """Read a block: ``{text: ...}``, ``{thinking: ...}`` or ``{name: ..., arguments: ...}``."""
     if "name" in section.data:
         return _read_call(section)
-    section.allow(*(("thinking", "signature") if "thinking" in section.data else ("text",)))
     if "thinking" in section.data:
+        section.allow("thinking", "signature")
         signature = section.get("signature", str)
         return Thinking(
             section.get("thinking", str, ""),
             Continuity(signature) if signature is not None else None,
         )
+    section.allow("text")
     if "text" not in section.data:
         raise section.fail("needs text, thinking, or the name of a tool")
     return Text(section.get("text", str, ""))

@@ -151,8 +151,12 @@ _FEATURES = (
 )
 _AT = {name: at for at, name in enumerate(_FEATURES)}
 _SPACED_WORD = _AT["word 0 after space"]
-_BEYOND, _LONG, _OPEN, _CAPITAL = _AT["hardest"], _AT["long"], _AT["open"], _AT["capital"]
-_CAPITALS, _LETTERS = _AT["capitals"], _AT["capitals: letters"]
+_BEYOND = _AT["hardest"]
+_LONG = _AT["long"]
+_OPEN = _AT["open"]
+_CAPITAL = _AT["capital"]
+_CAPITALS = _AT["capitals"]
+_LETTERS = _AT["capitals: letters"]
 _Amounts: TypeAlias = tuple[tuple[int, int], ...]
 
 

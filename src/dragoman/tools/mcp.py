@@ -123,10 +123,14 @@ class McpServer:
         if oauth is not None:
             _check_oauth(self._headers, target)
         self._secrets = [_SCHEME.sub("", value) for value in self._headers.values()]
-        self._pins, self._accept = pins, accept
-        self._deferred, self._context = deferred, context
-        self._prefix, self._side_effects = prefix, dict(side_effects or {})
-        self._env, self._cwd = dict(env or {}), cwd
+        self._pins = pins
+        self._accept = accept
+        self._deferred = deferred
+        self._context = context
+        self._prefix = prefix
+        self._side_effects = dict(side_effects or {})
+        self._env = dict(env or {})
+        self._cwd = cwd
         self._limits: Any = {"timeout": timeout, "output_limit": output_limit}
         self._start_timeout = start_timeout
         self._client: Any = None
@@ -230,7 +234,9 @@ class McpServer:
 
         The tools stay the same if the list cannot be read.
         """
-        now, client, owner = asyncio.get_running_loop().time(), self._client, self._owner
+        now = asyncio.get_running_loop().time()
+        client = self._client
+        owner = self._owner
         if client is None or owner is None or not (self._is_stale or now >= self._expires):
             return False
         self._is_stale = False  # a change from here on concerns the next time
@@ -288,7 +294,8 @@ class McpServer:
         and with it the URL and the headers.
         """
         if self._program is not None and self._program.excess is not None:
-            kind, message = "unreadable", self._program.excess
+            kind = "unreadable"
+            message = self._program.excess
         failure = ToolFailure(kind, scrub(f"{self.label}: {message}", self._secrets))
         failure.__cause__ = None if isinstance(self._target, str) else cause
         return failure
@@ -352,7 +359,9 @@ class McpServer:
         return await asked.answer(params)
 
     def _make_guard(self) -> Guard | None:
-        auth, target, secrets = self._oauth, str(self._target), self._secrets
+        auth = self._oauth
+        target = str(self._target)
+        secrets = self._secrets
         if isinstance(auth, McpOAuth):
             auth = make_auth(auth, target, secrets)
         return Guard(auth, target, secrets) if auth is not None else None
@@ -374,7 +383,8 @@ class McpServer:
 
     def _take_tools(self, found: list[Any]) -> None:
         """Keep the tools with valid names and schemas, and list the others in ``refused``."""
-        self.tools, odd = [], []
+        self.tools = []
+        odd = []
         for each in found:
             try:
                 self.tools.append(self._make_tool(each))
@@ -403,7 +413,8 @@ class McpServer:
             self.tools.append(made)
 
     def _make_tool(self, found: Any) -> McpTool:
-        name, text = self._prefix + found.name, found.description or ""
+        name = self._prefix + found.name
+        text = found.description or ""
         if not _NAME.fullmatch(found.name):
             raise ValueError(f"a name must be {_NAME_RULE}")
         description = Tool(
@@ -440,7 +451,8 @@ async def _list(client: Any) -> tuple[list[Any], float]:
     """
     found: list[Any] = []
     lifetime = math.inf
-    size, asked = 0, dict[str, str]()
+    size = 0
+    asked = dict[str, str]()
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(**asked, cache_mode="refresh")
         found += page.tools

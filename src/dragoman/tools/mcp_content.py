@@ -79,7 +79,8 @@ def _describe_link(item: Any) -> str:
 
 def _read_resource(resource: Any, secrets: Sequence[str]) -> Iterator[UserBlock]:
     uri = hide(resource.uri, secrets)
-    text, kind = getattr(resource, "text", None), (resource.mime_type or "").lower()
+    text = getattr(resource, "text", None)
+    kind = (resource.mime_type or "").lower()
     if text is not None:
         yield Text(f"[resource {uri}]\n{hide(text, secrets)}")
         return

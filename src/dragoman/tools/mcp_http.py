@@ -61,7 +61,8 @@ async def open_http(
         """The body of a response. An excess is a ``StreamError``, which ends only one call."""
 
         def __init__(self, response: httpx2.Response) -> None:
-            self._headers, self._body = response.headers, response.stream
+            self._headers = response.headers
+            self._body = response.stream
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             return _bound(self._headers, self._body, httpx2.StreamError)
@@ -86,7 +87,8 @@ async def open_http(
             try:
                 body = b"".join([part async for part in response.stream])
             except httpx2.StreamError as error:
-                guard.problem, body = str(error), b""
+                guard.problem = str(error)
+                body = b""
             response.stream = httpx2.ByteStream(body)
         elif response.status_code >= 400 and response.status_code != 404:
             body = await _read_error(response, guard.problem if guard else None)
@@ -142,7 +144,8 @@ async def _bound(
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise error("the reply is compressed, although the request asked for no compression")
     is_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-    size, kept = 0, bytearray()
+    size = 0
+    kept = bytearray()
     async for part in body:
         size += len(part)
         if size > MAX_REPLY:

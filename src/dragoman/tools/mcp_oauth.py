@@ -136,7 +136,9 @@ class _Storage:
     """
 
     def __init__(self, oauth: McpOAuth, server: str, secrets: list[str]) -> None:
-        self._oauth, self._server, self._secrets = oauth, server, secrets
+        self._oauth = oauth
+        self._server = server
+        self._secrets = secrets
         self._store: TokenStore = KeyringTokens() if oauth.tokens is None else oauth.tokens
         self._saved: dict[str, Any] = {}
         self.context: Any = None
@@ -150,9 +152,11 @@ class _Storage:
             tokens = self._load(OAuthToken, found.get("tokens"))
             metadata = self._load(OAuthMetadata, found.get("metadata"))
             resource = self._load(ProtectedResourceMetadata, found.get("resource"))
-            self._saved, context = found, self.context
+            self._saved = found
+            context = self.context
             context.token_expiry_time = found.get("expires_at")
-            context.oauth_metadata, context.protected_resource_metadata = metadata, resource
+            context.oauth_metadata = metadata
+            context.protected_resource_metadata = resource
             return tokens
         return None
 
@@ -167,7 +171,8 @@ class _Storage:
     async def get_client_info(self) -> Any:
         from mcp.shared.auth import OAuthClientInformationFull
 
-        oauth, client = self._oauth, self._saved.get("client")
+        oauth = self._oauth
+        client = self._saved.get("client")
         if oauth.client_id is not None:
             client = {"client_id": oauth.client_id, "client_secret": oauth.client_secret}
             client |= {"issuer": oauth.issuer, "redirect_uris": [oauth.redirect_uri]}
@@ -299,7 +304,9 @@ class Guard:
 
         # The library logs the traceback of each failure, which may quote a token.
         oauth2.logger.addFilter(_has_no_traceback)
-        self._auth, self._server, self._secrets = auth, server, secrets
+        self._auth = auth
+        self._server = server
+        self._secrets = secrets
         self.problem: str | None = None
 
     async def run(self, request: Any) -> AsyncGenerator[Any, Any]:
@@ -308,7 +315,8 @@ class Guard:
 
         flow = self._auth.async_auth_flow(request)
         try:
-            outgoing, sent = await anext(flow), None
+            outgoing = await anext(flow)
+            sent = None
             while True:
                 if outgoing is not request:
                     # Send neither a request after a failure nor one that closes or listens again.
@@ -318,7 +326,8 @@ class Guard:
                     outgoing.headers["Accept-Encoding"] = "identity"
                     outgoing.extensions = {"timeout": _TIMEOUT, "oauth": True}
                 self._hide(outgoing.headers)
-                response, sent = (yield outgoing), outgoing
+                response = yield outgoing
+                sent = outgoing
                 outgoing = await flow.asend(response)
             if sent is request:
                 return

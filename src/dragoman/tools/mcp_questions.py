@@ -35,7 +35,8 @@ class Questions:
             asked["url"] = str(params.get("url"))
             is_page = asked["url"].startswith(("https://", "http://"))
             schema = {} if is_page and len(asked["url"]) <= _MAX_QUESTION else None
-        decision, answer = Decision(False, "nobody", reason="there is no approver to ask"), None
+        decision = Decision(False, "nobody", reason="there is no approver to ask")
+        answer = None
         if len(self.asked) >= _MAX_QUESTIONS or not isinstance(schema, dict):
             reason = "too many questions, or one without a form or the URL of a page"
             decision = Decision(False, "policy", reason=reason)

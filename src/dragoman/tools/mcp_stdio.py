@@ -40,7 +40,8 @@ class ProgramStream(_Stream):
     """The messages to and from a program, one in each line."""
 
     def __init__(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._output, self._writer = output, writer
+        self._output = output
+        self._writer = writer
         self.excess: str | None = None
 
     async def __anext__(self) -> Any:
@@ -81,7 +82,9 @@ class AnsweringStream(_Stream):
     """
 
     def __init__(self, read: Any, write: Any, elicit: Elicit) -> None:
-        self._read, self._write, self._elicit = read, write, elicit
+        self._read = read
+        self._write = write
+        self._elicit = elicit
         self._asking: asyncio.Task[None] | None = None
 
     async def __anext__(self) -> Any:

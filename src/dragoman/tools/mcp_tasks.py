@@ -50,7 +50,8 @@ async def _finish(created: Any, context: Any) -> Any:
         error: dict[str, Any] | None = None
         input_requests: dict[str, Any] | None = None
 
-    pause, answered = _read_pause(created), set[str]()
+    pause = _read_pause(created)
+    answered = set[str]()
     try:
         while True:
             task = await context.session.send_request(_ask("tasks/get", created.task_id), Task)

@@ -30,7 +30,8 @@ def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
     for name in names:
         loaded = load_plugin("dragoman.tools", name)
         listed = loaded if isinstance(loaded, list | tuple) else [loaded]
-        place, problem = f"the plugin {name!r} offers", ", which is not a tool"
+        place = f"the plugin {name!r} offers"
+        problem = ", which is not a tool"
         found += [_as_tool(each, place, problem) for each in listed]
     return found
 

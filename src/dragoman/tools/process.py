@@ -78,7 +78,8 @@ class KeptOutput:
     def text(self) -> str:
         if not self.is_cut:
             return self._decode(bytes(self._head + self._tail))
-        head, tail = bytes(self._head), bytes(self._tail[-self._half :])
+        head = bytes(self._head)
+        tail = bytes(self._tail[-self._half :])
         # Drop a character that the truncation split, so that the output does not look damaged.
         head = re.sub(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z", b"", head)
         tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail)
@@ -120,11 +121,10 @@ async def run_process(
             argv = supervise(argv, other_end.fileno())
             pass_fds = [*pass_fds, other_end.fileno()]
         process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes], pass_fds)
-        for end in [
-            *[pipe.close_write_end for pipe in pipes],
-            *([other_end.close] if other_end is not None else []),
-        ]:
-            end()
+        for pipe in pipes:
+            pipe.close_write_end()
+        if other_end is not None:
+            other_end.close()
         try:
             code = await _wait(process, own_end, argv)
             await asyncio.wait([pipe.ended for pipe in pipes], timeout=_GRACE)

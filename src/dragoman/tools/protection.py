@@ -17,7 +17,8 @@ from msgspec import Struct
 from .process import clean_environment, run_process
 from .sandbox import Sandbox, find_sandbox, find_version_control, list_homes, list_sockets
 
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_PR_GET_DUMPABLE = 3
+_PR_SET_DUMPABLE = 4
 _INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
 
 
@@ -58,7 +59,8 @@ async def list_protections(workspace: Path) -> list[Protection]:
 
 async def _process_protections(sandbox: Sandbox) -> list[Protection]:
     ordinary = "run the agent as an ordinary user"
-    hidden, root = hide_memory(), sys.platform != "win32" and os.geteuid() == 0
+    hidden = hide_memory()
+    root = sys.platform != "win32" and os.geteuid() == 0
     reason = "a process of root can read every other" if root else "needs Linux"
     ended = sandbox.program is not None or await _ends_daemons()
     return [
@@ -117,7 +119,8 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
     if isinstance(found, str):
         return [Protection(name, False, found, _INSTALL) for name in ["commands confined", *names]]
     outside = [name for name in found["interfaces"] if name != "lo"]
-    homes, bug = _visible(found["homes"], workspace), "report this as a bug"
+    homes = _visible(found["homes"], workspace)
+    bug = "report this as a bug"
     facts: list[tuple[bool, str, str]] = [
         (found["read_only"], "but for the workspace",
          "check the mount options of /, /etc and /usr"),

@@ -252,7 +252,8 @@ class Toolbox:
         """
         tool = self._tools[name]
         began = time.perf_counter()
-        token, asked = WITHHELD.set(withheld), ASK.set(ask)
+        token = WITHHELD.set(withheld)
+        asked = ASK.set(ask)
         try:
             observation = await self._run(tool, arguments)
         except ToolFailure as failure:
@@ -293,7 +294,8 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
     if len(text) <= limit:
         return text, 0
     kept = max(limit - 100, 2)  # leave space for the mark that replaces the middle
-    head, tail = kept - kept // 2, kept // 2
+    head = kept - kept // 2
+    tail = kept // 2
     missing = len(text) - kept
     mark = (
         f"\n[... {missing} of {len(text)} characters left out here: the output limit is {limit} "
@@ -323,7 +325,8 @@ def limit_output(observation: Observation, limit: int) -> Observation:
 
 
 def _limit_text(text: str, limit: int, details: dict[str, Any]) -> tuple[str, int]:
-    whole, clean = text, text.encode("utf-8", "replace").decode()
+    whole = text
+    clean = text.encode("utf-8", "replace").decode()
     if clean != text:  # the text has lone surrogates, which JSON cannot represent
         details["replaced_characters"] = sum(0xD800 <= ord(char) <= 0xDFFF for char in text)
     text, left_out = cut_text(clean, limit)

@@ -91,10 +91,12 @@ class Sandbox(Struct, frozen=True):
         if workspace != Path("/"):
             # bubblewrap starts with an empty folder as /, in which it makes the mount points
             ordered.append(("--remount-ro", "/"))
+        optional = ["--share-net"] if network else []
+        if seccomp_fd is not None:
+            optional += ["--seccomp", str(seccomp_fd)]
         return [
             self.program, *[part for mount in ordered for part in mount],
-            "--chdir", str(workspace), "--unshare-all", *(["--share-net"] if network else []),
-            *self.options, *(["--seccomp", str(seccomp_fd)] if seccomp_fd is not None else []),
+            "--chdir", str(workspace), "--unshare-all", *optional, *self.options,
             "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--", *argv,
         ]  # fmt: skip
 

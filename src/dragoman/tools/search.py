@@ -51,7 +51,8 @@ class ToolIndex:
         return [self.tools[at] for at in ranked[:most] if scores[at] > 0]
 
     def _score(self, words: set[str], counts: Counter[str]) -> float:
-        score, relative = 0.0, counts.total() / (self._mean or 1)
+        score = 0.0
+        relative = counts.total() / (self._mean or 1)
         for word in words & counts.keys():
             holders = self._holders[word]
             rarity = math.log(1 + (len(self.tools) - holders + 0.5) / (holders + 0.5))

@@ -60,11 +60,18 @@ _ARCHITECTURES = {
 _X32 = 0x40000000  # numbers from here on are the x32 variants of x86_64 system calls
 _CLONE_NEWUSER = 0x10000000
 # ioctl requests that inject terminal input or paste into a console.
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_TIOCSTI = 0x5412
+_TIOCLINUX = 0x541C
 
-_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-_EPERM, _ENOSYS = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
+_LOAD = 0x20
+_IF_EQUAL = 0x15
+_IF_AT_LEAST = 0x35
+_IF_BITS = 0x45
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_ERROR = 0x00050000
+_EPERM = _ERROR | errno.EPERM
+_ENOSYS = _ERROR | errno.ENOSYS
 
 # A BPF instruction: operation, skip if true, skip if false, operand.
 _Instruction = tuple[int, int, int, int]

@@ -51,7 +51,8 @@ class Approvals:
     def answer(self, body: bytes) -> dict[str, Any]:
         """Record an answer; raise ``NotOpenError`` if the question is not open."""
         given = asdict(msgspec.json.decode(body, type=ApprovalAnswer))
-        session, intent = given.pop("session"), given.pop("intent")
+        session = given.pop("session")
+        intent = given.pop("intent")
         decision = Decision(by=self._by, **given)
         try:
             record = answer_question(self._log, session, intent, decision)

@@ -178,7 +178,8 @@ class Viewer:
 
     async def _send_line(self, request: Request) -> Response:
         """Send the complete record, however long, as a file."""
-        session, seq = _text(request.query_params, "session"), _number(request.query_params, "seq")
+        session = _text(request.query_params, "session")
+        seq = _number(request.query_params, "seq")
         record = await asyncio.to_thread(self._reader.find_record, session, seq)
         if record is None:
             return self._refuse(404, "there is no such record")

@@ -12,7 +12,10 @@ MAX_RATIO = 100
 # The ratio is not checked until this many bytes are decompressed, since short replies vary.
 RATIO_FREE = 128 * 1024
 _STEP = 64 * 1024
-_GZIP, _ZLIB, _RAW = 31, 15, -15  # values of zlib's parameter ``wbits`` for the three formats
+# values of zlib's parameter ``wbits`` for the three formats
+_GZIP = 31
+_ZLIB = 15
+_RAW = -15
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 

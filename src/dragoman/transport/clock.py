@@ -54,7 +54,8 @@ class Alarm:
 
     def set(self, when: float, ring: Callable[[], None]) -> None:
         """Call ``ring`` at ``when``, and no earlier function."""
-        self._ring, self._due = ring, when
+        self._ring = ring
+        self._due = when
         if self._timer is not None:
             if self._when <= when:
                 return
@@ -168,7 +169,8 @@ class Clock:
             if seconds is not None:
                 sooner = (self._touched if self._received else self._began) + seconds
                 if when is None or sooner <= when:
-                    which, when = "idle" if self._received else "first_event", sooner
+                    which = "idle" if self._received else "first_event"
+                    when = sooner
         return which, when
 
     def _schedule(self) -> None:
@@ -186,5 +188,6 @@ class Clock:
                     self._expire()
                 return
             # the caller is handling an event; that time does not count
-            self._touched, self._received = now, True
+            self._touched = now
+            self._received = True
         self._schedule()

@@ -266,7 +266,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._unframed += nbytes
         data = self._buffer[:nbytes]
-        pieces, count = self.pieces, len(self.pieces)
+        pieces = self.pieces
+        count = len(self.pieces)
         if self.state == "head":
             self._arriving += data
         try:
@@ -340,7 +341,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if len(head) > MAX_HEAD:
             raise FramingError("the headers of the reply are too long")
-        self.head, self._arriving = head, bytearray()
+        self.head = head
+        self._arriving = bytearray()
         fields = read_fields(_FRAMING.findall(head.decode("latin-1")))
         self.encoding = fields.get("content-encoding", "").lower()
         self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, fields)
@@ -363,7 +365,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self.state = "head"
         self.status = 0
-        self.head, self._arriving = bytearray(), bytearray()
+        self.head = bytearray()
+        self._arriving = bytearray()
         self._unframed = 0
         self._until_eof = False
 

@@ -197,7 +197,9 @@ class _Exchange(HttpStream):
         self._unpaused = 0
 
     async def __aenter__(self) -> HttpStream:
-        transport, request, clock = self._transport, self._request, self._clock
+        transport = self._transport
+        request = self._request
+        clock = self._clock
         target = _read_target(request.url)
         proxy = transport.proxy_for(target)
         pool = self._pool = transport.open_pool()
@@ -266,7 +268,8 @@ class _Exchange(HttpStream):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        connection, pool = self._connection, self._pool
+        connection = self._connection
+        pool = self._pool
         if kind is None and connection is not None and pool is not None and not self._single:
             self._connection = None
             self._clock.stop()

@@ -84,7 +84,8 @@ def measure(schema: dict[str, Any]) -> Expansion:
     # An order exists: every cycle contains a reference within a strongly connected component, and
     # these references were excluded.
     assert order is not None
-    paths, growth = [1] * len(nodes), [0] * len(nodes)
+    paths = [1] * len(nodes)
+    growth = [0] * len(nodes)
     for at in order:
         node = nodes[at]
         further = onward[at]
@@ -267,7 +268,8 @@ def _find_order(edges: Mapping[int, Iterable[int]]) -> list[int] | None:
 def _find_components(nodes: list[_Node]) -> list[int]:
     """Return the strongly connected component of each node (Tarjan, without recursion)."""
     count = 0
-    numbers, low = [-1] * len(nodes), [0] * len(nodes)
+    numbers = [-1] * len(nodes)
+    low = [0] * len(nodes)
     component = [-1] * len(nodes)
     open_nodes: list[int] = []
     stack: list[tuple[int, Iterator[int]]] = []

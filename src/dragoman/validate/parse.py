@@ -65,7 +65,8 @@ def build_request(
         response_schema, response_type = response_schema_of(response_schema), response_schema
     elif response_schema is not None:
         response_schema = dict(response_schema)
-    parsed, asked = parse_messages(messages), parse_config(config)
+    parsed = parse_messages(messages)
+    asked = parse_config(config)
     tools, server_tools = _split_tools(tools)
     if settings:
         system, asked = _apply_settings(asked, settings)
@@ -288,8 +289,10 @@ def _read_user(record: Fields) -> m.User:
 
 
 def _read_result(record: Fields) -> m.ToolResult:
-    call_id, failed = record.need_text("tool_call_id"), record.flag("is_error") or False
-    content, mark = _read_content(record), read_mark(record)
+    call_id = record.need_text("tool_call_id")
+    failed = record.flag("is_error") or False
+    content = _read_content(record)
+    mark = read_mark(record)
     return m.ToolResult(call_id, content, is_error=failed, cache=mark)
 
 
@@ -304,7 +307,8 @@ def _read_content(record: Fields) -> str | list[m.UserBlock]:
 
 def _read_assistant(record: Fields) -> m.Assistant:
     thoughts = record.text("reasoning_content") or record.text("reasoning")
-    content, refusal = record.take("content"), record.text("refusal")
+    content = record.take("content")
+    refusal = record.text("refusal")
     blocks: list[m.AssistantBlock] = [m.Thinking(thoughts)] if thoughts else []
     if isinstance(content, str):
         blocks += [m.Text(content)] if content else []
@@ -434,7 +438,8 @@ def _read_text(record: Fields) -> m.Text:
 
 def _read_image(record: Fields) -> m.Image:
     record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
-    detail, mark = record.choice("detail", m.DETAILS), read_mark(record)
+    detail = record.choice("detail", m.DETAILS)
+    mark = read_mark(record)
     state = _read_continuity(record)
     return m.Image(
         _read_source(record),
@@ -447,7 +452,8 @@ def _read_image(record: Fields) -> m.Image:
 
 def _read_audio(record: Fields) -> m.Audio:
     record.allow("type", "source", "media_type", "transcript", "continuity", *_MARKS)
-    state, mark = _read_continuity(record), read_mark(record)
+    state = _read_continuity(record)
+    mark = read_mark(record)
     return m.Audio(
         _read_source(record),
         record.text("media_type"),
@@ -510,7 +516,8 @@ def _parse_arguments(record: Fields, text: str) -> dict[str, Any] | None:
 
 def _read_signed(record: Fields) -> m.Continuity | None:
     """Return the opaque state of a block, which may consist of only a signature."""
-    signature, state = record.text("signature"), _read_continuity(record)
+    signature = record.text("signature")
+    state = _read_continuity(record)
     return m.Continuity(signature) if state is None and signature is not None else state
 
 
@@ -542,7 +549,8 @@ def _read_source(record: Fields) -> m.Url | m.Inline:
 
 
 def _read_image_url(record: Fields) -> m.Image:
-    url, mark = record.take("image_url"), read_mark(record)
+    url = record.take("image_url")
+    mark = read_mark(record)
     if isinstance(url, str):
         return m.Image(m.Url(url), cache=mark)
     inner = record.need_inner("image_url")

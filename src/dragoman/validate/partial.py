@@ -110,7 +110,8 @@ class PartialValue:
         """
         # a model may write a text block before its answer
         if event.content_block_index != self._block:
-            self._block, self._json = event.content_block_index, PartialJson()
+            self._block = event.content_block_index
+            self._json = PartialJson()
         self._json.feed(event.text)
         value, unfinished = self._json.read()
         if self._json.is_complete or not isinstance(value, dict):

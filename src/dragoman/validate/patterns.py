@@ -103,7 +103,8 @@ class _Matcher:
         from jsonschema_rs import FancyRegexOptions, RegexOptions, validator_for
 
         self._pattern = pattern
-        self._weight, self._backtracks = weigh(pattern), _backtracks(pattern)
+        self._weight = weigh(pattern)
+        self._backtracks = _backtracks(pattern)
         backtracking = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=size)
         options = backtracking if self._backtracks else RegexOptions(size_limit=size)
         try:

@@ -69,7 +69,8 @@ class Rate(Struct, frozen=True):
     def _bound(self, sign: int) -> float:
         if self.count == (0 if sign < 0 else self.total):
             return 0.0 if sign < 0 else 1.0  # exact, where the formula has rounding errors
-        share, total = self.count / self.total, self.total
+        share = self.count / self.total
+        total = self.total
         middle = share + _Z * _Z / (2 * total)
         width = _Z * math.sqrt(share * (1 - share) / total + _Z * _Z / (4 * total * total))
         return (middle + sign * width) / (1 + _Z * _Z / total)

@@ -110,7 +110,9 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
 def _measure_value(value: Any) -> tuple[int, int]:
     """Return the depth of a value and the number of its parts; stop counting at ``MAX_CHECKS``."""
-    depth, parts, level = 0, 1, [value]
+    depth = 0
+    parts = 1
+    level = [value]
     while level and parts <= MAX_CHECKS:
         depth += 1
         inner = [each for each in level if isinstance(each, dict | list)]

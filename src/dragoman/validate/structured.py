@@ -34,7 +34,8 @@ def response_schema_of(kind: Any) -> dict[str, Any]:
 
 def to_instance(response: Response[Any], request: Request) -> Any:
     """Return the structured value as an instance of ``request.response_type``, if that is set."""
-    kind, value = request.response_type, response.parsed
+    kind = request.response_type
+    value = response.parsed
     if value is None:
         if response.finish_reason == "length" and not response.tool_calls:
             raise _misfit(

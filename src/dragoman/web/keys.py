@@ -74,7 +74,8 @@ async def list_keys(service: Service, _: Request) -> dict[str, Any]:
 async def change_key(service: Service, request: Request) -> dict[str, Any]:
     """Apply a change to the key database; only the reply to this request has a new key."""
     change = msgspec.json.decode(await request.body(), type=KeyChange)
-    shared, ring = find_store(service), service.keys
+    shared = find_store(service)
+    ring = service.keys
     assert shared is not None
     assert ring is not None
 
@@ -91,7 +92,8 @@ async def change_key(service: Service, request: Request) -> dict[str, Any]:
 
 
 def _apply(store: KeyStore, change: KeyChange) -> dict[str, Any]:
-    name, fields = change.name, change.read_fields()
+    name = change.name
+    fields = change.read_fields()
     if change.action == "new":
         return {"name": name, "key": store.create(name, **fields)}
     if change.action == "rotate":

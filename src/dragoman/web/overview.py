@@ -37,7 +37,8 @@ def _find_start(name: str, now: int) -> tuple[int, int]:
 
 async def read_overview(service: Service, request: Request) -> dict[str, Any]:
     """Return the sums of the requests in a range, their latency, the budgets, and what runs now."""
-    book, now = service.usage, int(time.time() * 1000)
+    book = service.usage
+    now = int(time.time() * 1000)
     assert book is not None
     since, step = _find_start(request.query_params.get("range", "24h"), now)
     await book.flush(service.live)

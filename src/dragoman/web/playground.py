@@ -54,7 +54,8 @@ class PlaygroundCall(Struct, frozen=True, forbid_unknown_fields=True):
 
     def build(self, model: str) -> Request:
         """Return the request to a model; its tool calls are shown even if they are invalid."""
-        tools, config = self.tools or None, self.config or None
+        tools = self.tools or None
+        config = self.config or None
         return build_request(
             self.messages, tools, config, self.response_schema, model=model, stream=True,
             check_calls=False,
@@ -135,7 +136,8 @@ class EventLines(ReplyEncoder):
         return self._end(error=scrub(text), category=error.category)
 
     def _end(self, **facts: Any) -> bytes:
-        call, reply = self._call, self._call.reply
+        call = self._call
+        reply = self._call.reply
         cost = call.provider.find_sold(reply.provider, reply.model).cost(reply.usage)
         line = {
             "type": "end",
@@ -196,7 +198,8 @@ def _preview(name: str, end: Provider, question: PlaygroundCall, wire: str = "")
         return {**shown, "refused": scrub(error.message)}
     if encoded is None:
         return shown
-    http, keys = encoded.http, {} if codec is None else codec.authorise(_KEY)
+    http = encoded.http
+    keys = {} if codec is None else codec.authorise(_KEY)
     sent = {"url": show_url(http.url), "headers": {**http.headers, **keys}}
     return {**shown, **sent, "body": http.body.decode(), "notes": _list_notes(encoded)}
 

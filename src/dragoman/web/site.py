@@ -84,7 +84,8 @@ class Site:
                 self._service.check_origin(headers)
         except ProviderError as error:
             return error.status or 403, error.message
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        site = headers.get("sec-fetch-site")
+        origin = headers.get("origin")
         is_foreign = site not in ("same-origin", "none") if site else origin is not None
         if is_foreign and (site or origin.partition("://")[2] != headers.get("host")):  # type: ignore[union-attr]
             return 403, "these pages are not for other sites"

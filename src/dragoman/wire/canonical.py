@@ -18,7 +18,8 @@ def sort_request(request: Request) -> Request:
 
     Opaque state is not changed, because its issuer may have signed it.
     """
-    schema, config = request.response_schema, request.config
+    schema = request.response_schema
+    config = request.config
     return replace(
         request,
         messages=tuple([_sort_message(message) for message in request.messages]),

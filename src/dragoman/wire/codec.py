@@ -364,7 +364,8 @@ class Decoder(ABC):
                 return
         # Each object has at least one byte, so a shorter stream cannot have too many objects.
         may_be_crowded = size > MAX_CONTAINERS
-        out, frames = self.out, sse.feed(chunk)
+        out = self.out
+        frames = sse.feed(chunk)
         self._frames += len(frames)
         for frame in frames:
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
@@ -441,7 +442,8 @@ class Decoder(ABC):
     def _broken(self, error: Exception) -> None:
         self.done = True
         if not isinstance(error, ProviderError):
-            cause, reason = error, f"the reply cannot be read: {_reason(error)}"
+            cause = error
+            reason = f"the reply cannot be read: {_reason(error)}"
             error = InvalidResponseError(_describe_page(self._kept) or reason)
             error.__cause__ = without_frames(cause)  # they refer to the reply and to this decoder
         if error.body_text is None and self._kept:

@@ -55,7 +55,8 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
         or state.issuer.wire != home.wire
     ):
         return False
-    vendor, model = state.issuer.vendor, state.issuer.model
+    vendor = state.issuer.vendor
+    model = state.issuer.model
     if vendor and home.vendor and vendor != home.vendor:
         return False
     return not model or not home.model or model_line(model) == model_line(home.model)
@@ -103,7 +104,8 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
 
     Citations that came from the same wire are not counted as a loss.
     """
-    opaque, issuer = state.opaque, state.issuer
+    opaque = state.opaque
+    issuer = state.issuer
     is_citation = isinstance(opaque, dict) and bool(opaque) and opaque.keys() <= FOR_READERS
     is_own = issuer is not None and issuer.wire == wire
     if is_citation and is_own and state.signature is None:

@@ -70,7 +70,8 @@ class ConversationWriter(ABC):
 
     def message(self, message: m.Message, at: int) -> None:
         """Write one message."""
-        path, kind = f"messages[{at}]", type(message)
+        path = f"messages[{at}]"
+        kind = type(message)
         if kind is m.ToolResult:
             self._result(message, at, path)  # type: ignore[arg-type]
             return
@@ -150,14 +151,17 @@ class ConversationWriter(ABC):
 
     def _assistant(self, message: m.Assistant, at: int, path: str) -> None:
         self.answer = message
-        paths, parts, has_call = [], [], False
+        paths = []
+        parts = []
+        has_call = False
         blocks = [*enumerate(message.content)]
         opaque = [block for block in message.content if type(block) is m.Opaque]
         if self.sends_compaction_first and opaque and all(map(is_compaction, opaque)):
             # Only work of server tools can come before a compaction.
             blocks.sort(key=lambda each: type(each[1]) is not m.Opaque)
         for index, block in blocks:
-            where, kind = f"{path}.content[{index}]", type(block)
+            where = f"{path}.content[{index}]"
+            kind = type(block)
             if has_call and (kind is m.Text or kind is m.Audio) and self.sends_calls_last:
                 why = "text after a tool call is sent before it on this wire"
                 self.notes.rewrite(where, "order_lost", why, loss=True)
@@ -233,7 +237,8 @@ class ConversationWriter(ABC):
             # A reply without a compaction would end the client's session.
             raise UnsupportedContentError(f"{path}: {_CANNOT_COMPACT}")
         if code is None and is_compaction(block):
-            code, why = "compaction_unreadable", _UNREADABLE
+            code = "compaction_unreadable"
+            why = _UNREADABLE
         code = code or f"{block.__struct_config__.tag}_dropped"
         self.notes.items.append(
             Note(outcome="dropped", code=code, path=path, detail=why or self.no_place, loss=loss)

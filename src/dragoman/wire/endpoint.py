@@ -367,7 +367,8 @@ class Endpoint(ABC, Generic[Q]):
 
     def answer_tool(self, request: Request) -> str | None:
         """Return the name of the tool that structured output is requested by, if any."""
-        schema, quirks = request.response_schema, self.quirks_for(request)
+        schema = request.response_schema
+        quirks = self.quirks_for(request)
         if schema is None:
             return None
         if self.structured_path(self.prepare(request, quirks, Notes()), quirks) != "tool":

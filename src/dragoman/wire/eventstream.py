@@ -94,7 +94,8 @@ def _read_message(message: bytes, offset: int) -> Frame:
 
 def _read_headers(data: bytes) -> dict[str, str]:
     """Return the headers whose values are strings; skip all others."""
-    found, at = {}, 0
+    found = {}
+    at = 0
     while at < len(data):
         name_end = at + 1 + data[at]
         kind = data[name_end] if name_end < len(data) else -1

@@ -91,7 +91,8 @@ def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:
 
 def take_cache(fields: dict[str, Any]) -> PromptCache | None:
     """Remove the cache key and the retention time from a body's fields; return the setting."""
-    key, kept = fields.get("prompt_cache_key"), fields.get("prompt_cache_retention")
+    key = fields.get("prompt_cache_key")
+    kept = fields.get("prompt_cache_retention")
     key = key if isinstance(key, str) else None
     if key is None and kept != "24h":
         return None

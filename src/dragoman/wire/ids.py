@@ -149,7 +149,8 @@ class Pairs:
                         waiting.setdefault(block.id, []).append(CallPosition(at, index))
             elif type(message) is ToolResult and waiting.get(message.tool_call_id):
                 call = waiting[message.tool_call_id].pop()
-                self.answers[at], self.results[call] = call, at
+                self.answers[at] = call
+                self.results[call] = at
         if self.results:
             answered = {call: name for call, name in names.items() if call in self.results}
             self._name(answered, rule, IdMap(rule, messages))
@@ -158,7 +159,8 @@ class Pairs:
         taken = {projected[name] for name in names.values()}
         used: set[str] = set()
         for call, name in names.items():
-            sent, salt = projected[name], 0
+            sent = projected[name]
+            salt = 0
             while sent in used or (salt and sent in taken):
                 salt += 1
                 sent = (rule or IdRule(64)).fold(name, salt)

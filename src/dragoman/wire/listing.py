@@ -71,7 +71,8 @@ def find_efforts(codec: Any) -> tuple[str, ...] | None:
 
 def describe_model(model: ListedModel) -> dict[str, Any]:
     """Return the fields of a model that clients of OpenAI's list read."""
-    window, longest = model.window, model.longest_reply
+    window = model.window
+    longest = model.longest_reply
     return known(
         id=model.name,
         object="model",
@@ -94,7 +95,13 @@ def describe_model(model: ListedModel) -> dict[str, Any]:
 
 def _find_modalities(model: ListedModel) -> list[str] | None:
     """Return what a message may contain, if that is completely known."""
-    images, documents = model.is_known_to("images"), model.is_known_to("documents")
+    images = model.is_known_to("images")
+    documents = model.is_known_to("documents")
     if images is None or documents is None:
         return None
-    return ["text", *(["image"] if images else []), *(["file"] if documents else [])]
+    found = ["text"]
+    if images:
+        found.append("image")
+    if documents:
+        found.append("file")
+    return found

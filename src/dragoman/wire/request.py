@@ -81,7 +81,8 @@ class RequestWriter(ABC):
 
         ``write`` returns the fields for an effort if the family of the model is unknown.
         """
-        fields, amount = self.reasoning(), self.config.reasoning
+        fields = self.reasoning()
+        amount = self.config.reasoning
         if fields is not None:
             return fields
         if not isinstance(amount, str):

@@ -77,7 +77,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     def warnings(self) -> tuple[LossWarning, ...]:
         """A warning for each part of the body that is lost even on the client's own wire."""
         lost = [concept for concept, setting in self.concepts.items() if setting.extra is None]
-        names, why = self.table.names, "a request has no such setting"
+        names = self.table.names
+        why = "a request has no such setting"
         dropped = [LossWarning(f"{each}_dropped", names.get(each, each), why) for each in lost]
         return (*describe_left(self.left), *dropped)
 
@@ -94,7 +95,8 @@ class Asked(Struct, frozen=True, kw_only=True):
         """
         if not self.has_more:
             return self.request
-        config, extras = self.request.config, self.table.find_unread(self.own)
+        config = self.request.config
+        extras = self.table.find_unread(self.own)
         searches = self._searches()
         for left in self.left:
             if left.rule.always and left.rule.effect == "refused":
@@ -266,7 +268,7 @@ class ServerCodec(ABC):
         if not self.beta_header or not (given or more):
             return NO_BETAS
         names = [name.strip() for name in given.split(",") if name.strip()]
-        patterns = [*more, *(self.safe_betas if "default" in allowed else ())]
+        patterns = [*more, *self.safe_betas] if "default" in allowed else more
         passed = [name for name in names if matches_any([name], patterns)]
         return Betas(tuple(passed), tuple([name for name in names if name not in passed]), more)
 
@@ -359,7 +361,8 @@ class ReplyEncoder(ABC):
             self._thoughts.setdefault(event.content_block_index, []).append(event.text)
             return self.thinking(event)
         if type(event) is ToolUseStart:
-            self._input, self.tool_name = [], event.tool_name
+            self._input = []
+            self.tool_name = event.tool_name
             if event.continuity is not None:
                 self._stateful.add(event.content_block_index)
             return self.call_start(event)
@@ -492,7 +495,9 @@ class ReplyEncoder(ABC):
         The provider's own term is returned if this wire has the same term with the same meaning.
         Otherwise the first term of the wire with that meaning is returned.
         """
-        words, raw, reason = self.finish.written, complete.finish_raw, complete.finish_reason
+        words = self.finish.written
+        raw = complete.finish_raw
+        reason = complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
             # The original finish reason is sent, because the client can detect the invalid call
             # itself.

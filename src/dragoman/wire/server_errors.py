@@ -137,5 +137,6 @@ def mask_addresses(value: Any) -> Any:
 
 def message_on(error: e.ProviderError, terms: ErrorTerms) -> str:
     """Return the error message with the prefix by which clients of a wire recognise the error."""
-    opening, message = terms_of(error, terms).opening, message_of(error)
+    opening = terms_of(error, terms).opening
+    message = message_of(error)
     return message if opening in message else opening + message

@@ -108,7 +108,8 @@ class SseDecoder:
         self.lines += 2 * len(events)  # faster than counting the line ends of the chunk
         if events and (self._data or self._event):  # the first event began in another chunk
             self._feed_event(events.pop(0), frames)
-        position, is_long = self._position, len(chunk) > self._max
+        position = self._position
+        is_long = len(chunk) > self._max
         for event in events:
             head, line_end, line = event.rpartition(b"\n")
             if (
@@ -223,7 +224,8 @@ class SseDecoder:
         self._bound(self._bare_size)
         if line.rstrip().endswith(b"}") and _is_json(body := b"\n".join(self._bare)):
             frames.append(Frame(body, BARE, self._bare_offset))
-            self._bare, self._bare_size = [], 0
+            self._bare = []
+            self._bare_size = 0
 
     def _dispatch(self, frames: list[Frame]) -> None:
         data = self._data

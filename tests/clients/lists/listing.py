@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 CASES: dict[str, Callable[..., Any]] = {}
-TEXT, RIVER = "Hello there", {"name": "Rhine", "km": 1233}
+TEXT = "Hello there"
+RIVER = {"name": "Rhine", "km": 1233}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PNG = "iVBORw0KGgo="
 

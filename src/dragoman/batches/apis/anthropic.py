@@ -35,7 +35,8 @@ class AnthropicBatches(BatchApi):
 
 
 def _read(line: dict[str, Any]) -> KeyedAnswer:
-    key, kind = read_text(line, "custom_id"), read_text(line, "result", "type")
+    key = read_text(line, "custom_id")
+    kind = read_text(line, "result", "type")
     result = line["result"]
     if kind == "succeeded":
         return KeyedAnswer(key, 0, 200, msgspec.json.encode(result.get("message")))

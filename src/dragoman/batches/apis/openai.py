@@ -68,7 +68,9 @@ class OpenAIBatches(BatchApi):
 
 
 def _read(line: dict[str, Any]) -> KeyedAnswer:
-    key, reply, error = read_text(line, "custom_id"), line.get("response"), line.get("error")
+    key = read_text(line, "custom_id")
+    reply = line.get("response")
+    error = line.get("error")
     if isinstance(reply, dict) and reply.get("status_code"):
         return KeyedAnswer(
             key, 0, int(reply["status_code"]), msgspec.json.encode(reply.get("body"))

@@ -172,7 +172,8 @@ def embedding(model: str, input: Any = (), **given: Any) -> EmbeddingResponse:  
 def _find(model: str, provider: str | None = None) -> tuple[str, Any]:
     """Return a model's provider and its entry in the catalogue or in models.yaml."""
     named = locate(model, provider)
-    vendor, name = named.route.vendor, named.model
+    vendor = named.route.vendor
+    name = named.model
     if not named.provider:
         return "", Registry.load().find(name)
     if not vendor or not load_vendor(vendor).lists(name):

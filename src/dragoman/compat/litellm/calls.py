@@ -39,7 +39,8 @@ ReplyT = TypeVar("ReplyT", bound=ModelReply)
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a call, and the parameters that its request body contains."""
-    known, without = read_table().options, read_table().no_effect
+    known = read_table().options
+    without = read_table().no_effect
     options = {name: given.get(name) for name in known}
     body = {n: value for n, value in given.items() if n not in known and value is not None}
     body |= body.pop("extra_body", {})
@@ -86,7 +87,9 @@ async def open_model(named: Named, options: Mapping[str, Any], operation: str = 
     given = {"api_key": options["api_key"], "timeouts": timeout, "retries": retries}
     given |= {"headers": options["extra_headers"]}
     settings = {name: value for name, value in given.items() if value is not None}
-    provider, route, name = named.provider, named.route, named.model
+    provider = named.provider
+    route = named.route
+    name = named.model
     variables = [f"{provider}{end}".upper() for end in ("_API_BASE", "_BASE_URL")]
     base_url = options["api_base"] or options["base_url"]
     elsewhere = next(filter(None, map(os.environ.get, variables)), None)
@@ -127,7 +130,8 @@ def make_call(
         if each.get("role") == "tool":
             each.pop("name", None)  # the id of the call names the tool
     body = {**body, "messages": plain}
-    form, thinking = body.get("response_format"), body.get("thinking")
+    form = body.get("response_format")
+    thinking = body.get("thinking")
     if isinstance(form, type):
         schema = {"name": form.__name__, "schema": response_schema_of(form)}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -162,7 +166,8 @@ def _note(made: ReplyT, call: ServedCall, named: Named) -> ReplyT:
 
 
 async def _call(model: str, messages: Any, options: Mapping[str, Any], body: Any) -> Any:
-    named, mock = locate(model, options["custom_llm_provider"]), options["mock_response"]
+    named = locate(model, options["custom_llm_provider"])
+    mock = options["mock_response"]
     if isinstance(mock, ModelResponse):
         return mock
     with converted_errors(named.provider, named.model):
@@ -199,7 +204,8 @@ async def embed(
 ) -> EmbeddingResponse:
     """Return the vectors of one or more texts."""
     options, body = split(given)
-    named, server = locate(model, options["custom_llm_provider"]), EmbedServer()
+    named = locate(model, options["custom_llm_provider"])
+    server = EmbedServer()
     with converted_errors(named.provider, named.model):
         asked = server.decode({**body, "model": named.model, "input": texts})
         embedder: Embedder = await open_model(named, options, "open_embedder")

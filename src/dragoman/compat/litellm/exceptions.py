@@ -34,9 +34,11 @@ class OpenAIError(Exception):
     ) -> None:
         self.message = f"litellm.{type(self).__name__}: {message}"
         Exception.__init__(self, self.message)
-        self.llm_provider, self.model = llm_provider, model
+        self.llm_provider = llm_provider
+        self.model = model
         self.status_code = status_code or self.status_code
-        self.response, self.body = more.get("response"), more.get("body")
+        self.response = more.get("response")
+        self.body = more.get("body")
 
 
 KINDS: dict[str, type[OpenAIError]] = {"": OpenAIError}
@@ -49,7 +51,8 @@ for _name, (_status, _parent, _replaced) in read_table().errors.items():
 
 def _find_kind(name: str) -> type[OpenAIError]:
     """Return a class that also inherits from the openai package's class, if imported."""
-    kind, openai = KINDS[name], sys.modules.get("openai")
+    kind = KINDS[name]
+    openai = sys.modules.get("openai")
     if openai is None:
         return kind
     names = [_OPENAI.get(each.__name__, each.__name__) for each in kind.__mro__]

@@ -83,7 +83,8 @@ def find_name(model: str, provider: str | None = None) -> Named | None:
     table = read_table()
     prefix, slash, rest = model.partition("/")
     if slash and prefix == (provider or prefix) and prefix in table.routes:
-        provider, model = prefix, rest
+        provider = prefix
+        model = rest
     for each in table.unprefixed if provider is None else ():
         if provider is None and load_vendor(table.routes[each].vendor).lists(model):
             provider = each

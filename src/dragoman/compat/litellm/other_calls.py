@@ -108,7 +108,8 @@ async def rank(
 ) -> RerankResponse:
     """Return documents in the order of their relevance to a query."""
     options, body = split(given)
-    named, server = locate(model, options["custom_llm_provider"]), RerankServer()
+    named = locate(model, options["custom_llm_provider"])
+    server = RerankServer()
     with converted_errors(named.provider, named.model):
         fields = {**body, "model": named.model, "query": query, "documents": [*documents]}
         asked = server.decode(fields)

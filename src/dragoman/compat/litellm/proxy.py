@@ -88,7 +88,8 @@ class Conversion:
         return os.environ.get(variable)
 
     def _read_deployment(self, entry: Section) -> None:
-        params, info = entry.section("litellm_params"), entry.section("model_info")
+        params = entry.section("litellm_params")
+        info = entry.section("model_info")
         model = str(params.data.get("model"))
         named = find_name(model, self._text(params, "custom_llm_provider"))
         if named is None:
@@ -124,7 +125,8 @@ class Conversion:
         if isinstance(key, str) and key.startswith(_REFERENCE):
             adapter["api_key_env"] = key.removeprefix(_REFERENCE)
         elif key is not None:
-            count, name = len(self._plain_keys), named.route.key_variable or "API_KEY"
+            count = len(self._plain_keys)
+            name = named.route.key_variable or "API_KEY"
             name = self._plain_keys.setdefault(str(key), f"{name}_{count + 1}")
             adapter["api_key_env"] = name
             self._remark(params, "api_key", f"a key in plain text is not copied; put it in {name}")
@@ -192,7 +194,9 @@ class Conversion:
             if not isinstance(model, str):
                 self._remark(self._router, "model_group_alias", f"{alias}: must name one model")
                 continue
-            owners = [*owners_of.get(model, ()), *([groups[model]] if model in groups else [])]
+            owners = [*owners_of.get(model, ())]
+            if model in groups:
+                owners.append(groups[model])
             for owner in owners:
                 owner.setdefault("aliases", []).append(alias)
             if not owners:
@@ -205,9 +209,11 @@ class Conversion:
     ) -> dict[str, Any]:
         given = plain(self._router.data.get("routing_strategy", "simple-shuffle"))
         strategy = read_table().strategies.get(given) if isinstance(given, str) else None
-        is_ordered, unused = len({each["order"] for each in own}) > 1, {"order"}
+        is_ordered = len({each["order"] for each in own}) > 1
+        unused = {"order"}
         if others or is_ordered or len(own) == 1:
-            strategy, unused = "fallback", {"order", "weight"}
+            strategy = "fallback"
+            unused = {"order", "weight"}
             own = sorted(own, key=lambda each: each["order"])
             if len(own) > 1 and not is_ordered:
                 why = f"the deployments of {name} are tried in order, since it has fallbacks"

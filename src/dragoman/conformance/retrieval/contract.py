@@ -183,7 +183,8 @@ async def _check_splitting(kit: RetrievalKit, model: Any) -> None:
         sizes.append(len(request.inputs))
         return await inner(request)
 
-    model.answer, model.batch_size = count, 2
+    model.answer = count
+    model.batch_size = 2
     split = await _ask(model, kit)
     _demand_answer(split, len(kit.texts))
     demand(

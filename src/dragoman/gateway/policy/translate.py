@@ -119,7 +119,8 @@ class _Translation:
 
     def pass_betas(self) -> None:
         """Send the client's betas to a model of its wire; report the betas that are not sent."""
-        betas, header = self.asked.betas, self.front.beta_header
+        betas = self.asked.betas
+        header = self.front.beta_header
         if betas.passed and self.wire in self.target.wires:
             self._over(self.wire, {"betas": betas.passed})
         if betas.passed and self.others:

@@ -214,7 +214,9 @@ class EmbedCodec(RetrievalCodec[Q]):
     row: ClassVar[EmbedRow]
 
     def encode(self, request: EmbedRequest) -> Encoded:
-        row, notes, body = self.row, Notes(), self.name_model(request)
+        row = self.row
+        notes = Notes()
+        body = self.name_model(request)
         kind = self.write_type(request, notes)
         if kind is not None and row.input_type is not None:
             body[row.input_type] = kind
@@ -272,7 +274,9 @@ class RerankCodec(RetrievalCodec[Q]):
     row: ClassVar[RerankRow]
 
     def encode(self, request: RerankRequest) -> Encoded:
-        row, notes, body = self.row, Notes(), self.name_model(request)
+        row = self.row
+        notes = Notes()
+        body = self.name_model(request)
         if request.top_k is not None and row.top_k is not None:
             body[row.top_k] = request.top_k
         if row.returns is not None:
@@ -289,13 +293,16 @@ class RerankCodec(RetrievalCodec[Q]):
         return {str(self.row.returns): bool(request.return_documents)}
 
     def decode(self, reply: HttpReply, request: RerankRequest) -> Ranking:
-        row, record = self.row, reading.read_any(reply.body)
+        row = self.row
+        record = reading.read_any(reply.body)
         if (error := self.inband_error(record)) is not None:
             raise error
         facts = record if isinstance(record, dict) else {}
-        items, score = facts.get(row.results), row.score
+        items = facts.get(row.results)
+        score = row.score
         if isinstance(record, list) and row.is_bare:
-            items, score = record, "score"
+            items = record
+            score = "score"
         limit = request.top_k if row.top_k is not None else None
         results = reading.read_results(items, len(request.documents), limit, score, row.echo)
         best = sorted(results, key=lambda each: -each.relevance_score)[: request.top_k]

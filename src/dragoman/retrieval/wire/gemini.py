@@ -73,7 +73,8 @@ class GeminiEmbed(EmbedCodec[BatchQuirks]):
         return self._chat.address(self.model, path)
 
     def encode(self, request: EmbedRequest) -> Encoded:
-        model, notes = (request.model or self.model).removeprefix("models/"), Notes()
+        model = (request.model or self.model).removeprefix("models/")
+        notes = Notes()
         settings: dict[str, Any] = {"model": f"models/{model}"}
         task = self.write_type(request, notes)
         if task is not None:

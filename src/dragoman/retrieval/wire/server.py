@@ -94,7 +94,9 @@ class EmbedServer(RetrievalServer):
     row: EmbedRow
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses, row = Fields(read_body(body)), Losses(), self.row
+        fields = Fields(read_body(body))
+        losses = Losses()
+        row = self.row
         model = fields.need_text("model") if row.has_model else ""
         _refuse_cut(fields, *row.cuts)
         losses.drop_fields(fields, row.hints, _HINT)
@@ -175,7 +177,8 @@ class GeminiEmbedServer(EmbedServer):
     has_url_keys: ClassVar[bool] = True
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = Fields(read_body(body)), Losses()
+        fields = Fields(read_body(body))
+        losses = Losses()
         model, _, verb = path.rpartition("/models/")[2].rpartition(":")
         is_batch = verb == "batchEmbedContents"
         items = fields.items("requests", required=True) or () if is_batch else (fields.data,)
@@ -265,7 +268,9 @@ class RerankServer(RetrievalServer):
     row: RerankRow
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses, row = Fields(read_body(body)), Losses(), self.row
+        fields = Fields(read_body(body))
+        losses = Losses()
+        row = self.row
         model = fields.need_text("model") if row.has_model else ""
         _refuse_cut(fields, *row.cuts)
         hints = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")
@@ -283,7 +288,9 @@ class RerankServer(RetrievalServer):
 
     def encode(self, answer: Ranking, asked: AskedRetrieval, model: str) -> HttpReply:
         assert isinstance(asked.request, RerankRequest)
-        row, usage, given = self.row, answer.usage, asked.request.documents
+        row = self.row
+        usage = answer.usage
+        given = asked.request.documents
         results: list[dict[str, Any]] = []
         for each in answer.results:
             result: dict[str, Any] = {"index": each.index, row.score: each.relevance_score}
@@ -305,7 +312,9 @@ class RerankServer(RetrievalServer):
         return HttpReply(200, _JSON, _encode(record))
 
 
-_OLLAMA, _GEMINI, _RERANK = OllamaEmbedServer(), GeminiEmbedServer(), RerankServer()
+_OLLAMA = OllamaEmbedServer()
+_GEMINI = GeminiEmbedServer()
+_RERANK = RerankServer()
 RETRIEVAL_SERVERS: Mapping[str, RetrievalServer] = {
     "/v1/embeddings": EmbedServer(),
     "/v1/rerank": _RERANK,
@@ -326,7 +335,8 @@ def write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:
     """Return the vectors for a JSON reply: lists of numbers, or base64 of their float32 bytes."""
     if not as_base64:
         return answer.vectors.tolist()
-    data, size = answer.vectors.tobytes(), answer.dimensions * 4
+    data = answer.vectors.tobytes()
+    size = answer.dimensions * 4
     return [base64.b64encode(data[at : at + size]).decode() for at in range(0, len(data), size)]
 
 

@@ -172,7 +172,8 @@ class AnthropicDecoder(Decoder):
         self._note_own(record)
         self.start(body.model)
         self._note_usage(body.usage)
-        self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
+        self._stop_reason = body.stop_reason
+        self._stop_sequence = body.stop_sequence
         self.read_blocks(list_of(body.content))
 
     def read_blocks(self, blocks: list[Any]) -> None:
@@ -224,7 +225,8 @@ class AnthropicDecoder(Decoder):
             record = read_json(data)
             self._note_own({**record, **dict_of(record.get("delta")), "delta": None})
             if (delta := event.delta) is not None and delta.stop_reason is not None:
-                self._stop_reason, self._stop_sequence = delta.stop_reason, delta.stop_sequence
+                self._stop_reason = delta.stop_reason
+                self._stop_sequence = delta.stop_sequence
             if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
                 self._note_usage(self._zeros)
             self._note_usage(event.usage)
@@ -426,7 +428,8 @@ class AnthropicDecoder(Decoder):
             self.hold_end(block.key)
 
     def _emit_opaque(self, block: _Block) -> None:
-        data, state = block.data, None
+        data = block.data
+        state = None
         for name in block.pieces:
             data[name] = block.joined(name)
         if isinstance(text := data.pop("partial_json", None), str) and text.strip():

@@ -124,7 +124,8 @@ class MessagesWriter(ThinkingWriter):
 
     def _write_tools(self, body: dict[str, Any]) -> None:
         """Write the tools and the tool choice."""
-        choice, offered = self.request.tool_choice, enumerate(self.request.tools)
+        choice = self.request.tool_choice
+        offered = enumerate(self.request.tools)
         tools = [_write_tool(tool, self.notes, f"tools[{at}]") for at, tool in offered]
         if tools:
             body["tools"] = tools

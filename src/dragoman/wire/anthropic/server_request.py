@@ -134,11 +134,13 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     if fields.whole("max_tokens") is None and not path.endswith("/count_tokens"):
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
-    system, talk = _read_system(fields), _read_turns(fields.inners("messages", required=True))
+    system = _read_system(fields)
+    talk = _read_turns(fields.inners("messages", required=True))
     # Messages with instructions are moved before the conversation.
     moved = [message for message in talk if isinstance(message, m.System)]
     messages = [*system, *moved, *[each for each in talk if not isinstance(each, m.System)]]
-    tools, choice = _read_tools(fields), _read_choice(fields)
+    tools = _read_tools(fields)
+    choice = _read_choice(fields)
     schema = _read_output(fields)
     _read_metadata(fields)
     config = m.RuntimeConfig(**read_settings(fields, SETTINGS), cache=_read_cache(fields))
@@ -162,7 +164,8 @@ def _read_cache(fields: _Record) -> m.PromptCache | None:
 
     A cache mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
     """
-    auto, ttl = fields.data.get("cache_control"), fields.losses.ttl
+    auto = fields.data.get("cache_control")
+    ttl = fields.losses.ttl
     if isinstance(auto, dict) and auto.get("type") == "ephemeral":
         return m.PromptCache(True, "1h" if auto.get("ttl") == "1h" else ttl)
     return m.PromptCache(False, ttl) if ttl else None
@@ -172,7 +175,8 @@ def _read_output(fields: _Record) -> dict[str, Any] | None:
     """Return the response schema, and read the fields for reasoning."""
     output = fields.inner("output_config") or fields.enter("output_config", {})
     schema = None
-    form, older = output.inner("format"), fields.inner("output_format")
+    form = output.inner("format")
+    older = fields.inner("output_format")
     if form is not None and older is not None:
         fields.refuse("output_format", "is the older name of output_config.format; send one")
     if (form := form or older) is not None:
@@ -193,7 +197,8 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
         own["thinking"] = {**thinking.data}
         if own["thinking"].pop("block_binding", None) is not None:
             thinking.leave("block_binding", _BINDING)
-        kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
+        kind = thinking.need_text("type")
+        budget = thinking.whole("budget_tokens")
     if effort is not None:
         own["output_config"] = {"effort": effort}
         if effort in m.EFFORTS:
@@ -239,8 +244,10 @@ def _read_tools(fields: _Record) -> list[m.Tool]:
             rule = _SEARCH if tool.is_search else rule
             fields.losses.leave(record.where, rule, "server_tool_dropped", tool)
             continue
-        name, described = record.need_text("name"), record.text("description") or ""
-        schema, strict = record.schema("input_schema", required=True), record.flag("strict")
+        name = record.need_text("name")
+        described = record.text("description") or ""
+        schema = record.schema("input_schema", required=True)
+        strict = record.flag("strict")
         record.drop_mark()
         record.done(_TOOL)
         deferred = record.data.get("defer_loading") is True
@@ -321,8 +328,10 @@ def _read_user(content: str | Sequence[_Record]) -> list[m.Message]:
 
 def _read_result(record: _Record) -> m.ToolResult:
     record.take("type")
-    call_id, content = record.need_text("tool_use_id"), record.take("content")
-    failed, mark = record.flag("is_error") or False, record.mark()
+    call_id = record.need_text("tool_use_id")
+    content = record.take("content")
+    failed = record.flag("is_error") or False
+    mark = record.mark()
     record.done()
     if content is None:
         return m.ToolResult(call_id, (), is_error=failed, cache=mark)
@@ -334,7 +343,8 @@ def _read_result(record: _Record) -> m.ToolResult:
 
 
 def _read_block(record: _Record) -> m.UserBlock:
-    kind, mark = record.need_text("type"), record.mark()
+    kind = record.need_text("type")
+    mark = record.mark()
     if kind == "text":
         block: m.UserBlock = m.Text(record.need_text("text"), cache=mark)
     elif kind == "image":
@@ -356,7 +366,8 @@ def _read_block(record: _Record) -> m.UserBlock:
 
 def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
     """Return a document; one that consists of text blocks becomes a single text."""
-    source, title = record.need_inner("source"), record.text("title")
+    source = record.need_inner("source")
+    title = record.text("title")
     kind = source.data.get("type")
     if kind == "content":
         joined = FieldRule("mapped", "its blocks are sent as one text")
@@ -414,14 +425,16 @@ def _read_assistant_block(record: _Record) -> m.AssistantBlock | Carried:
         return m.Text(record.need_text("text"), _read_state(record), mark)
     record.drop_mark()
     if kind == "thinking":
-        text, signature = record.need_text("thinking"), record.text("signature")
+        text = record.need_text("thinking")
+        signature = record.text("signature")
         return read_thought(text, signature, "anthropic", extras_of(record.rest()) or None)
     if kind == "redacted_thinking":
         data = record.need_text("data")
         record.done()
         return read_hidden(data, "anthropic")
     if kind == "tool_use":
-        call_id, name = record.need_text("id"), record.need_text("name")
+        call_id = record.need_text("id")
+        name = record.need_text("name")
         if not isinstance(arguments := record.take("input"), dict):
             record.refuse("input", "must be an object")
         return m.ToolCall(call_id, name, arguments, _read_state(record))

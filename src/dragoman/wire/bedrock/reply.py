@@ -216,7 +216,8 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
         if isinstance(hidden := thought.get("redactedContent"), str):
             return {"type": "redacted_thinking", "data": hidden}
         inner = dict_of(thought.get("reasoningText"))
-        text, signature = inner.get("text"), inner.get("signature")
+        text = inner.get("text")
+        signature = inner.get("signature")
         return {"type": "thinking", "thinking": text, "signature": signature}
     name = next(iter(block), "unknown")
     return {"type": name, name: block.get(name)}

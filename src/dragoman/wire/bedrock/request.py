@@ -130,7 +130,8 @@ class ConverseWriter(ThinkingWriter):
 
         Cache breakpoints are added to this form before it is converted to Converse.
         """
-        request, notes = self.request, self.notes
+        request = self.request
+        notes = self.notes
         quirks = self.quirks
         rules = TurnRules(
             result_media=quirks.result_media,

@@ -201,7 +201,8 @@ def _write_all(block: AssistantBlock) -> list[dict[str, Any]]:
 
     A call follows the state that it carries, a text leads it.
     """
-    written, token = _write(block), _seal_part(block)
+    written = _write(block)
+    token = _seal_part(block)
     if token is None:
         return written
     carrier = {"reasoningContent": {"reasoningText": {"text": "", "signature": token}}}

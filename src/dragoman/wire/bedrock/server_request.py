@@ -98,7 +98,8 @@ def _read_output(fields: ClientRecord) -> dict[str, Any] | None:
         return None
     form.choice("type", ("json_schema",))
     inner = form.need_inner("structure").need_inner("jsonSchema")
-    schema, name = read_object(inner.need_text("schema")), inner.text("name")
+    schema = read_object(inner.need_text("schema"))
+    name = inner.text("name")
     inner.done()
     return read_schema(schema, name, inner.at("schema"), fields.losses)
 
@@ -157,7 +158,8 @@ def _read_tools(fields: ClientRecord) -> _Tools:
     inner = fields.inner("toolConfig")
     if inner is None:
         return (), (), None
-    found, server_tools = [], []
+    found = []
+    server_tools = []
     for record, mark in _split(inner, "tools"):
         if mark:
             _drop_mark(record)

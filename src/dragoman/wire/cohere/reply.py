@@ -174,7 +174,8 @@ class CohereDecoder(Decoder):
         if self._plans:
             self._plans = False
             self.out.block_end()
-        text, thinking = content.get("text"), content.get("thinking")
+        text = content.get("text")
+        thinking = content.get("thinking")
         if isinstance(thinking, str):
             self.out.thinking(thinking)
         if isinstance(text, str):
@@ -211,7 +212,8 @@ class CohereDecoder(Decoder):
         content = (
             message.content if isinstance(message.content, list) else [{"text": message.content}]
         )
-        parts, records = entries_of(content), entries_of(message.citations)
+        parts = entries_of(content)
+        records = entries_of(message.citations)
         texts = [at for at, part in enumerate(parts) if isinstance(part.get("text"), str)]
         for at, part in enumerate(parts):
             self._citations = []

@@ -75,7 +75,9 @@ class CohereWriter(RequestWriter):
 
         The wire cannot force one tool among several, so a forced tool is sent alone.
         """
-        choice, offered, notes = self.request.tool_choice, self.request.tools, self.notes
+        choice = self.request.tool_choice
+        offered = self.request.tools
+        notes = self.notes
         named = choice.name if isinstance(choice, m.ForceTool) else None
         tools = [tool for tool in offered if named in (None, tool.name)]
         if named is not None and len(tools) < len(offered):

@@ -94,7 +94,8 @@ class _StreamEncoder(ReplyEncoder):
         if kind == self._open:
             return b""
         ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
-        self._open, self.text_block = kind, -1
+        self._open = kind
+        self.text_block = -1
         if not kind:
             return ended
         self._index += 1

@@ -41,7 +41,8 @@ TABLE = FieldTable(
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, ClientRecord)
-    model, stream = fields.need_text("model"), fields.flag("stream") or False
+    model = fields.need_text("model")
+    stream = fields.flag("stream") or False
     messages = [_read_message(record) for record in fields.inners("messages", required=True)]
     tools = parse_tools(fields.inners("tools"))
     choice = _read_choice(fields)
@@ -81,7 +82,8 @@ def _read_thinking(fields: ClientRecord) -> Any:
     inner = fields.inner("thinking")
     if inner is None:
         return None
-    kind, budget = inner.choice("type", ("enabled", "disabled")), inner.whole("token_budget")
+    kind = inner.choice("type", ("enabled", "disabled"))
+    budget = inner.whole("token_budget")
     inner.done()
     if kind == "disabled":
         return "off"
@@ -90,7 +92,8 @@ def _read_thinking(fields: ClientRecord) -> Any:
 
 def _read_message(record: ClientRecord) -> m.Message:
     """Read a message, which has the form of Chat Completions with a few more fields."""
-    plan, citations = record.text("tool_plan"), record.items("citations")
+    plan = record.text("tool_plan")
+    citations = record.items("citations")
     if isinstance(content := record.data.get("content"), list):
         if record.data.get("role") == "system":
             texts = [_read_text(part) for part in record.inners("content")]

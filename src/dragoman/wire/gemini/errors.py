@@ -33,7 +33,8 @@ def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
     failure = read_failure(data)
     record = data[0] if isinstance(data, list) and data else data
     details = entries_of(dig(record, "error", "details"))
-    reason, delay = _find_text(details, "reason"), _find_text(details, "retryDelay")
+    reason = _find_text(details, "reason")
+    delay = _find_text(details, "retryDelay")
     return Failure(
         failure.message,
         reason or failure.kind or failure.code,

@@ -89,7 +89,8 @@ def _read_array(data: bytes) -> list[_Chunk]:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    text, at = data.decode("utf-8", "replace"), 0
+    text = data.decode("utf-8", "replace")
+    at = 0
     chunks: list[_Chunk] = []
     reader = json.JSONDecoder()
     while match := _BETWEEN.match(text, at):
@@ -324,7 +325,8 @@ class GeminiDecoder(Decoder):
                 self.out.text(part["text"])
             return
         signature = string_of(part.get("thoughtSignature")) or None
-        text, call = part.get("text"), part.get("functionCall")
+        text = part.get("text")
+        call = part.get("functionCall")
         if isinstance(call, dict):
             self._in_thought = False
             self._read_call(call, signature)
@@ -463,7 +465,8 @@ USAGE = UsageMap(
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    usage, tools = USAGE.read(record), record.get("toolUsePromptTokenCount")
+    usage = USAGE.read(record)
+    tools = record.get("toolUsePromptTokenCount")
     prompt = usage.input_tokens
     if not tools or prompt is None or usage.total_tokens == prompt + (usage.output_tokens or 0):
         return usage

@@ -76,7 +76,8 @@ class GeminiWriter(RequestWriter):
 
     def _write_tools(self, body: dict[str, Any]) -> None:
         """Write the tools and the tool choice."""
-        tools, choice = self.request.tools, self.request.tool_choice
+        tools = self.request.tools
+        choice = self.request.tool_choice
         if tools:
             declared = [self._declare(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
             body["tools"] = [{"functionDeclarations": declared}]
@@ -119,7 +120,8 @@ class GeminiWriter(RequestWriter):
         return written
 
     def _write_reasoning(self) -> dict[str, Any]:
-        amount, budgets = self.config.reasoning, self.quirks.effort_budgets
+        amount = self.config.reasoning
+        budgets = self.quirks.effort_budgets
         if amount in budgets:
             return {"thinkingConfig": {"thinkingBudget": budgets[str(amount)]}}
         if amount == _DYNAMIC:

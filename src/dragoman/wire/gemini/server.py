@@ -104,7 +104,8 @@ class _StreamEncoder(_Encoder):
         return b""
 
     def text(self, event: ev.TextDelta) -> bytes:
-        signed, state = self._enter(event.content_block_index), event.continuity
+        signed = self._enter(event.content_block_index)
+        state = event.continuity
         if event.text:
             self._texts.add(event.content_block_index)
         if is_foreign(state, "gemini"):
@@ -309,7 +310,8 @@ _ERROR_INFO = (
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    status, code = status_of(error), code_of(error)
+    status = status_of(error)
+    code = code_of(error)
     record = {
         "code": status,
         "message": message_on(error, TERMS),

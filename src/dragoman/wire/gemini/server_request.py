@@ -161,14 +161,16 @@ def _read_config(fields: _Record) -> tuple[m.RuntimeConfig, dict[str, Any] | Non
 def _read_thinking(inner: _Record) -> None:
     """Record the reasoning setting: a budget or a level."""
     name = "thinkingConfig"
-    thinking, losses = inner.take(name), inner.losses
+    thinking = inner.take(name)
+    losses = inner.losses
     if is_empty(thinking):
         return
     if not isinstance(thinking, dict):
         _leave(inner, name)
         return
     rest = dict(thinking)
-    budget, level = rest.pop("thinkingBudget", None), rest.pop("thinkingLevel", None)
+    budget = rest.pop("thinkingBudget", None)
+    level = rest.pop("thinkingLevel", None)
     own = {_CONFIG: {name: thinking}}
     extra = {_CONFIG: {name: rest}} if rest else {}
     if type(budget) is int and budget >= 0:
@@ -241,8 +243,10 @@ def _read_tools(fields: _Record) -> tuple[list[m.Tool], m.ToolChoice | None]:
 
 
 def _read_tool(record: _Record) -> m.Tool:
-    name, described = record.need_text("name"), record.text("description") or ""
-    schema, dialect = record.take("parametersJsonSchema"), record.take("parameters")
+    name = record.need_text("name")
+    described = record.text("description") or ""
+    schema = record.take("parametersJsonSchema")
+    dialect = record.take("parameters")
     record.done(_TOOL)
     if not schema and dialect is None:
         return m.Tool(name, described)
@@ -293,7 +297,8 @@ def _read_choice(fields: _Record, tools: list[m.Tool]) -> tuple[list[m.Tool], m.
         record.done()
     if inner is None:
         return tools, None
-    mode, names = (inner.text("mode") or "AUTO").upper(), inner.texts("allowedFunctionNames")
+    mode = (inner.text("mode") or "AUTO").upper()
+    names = inner.texts("allowedFunctionNames")
     inner.done()
     own = {"toolConfig": fields.data["toolConfig"]}
     if mode in _USUAL_MODES:
@@ -361,7 +366,8 @@ def _join(parts: Sequence[_Part]) -> list[m.AssistantBlock]:
 def _join_thought(
     made: list[m.AssistantBlock | Carried], part: _SignedThought
 ) -> m.AssistantBlock | Carried:
-    text, sealed = part.text, part.sealed
+    text = part.text
+    sealed = part.sealed
     is_part = digest(text) != sealed.bound if sealed.bound else not text
     if sealed.kind == "thinking" and is_part:
         text = _take_run(made, m.Thinking, sealed.bound or None, text)
@@ -402,7 +408,8 @@ class _Reader:
             if record.data.keys() == {"text"}:
                 messages.append(m.User(record.need_text("text")))
                 continue
-            role, parts = record.text("role") or "user", record.elements("parts", required=True)
+            role = record.text("role") or "user"
+            parts = record.elements("parts", required=True)
             record.done()
             if role == "model":
                 # Google's SDKs keep each chunk of a stream as a content of its own.
@@ -427,7 +434,8 @@ class _Reader:
             record.done()
             return self._call(call, state)
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
-            text, is_thought = record.need_text("text"), record.flag("thought")
+            text = record.need_text("text")
+            is_thought = record.flag("thought")
             if sealed is not None and sealed.kind == "text":
                 return m.Text(text, sealed.state) if text else Carried(sealed)
             if not is_thought:
@@ -440,7 +448,9 @@ class _Reader:
         return medium or m.Opaque(record.data, m.Continuity(issuer=_ISSUER))
 
     def _call(self, call: _Record, state: m.Continuity | None) -> m.ToolCall:
-        name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")
+        name = call.need_text("name")
+        arguments = call.take("args")
+        call_id = call.text("id")
         call.done()
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
@@ -454,7 +464,9 @@ class _Reader:
     def _result(self, record: _Record) -> m.ToolResult:
         inner = record.need_inner("functionResponse")
         _finish_part(record)
-        name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
+        name = inner.need_text("name")
+        given = inner.text("id")
+        response = inner.take("response")
         media = inner.elements("parts")
         inner.done()
         match = self._find_call(given, name)
@@ -509,11 +521,13 @@ def _read_block(record: _Record) -> m.UserBlock:
     if "text" in record:
         block = m.Text(record.need_text("text"))
     elif (data := record.inner("inlineData")) is not None:
-        kind, inline = data.need_text("mimeType"), to_standard_base64(data.need_text("data"))
+        kind = data.need_text("mimeType")
+        inline = to_standard_base64(data.need_text("data"))
         data.done()
         block = _read_medium(m.Inline(inline), kind)
     elif (file := record.inner("fileData")) is not None:
-        kind, place = file.text("mimeType") or "application/pdf", m.Url(file.need_text("fileUri"))
+        kind = file.text("mimeType") or "application/pdf"
+        place = m.Url(file.need_text("fileUri"))
         file.done()
         block = _read_medium(place, kind)
     else:

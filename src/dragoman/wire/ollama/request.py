@@ -31,7 +31,9 @@ class OllamaWriter(RequestWriter):
     """Write the body of a request; most settings are in the object ``options``."""
 
     def body(self) -> dict[str, Any]:
-        request, quirks, notes = self.request, self.quirks, self.notes
+        request = self.request
+        quirks = self.quirks
+        notes = self.notes
         conversation = _Writer(request, self.home, quirks, notes)
         body: dict[str, Any] = {"model": self.home.model, "stream": request.stream}
         if quirks.keep_alive is not None:

@@ -74,7 +74,8 @@ class LineEncoder(ReplyEncoder):
         )
         is_cut = complete.finish_reason == "length"
         word = "stop" if called and not is_cut else self.finish_word(complete)
-        first, last = int(self._first * _SECOND), int(self.elapsed() * _SECOND)
+        first = int(self._first * _SECOND)
+        last = int(self.elapsed() * _SECOND)
         durations = {
             "total_duration": max(2, last),
             "load_duration": 0,

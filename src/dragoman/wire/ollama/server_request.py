@@ -65,7 +65,8 @@ TABLE = FieldTable(
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request. ``stream`` defaults to true on this wire."""
     fields = open_body(read_body(body), TABLE, ClientRecord)
-    model, stream = fields.need_text("model"), fields.flag("stream")
+    model = fields.need_text("model")
+    stream = fields.flag("stream")
     messages = _Reader().read(fields.inners("messages", required=True))
     tools = parse_tools(fields.inners("tools"))
     schema = _read_format(fields)
@@ -141,7 +142,8 @@ class _Reader:
         return message
 
     def _blocks(self, fields: ClientRecord) -> list[m.AssistantBlock]:
-        thinking, text = fields.text("thinking"), fields.text("content")
+        thinking = fields.text("thinking")
+        text = fields.text("content")
         blocks: list[m.AssistantBlock] = [m.Thinking(thinking)] if thinking else []
         blocks += [m.Text(text)] if text else []
         return [*blocks, *[self._call(call) for call in fields.inners("tool_calls")]]
@@ -149,7 +151,8 @@ class _Reader:
     def _call(self, fields: ClientRecord) -> m.ToolCall:
         own = fields.text("id")
         inner = fields.need_inner("function")
-        name, arguments = inner.need_text("name"), inner.take("arguments")
+        name = inner.need_text("name")
+        arguments = inner.take("arguments")
         if arguments is not None and not isinstance(arguments, dict):
             inner.refuse("arguments", "must be an object")
         inner.take("index")
@@ -159,7 +162,8 @@ class _Reader:
         return m.ToolCall(call_id, name, arguments or {})
 
     def _answered(self, fields: ClientRecord) -> str:
-        name, own = fields.text("tool_name"), fields.text("tool_call_id")
+        name = fields.text("tool_name")
+        own = fields.text("tool_call_id")
         # litellm sends ids with results but not with calls. Such results are matched to calls by
         # their order.
         own = own if own in self._ids else None
@@ -178,7 +182,8 @@ class _Reader:
 
 
 def _read_content(fields: ClientRecord) -> str | tuple[m.UserBlock, ...]:
-    text, images = fields.text("content") or "", fields.items("images")
+    text = fields.text("content") or ""
+    images = fields.items("images")
     if not images:
         return text
     blocks: list[m.UserBlock] = [m.Text(text)] if text else []

@@ -97,7 +97,8 @@ def _mend_calls(record: Any) -> bool:
     """
     mended = False
     for choice in list_of(dig(record, "choices")):
-        part, finish = dig(choice, "message"), dig(choice, "finish_reason")
+        part = dig(choice, "message")
+        finish = dig(choice, "finish_reason")
         if not isinstance(part, dict) or not isinstance(finish, str):
             continue
         if FINISH.read.get(finish, "error") != "error":

@@ -265,7 +265,8 @@ class OpenAIDecoder(Decoder):
         if isinstance(part, str):
             self._text(part)
         elif isinstance(part, dict):
-            kind, text = part.get("type"), part.get("text")
+            kind = part.get("type")
+            text = part.get("text")
             if kind == "thinking":
                 inner = part.get("thinking")
                 self._read_thoughts(inner if isinstance(inner, list) else [{"text": inner}])
@@ -386,7 +387,8 @@ class OpenAIDecoder(Decoder):
         # Cloudflare sends a second usage record with only zeros, which is ignored (case:
         # openai/second-usage-all-zeros).
         if self._usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
-            self._usage, self._usage_raw = usage, record
+            self._usage = usage
+            self._usage_raw = record
             self.out.usage(usage)
 
     def _finish(self) -> None:

@@ -42,7 +42,9 @@ class ChatWriter(RequestWriter):
     """Write the body of a request, with workarounds for features that a server lacks."""
 
     def body(self) -> dict[str, Any]:
-        request, quirks, notes = self.request, self.quirks, self.notes
+        request = self.request
+        quirks = self.quirks
+        notes = self.notes
         body: dict[str, Any] = {"model": self.home.model}
         directives: list[str] = []
         if request.tools or request.tool_choice is not None or request.response_schema is not None:
@@ -109,7 +111,8 @@ class ChatWriter(RequestWriter):
 
         They are necessary if the server's fields for tools or for the schema cannot be used.
         """
-        request, quirks = self.request, self.quirks
+        request = self.request
+        quirks = self.quirks
         directives = []
         if coerces(request, quirks):
             body["response_format"] = _response_format(_calls_schema(request), strict=False)
@@ -194,7 +197,7 @@ def _write_messages(
     """Return the messages in the form of this wire; add the directives to the system prompt."""
     system, rest = m.join_system(request.messages)
     if directives:
-        system = "\n\n".join([*([system] if system else []), *directives])
+        system = "\n\n".join([system, *directives] if system else directives)
     leading: list[Any] = (
         [] if system is None else [{"role": quirks.system_role, "content": system}]
     )
@@ -251,7 +254,8 @@ class _Writer(FieldWriter):
         }
 
     def write(self) -> list[Any]:
-        written, marks = self.written, self.quirks.cache_control
+        written = self.written
+        marks = self.quirks.cache_control
         for at, simple in enumerate(self._plain):
             message = self.messages[at]
             if simple is None:

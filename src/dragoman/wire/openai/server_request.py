@@ -114,7 +114,8 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, _Record, (*_SPELLINGS, "web_search_options"))
     losses = fields.losses
-    model, stream = fields.need_text("model"), fields.flag("stream") or False
+    model = fields.need_text("model")
+    stream = fields.flag("stream") or False
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]
     messages = tuple(map(_read, records))
     if not fields.rest():  # as in many requests
@@ -150,7 +151,8 @@ def _rewrite(record: _Record) -> _Record:
     Many clients send a system message as a list of texts. A call of a custom tool becomes a call
     of a function.
     """
-    role, content = record.data.get("role"), record.data.get("content")
+    role = record.data.get("role")
+    content = record.data.get("content")
     if role in ("system", "developer") and isinstance(content, list):
         record.data = {**record.data, "content": _join_texts(record)}
     if role == "assistant" and isinstance(content, list):
@@ -240,7 +242,8 @@ def _read_tools(fields: _Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | Non
         else:
             rule = refused("give the tool as a function")
             losses.leave(record.where, rule, "tool_dropped")
-    tools, choice = parse_tools(records), fields.take("tool_choice")
+    tools = parse_tools(records)
+    choice = fields.take("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         inner = choice.get("allowed_tools")
         return read_allowed(fields, tools, inner if isinstance(inner, dict) else choice)
@@ -287,7 +290,8 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
     inner = fields.inner("response_format")
     if inner is None:
         return None
-    kind, asked = inner.take("type"), inner.data.get("json_schema")
+    kind = inner.take("type")
+    asked = inner.data.get("json_schema")
     if kind == "json_object":
         own = {"response_format": fields.data["response_format"]}
         fields.losses.add_concept("json_mode", True, own)
@@ -305,7 +309,8 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
 
 
 def _read_config(fields: _Record) -> m.RuntimeConfig:
-    limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
+    limit = fields.whole("max_tokens")
+    newer = fields.whole("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
     settings = read_settings(fields, SETTINGS)
@@ -315,7 +320,8 @@ def _read_config(fields: _Record) -> m.RuntimeConfig:
 
 def _read_reasoning(fields: _Record) -> m.Effort | None:
     """Return the effort; record the other fields for reasoning, which differ between servers."""
-    effort, losses = fields.text("reasoning_effort"), fields.losses
+    effort = fields.text("reasoning_effort")
+    losses = fields.losses
     if effort is not None and effort not in m.EFFORTS:
         leave_effort(losses, {"reasoning_effort": effort})
     given = {name: value for name in _SPELLINGS if not is_empty(value := fields.take(name))}
@@ -341,7 +347,8 @@ def _read_amount(given: Mapping[str, Any]) -> str | int | None:
     """Return the effort or the budget that the fields of a server or a router request."""
     reasoning, thinking, switch, options = map(given.get, _SPELLINGS)
     if isinstance(reasoning, dict):
-        effort, budget = reasoning.get("effort"), reasoning.get("max_tokens")
+        effort = reasoning.get("effort")
+        budget = reasoning.get("max_tokens")
         if effort in m.EFFORTS or (type(budget) is int and budget > 0):
             return effort or budget
         switch = reasoning.get("enabled", switch)

@@ -105,7 +105,8 @@ class ReturnedState:
         """Take the state out of the record of a message; return ``None`` if it has none."""
         if record.data.get("role") != "assistant":
             return None
-        details, calls = record.data.get("reasoning_details"), record.data.get("tool_calls")
+        details = record.data.get("reasoning_details")
+        calls = record.data.get("tool_calls")
         found = entries_of(details)
         if found == details:
             record.take("reasoning_details")

@@ -40,7 +40,8 @@ def read_usage(record: Any) -> Usage | None:
     if type(record) is not dict:
         return None
     usage = USAGE.read(record)
-    reasoning, total = usage.reasoning_tokens, usage.total_tokens
+    reasoning = usage.reasoning_tokens
+    total = usage.total_tokens
     made = usage.output_tokens
     if reasoning and made is not None and total == (usage.input_tokens or 0) + made + reasoning:
         # xAI does not include the reasoning tokens in the completion tokens.

@@ -128,7 +128,8 @@ class ResponsesCodec(Endpoint[Quirks]):
         native = super().native_fields(request)
         if self.quirks.additional_tools or not _has_added(native):
             return native
-        items, tools = [], [*(native.get("tools") or ())]
+        items = []
+        tools = [*(native.get("tools") or ())]
         for item in native["input"]:
             if _is_added(item):
                 tools += [tool for tool in item.get("tools") or () if tool not in tools]

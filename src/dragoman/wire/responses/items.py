@@ -50,7 +50,8 @@ class ItemWriter(PairedWriter):
             for block in message.content if isinstance(message, m.Assistant) else ():
                 if isinstance(block, m.Opaque) and is_ours(block.continuity, home):
                     item: dict[str, Any] = block.data if isinstance(block.data, dict) else {}
-                    kind, call_id = item.get("type"), item.get("call_id")
+                    kind = item.get("type")
+                    call_id = item.get("call_id")
                     if isinstance(kind, str) and isinstance(call_id, str):
                         self._own.add((call_id, kind.endswith("_output")))
 
@@ -133,7 +134,8 @@ class ItemWriter(PairedWriter):
 
     def opaque(self, block: m.Opaque, path: str) -> Any:
         item: dict[str, Any] = block.data if isinstance(block.data, dict) else {}
-        kind, call_id = item.get("type"), item.get("call_id")
+        kind = item.get("type")
+        call_id = item.get("call_id")
         if not isinstance(kind, str) or not is_ours(block.continuity, self.home):
             return self.drop(block, path, "only its issuer can read it")
         is_output = kind.endswith("_output")

@@ -202,7 +202,8 @@ class OutputItems:
 
         ``record`` is the complete item.
         """
-        item.done, item.digest = True, _digest(record)
+        item.done = True
+        item.digest = _digest(record)
         if item.kind == "message":
             self._end_message(item, record)
         elif item.kind == "reasoning":
@@ -221,7 +222,8 @@ class OutputItems:
         """
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
-        received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
+        received = "".join(item.received)
+        whole = "".join([text_of(part) or "" for part in parts])
         # Emitted text cannot be changed. Only text that continues it is added.
         left = len(received) if whole.startswith(received) else len(whole)
         for at, part in enumerate(parts):
@@ -333,7 +335,8 @@ def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image 
 
     The other fields of the item become the opaque state of the image.
     """
-    data, form = record.get("result"), record.get("output_format")
+    data = record.get("result")
+    form = record.get("output_format")
     if record.get("type") != "image_generation_call" or not data or not isinstance(data, str):
         return None
     own = {name: value for name, value in record.items() if name != "result"}

@@ -126,7 +126,9 @@ class ResponsesDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         response = read_as(_responses, data)
-        output, status, kind = response.output, response.status, str(response.object)
+        output = response.output
+        status = response.status
+        kind = str(response.object)
         if not output and (response.error or (status is None and is_failure(data))):
             self._fail(response.error or read_json(data))
             return
@@ -162,7 +164,8 @@ class ResponsesDecoder(Decoder):
         if not isinstance(record, dict):
             return
         self._output.start()
-        kind, item_id = kind_of(record), string_of(record.get("id"))
+        kind = kind_of(record)
+        item_id = string_of(record.get("id"))
         item = self._output.find_announced(event.output_index, item_id, kind) or self._output.open(
             event.output_index, item_id, kind
         )
@@ -179,7 +182,8 @@ class ResponsesDecoder(Decoder):
         if not isinstance(record, dict):
             return
         self._output.start()
-        kind, item_id = kind_of(record), string_of(record.get("id"))
+        kind = kind_of(record)
+        item_id = string_of(record.get("id"))
         item = self._output.find(event.output_index, item_id, kind)
         if item is None:
             if self._output.knows(item_id, kind):  # the done event is repeated
@@ -246,7 +250,8 @@ class ResponsesDecoder(Decoder):
         for item, record in self._output.unfinished(list_of(response.output)):
             self._output.end(item, record)
         if isinstance(response.usage, dict):
-            self._usage, self._usage_raw = USAGE.read(response.usage), response.usage
+            self._usage = USAGE.read(response.usage)
+            self._usage_raw = response.usage
             self.out.usage(self._usage)
         if response.error or status == "failed":
             self._fail(response.error)

@@ -66,7 +66,8 @@ class ResponsesWriter(RequestWriter):
             body["input"] = [message, *body["input"]]
 
     def _write_structure(self, body: dict[str, Any]) -> None:
-        request, quirks = self.request, self.quirks
+        request = self.request
+        quirks = self.quirks
         if request.tools:
             tools = enumerate(request.tools)
             body["tools"] = [_write_tool(tool, at, quirks, self.notes) for at, tool in tools]

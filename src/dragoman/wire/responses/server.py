@@ -163,9 +163,11 @@ class _StreamEncoder(_Encoder):
         carried = self._carry(seal_call(event.tool_use_id, event.continuity, "responses"))
         call = {"call_id": event.tool_use_id, **self.name_of(event.tool_name)}
         call = {**own_fields(event.continuity, "responses"), **call}
-        kind, empty = "function_call", {"arguments": ""}
+        kind = "function_call"
+        empty = {"arguments": ""}
         if event.tool_name in self.asked.custom:
-            kind, empty = "custom_tool_call", {"input": ""}
+            kind = "custom_tool_call"
+            empty = {"input": ""}
         return carried + self._begin(event.content_block_index, kind, **call, **empty)
 
     def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
@@ -225,7 +227,8 @@ class _StreamEncoder(_Encoder):
         # The failed response has no output, because a truncated item would look complete. OpenAI's
         # SDK raises no exception for response.failed, but does for an error event with an object,
         # so both are sent.
-        code, message = record["code"], record["message"]
+        code = record["code"]
+        message = record["message"]
         known = _choose_code(error, record)
         why = {"code": known, "message": message, "type": code or record["type"]}
         failed = self._event("response.failed", response=self.response("failed", [], error=why))
@@ -236,7 +239,8 @@ class _StreamEncoder(_Encoder):
     def _begin(self, block: int, kind: str, **fields: Any) -> bytes:
         """Close the open output item and begin another."""
         closing = self._close()
-        self._open, self._block = self.new_item(len(self._items), kind, **fields), block
+        self._open = self.new_item(len(self._items), kind, **fields)
+        self._block = block
         self._items.append(self._open)
         return closing + self._item("added")
 
@@ -261,7 +265,8 @@ class _StreamEncoder(_Encoder):
         return opening + self._add_text(block, text)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
-        written, state = b"", state_of(event)
+        written = b""
+        state = state_of(event)
         if event.redacted is not None:
             return self._carry(seal_hidden(event.redacted, event.continuity))
         if event.content_block_index != self._block or self._open is None:
@@ -282,10 +287,14 @@ class _StreamEncoder(_Encoder):
         return written
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
-        item, call, self._open, self._block = self._items[-1], self.calls[-1], None, -1
+        item = self._items[-1]
+        call = self.calls[-1]
+        self._open = None
+        self._block = -1
         if item["type"] == "custom_tool_call":
             return self._end_custom(item, call)
-        item["arguments"], item["status"] = call.arguments, "incomplete"
+        item["arguments"] = call.arguments
+        item["status"] = "incomplete"
         if event.problem in ("interrupted", "cancelled") or (call.is_blank and not call.is_object):
             # A truncated call, or a malformed one without input, gets no done event, which would
             # make it look complete.
@@ -301,7 +310,8 @@ class _StreamEncoder(_Encoder):
             item["status"] = "incomplete"
             return b""
         item["status"] = "completed"
-        kind, text = "response.custom_tool_call_input", item["input"]
+        kind = "response.custom_tool_call_input"
+        text = item["input"]
         delta = self._about_item(f"{kind}.delta", delta=text)
         return delta + self._about_item(f"{kind}.done", input=text) + self._item("done")
 
@@ -316,7 +326,8 @@ class _StreamEncoder(_Encoder):
         shown = Text(text, state)
         part = _text_part(text, _annotations_of(shown))
         item |= _own_facts(state)
-        item["content"], item["status"] = [part], "completed"
+        item["content"] = [part]
+        item["status"] = "completed"
         written = self._annotate(len(self._items) - 1, part["annotations"])
         place = {"content_index": 0}
         facts = {"text": text, "logprobs": []}

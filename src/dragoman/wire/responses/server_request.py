@@ -88,7 +88,8 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, ClientRecord)
-    model, stream = fields.need_text("model"), fields.flag("stream") or False
+    model = fields.need_text("model")
+    stream = fields.flag("stream") or False
     messages = _read_conversation(fields)
     tools, choice = _read_tools(fields)
     schema = _read_text(fields)
@@ -124,7 +125,8 @@ def _read_text(fields: ClientRecord) -> dict[str, Any] | None:
     text = fields.inner("text")
     if text is None:
         return None
-    losses, verbosity = fields.losses, text.take("verbosity")
+    losses = fields.losses
+    verbosity = text.take("verbosity")
     if verbosity not in (None, "medium"):
         losses.add_concept("verbosity", verbosity, {"text": {"verbosity": verbosity}})
     form = text.inner("format")
@@ -192,10 +194,12 @@ def _find_added(fields: ClientRecord) -> list[ClientRecord]:
 
 
 def _read_tool(record: ClientRecord) -> m.Tool:
-    name, described = record.need_text("name"), record.text("description") or ""
+    name = record.need_text("name")
+    described = record.text("description") or ""
     if record.take("type") == "custom":
         return _read_custom(record, name, described)
-    strict, schema = record.flag("strict"), record.schema("parameters")
+    strict = record.flag("strict")
+    schema = record.schema("parameters")
     record.done(_FUNCTION)
     made: dict[str, Any] = {} if schema is None else {"parameters": schema}
     deferred = record.data.get("defer_loading") is True
@@ -208,7 +212,8 @@ def _read_custom(record: ClientRecord, name: str, described: str) -> m.Tool:
     record.losses.custom.add(name)
     form = record.take("format")
     if isinstance(form, dict) and form.get("type") == "grammar":
-        syntax, definition = form.get("syntax"), form.get("definition")
+        syntax = form.get("syntax")
+        definition = form.get("definition")
         described += f"\n\nThe input must match this {syntax} grammar:\n{definition}"
     text = {"type": "string", "description": "The whole input of the tool."}
     return m.Tool(name, described.strip(), parameters=closed_object(input=text))
@@ -221,7 +226,8 @@ def _read_namespace(record: ClientRecord) -> list[m.Tool]:
     """
     losses = record.losses
     losses.leave(record.where, _JOINED, "namespace_joined")
-    namespace, about = record.take("name"), record.take("description")
+    namespace = record.take("name")
+    about = record.take("description")
     tools = []
     for each in record.inners("tools"):
         if each.data.get("type") not in ("function", "custom"):
@@ -281,7 +287,8 @@ def as_items(given: Any) -> list[Any]:
 
 def _read_conversation(fields: ClientRecord) -> list[m.Message]:
     """Read the instructions and the input; instructions may be a text or a list of items."""
-    instructions, given = fields.take("instructions"), fields.take("input")
+    instructions = fields.take("instructions")
+    given = fields.take("input")
     if isinstance(instructions, list):
         items = [*fields.inners("instructions")]
         if isinstance(given, str):
@@ -313,7 +320,8 @@ def _read_items(items: Sequence[ClientRecord]) -> list[m.Message]:
 
 def _read_item(record: ClientRecord) -> m.Message | Sequence[m.AssistantBlock | Carried]:
     """Return an input item as a message, or as blocks of the current assistant turn."""
-    kind, item = record.text("type") or "message", dict(record.data)
+    kind = record.text("type") or "message"
+    item = dict(record.data)
     if kind == "message":
         return _read_message(record)
     if kind == ADDED:
@@ -349,7 +357,8 @@ def _read_reasoning(item: dict[str, Any]) -> m.AssistantBlock | Carried:
         for part in parts
         if isinstance(part, dict) and isinstance(part.get("text"), str)
     ]
-    text, token = "\n\n".join(texts), item.get("encrypted_content")
+    text = "\n\n".join(texts)
+    token = item.get("encrypted_content")
     if isinstance(token, str) and unseal(token) is not None:
         return read_thought(text, token, "responses")
     if not token and _OWN_ID.fullmatch(str(item.get("id", "rs_0_0"))):
@@ -407,8 +416,10 @@ def _with_state(text: str, annotations: Any, phase: Any) -> m.Text:
 
 
 def _read_call(record: ClientRecord) -> m.ToolCall:
-    call_id, name = record.need_text("call_id"), record.need_text("name")
-    text, namespace = record.need_text("arguments"), record.data.get("namespace")
+    call_id = record.need_text("call_id")
+    name = record.need_text("name")
+    text = record.need_text("arguments")
+    namespace = record.data.get("namespace")
     if namespace:
         record.take("namespace")
         record.losses.leave(record.where, _JOINED, "namespace_joined")
@@ -469,7 +480,8 @@ def _read_detail(record: ClientRecord) -> Any:
 
 
 def _read_file(record: ClientRecord) -> m.Document:
-    name, url = record.text("filename"), record.text("file_url")
+    name = record.text("filename")
+    url = record.text("file_url")
     if url is not None:
         return m.Document(m.Url(url), name=name)
     source, media_type = read_media_url(record.need_text("file_data"))
