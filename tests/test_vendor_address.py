@@ -1,14 +1,17 @@
 """A vendor's model at another address, such as a company's proxy."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import dragoman as d
-from dragoman import connect, cost
+from dragoman import connect, connect_embedder, connect_reranker, cost
 from dragoman.cli import main
+from dragoman.registry import store_key
 
 from .server import Connection, serve
 
@@ -18,11 +21,15 @@ CLAUDE = {"type": "message", "role": "assistant", "content": [{"type": "text", "
           "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}}  # fmt: skip
 GEMINI = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
 KEY = "a-key-of-the-vendor"
+KEYS = (
+    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_API_KEY", "COHERE_API_KEY",
+    "VOYAGE_API_KEY", "JINA_API_KEY",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def vendors_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_API_KEY"):
+    for name in KEYS:
         monkeypatch.setenv(name, KEY)
 
 
@@ -117,6 +124,131 @@ async def test_refusal_without_a_key_says_that_the_vendors_key_was_not_sent() ->
         assert "OPENAI_API_KEY" not in str(caught.value)
 
 
+# --- embedders and rerankers -------------------------------------------------------------------
+
+VECTORS = {"data": [{"index": 0, "embedding": [1.0, 2.0]}], "embeddings": [[1.0, 2.0]],
+           "usage": {"prompt_tokens": 1000, "total_tokens": 1000}}  # fmt: skip
+RANKS = {"results": [{"index": 0, "relevance_score": 1.0}],
+         "data": [{"index": 0, "relevance_score": 1.0}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "settings", "target"),
+    [
+        ("openai:text-embedding-3-small", "", {}, "/v1/embeddings"),
+        ("openai:text-embedding-3-small", "/proxy/v1", {}, "/proxy/v1/embeddings"),
+        ("openai/text-embedding-3-small", "", {}, "/v1/embeddings"),
+        ("voyage:voyage-3.5", "", {}, "/v1/embeddings"),
+        ("cohere:embed-v4.0", "", {"api_key": "own"}, "/v2/embed"),
+        ("ollama:nomic-embed-text", "", {}, "/api/embed"),
+        ("anthropic:own-embedder", "", {"wire": "openai"}, "/v1/embeddings"),
+    ],
+)
+async def test_vendors_embedder_at_an_address_has_the_vendors_wire(
+    name: str, path: str, settings: dict[str, Any], target: str
+) -> None:
+    async def answer(connection: Connection) -> None:
+        body: Any = VECTORS
+        if name.startswith("cohere"):
+            body = {"embeddings": {"float": [[1.0, 2.0]]}}
+        connection.reply(200, json.dumps(body).encode())
+
+    async with (
+        serve(answer) as server,
+        connect_embedder(name, base_url=server.url + path, **settings) as model,
+    ):
+        found = await model.embed(["a"])
+    [request] = server.requests
+    assert found.vectors.tolist() == [[1.0, 2.0]]
+    assert request.path == target
+    assert request.json["model"] == name.replace("/", ":").partition(":")[2]
+    assert KEY not in str(request.headers)
+    assert ("own" in str(request.headers)) == ("api_key" in settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("cohere:rerank-v3.5", "/v2/rerank"), ("voyage:rerank-2.5", "/v1/rerank"),
+     ("jina:jina-reranker-v3", "/v1/rerank")],
+)  # fmt: skip
+async def test_vendors_reranker_at_an_address_has_the_vendors_wire(name: str, target: str) -> None:
+    async def answer(connection: Connection) -> None:
+        connection.reply(200, json.dumps(RANKS).encode())
+
+    async with serve(answer) as server, connect_reranker(name, base_url=server.url) as model:
+        await model.rerank("q", ["a"])
+    [request] = server.requests
+    assert request.path == target
+    assert request.json["model"] == name.partition(":")[2]
+    assert KEY not in str(request.headers)
+
+
+async def test_embedder_of_a_vendor_at_an_address_has_its_price() -> None:
+    async def answer(connection: Connection) -> None:
+        connection.reply(200, json.dumps(VECTORS).encode())
+
+    async with serve(answer) as server:
+        name = "openai:text-embedding-3-small"
+        async with connect_embedder(name, base_url=server.url) as model:
+            found = await model.embed(["a"])
+    assert cost(found)
+    assert model.name == "openai"
+
+
+@pytest.mark.parametrize("name", ["nomic-embed-text:latest", "BAAI/bge-m3", "mistral:7b"])
+async def test_embedder_that_a_server_has_itself_is_sent_unchanged(name: str) -> None:
+    async def answer(connection: Connection) -> None:
+        connection.reply(200, json.dumps(VECTORS).encode())
+
+    async with serve(answer) as server, connect_embedder(name, base_url=server.url) as model:
+        await model.embed(["a"])
+    assert server.requests[0].json["model"] == name
+
+
+async def test_refusal_of_an_embedder_says_that_the_vendors_key_was_not_sent() -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(401, b'{"error": {"message": "no key"}}')
+
+    name = "openai:text-embedding-3-small"
+    async with serve(refuse) as server, connect_embedder(name, base_url=server.url) as model:
+        with pytest.raises(d.AuthenticationError) as caught:
+            await model.embed(["a"])
+    assert "The key in OPENAI_API_KEY is not for this address" in str(caught.value)
+
+
+# --- stored keys -------------------------------------------------------------------------------
+
+STORED = "a-stored-key-of-the-vendor"
+
+
+@pytest.fixture
+def stored_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.delenv("OPENAI_API_KEY")
+    store_key("OPENAI_API_KEY", STORED)
+
+
+async def test_stored_key_is_not_sent_to_another_address(stored_key: None) -> None:
+    _, request, _ = await ask("openai:gpt-4o", OPENAI)
+    assert STORED not in str(request)
+    assert "authorization" not in request.headers
+    assert STORED in str(vars(connect("openai:gpt-4o"))["_key"].reveal())
+
+
+async def test_stored_key_is_not_sent_to_the_address_in_a_variable(
+    stored_key: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://llm.example.com/v1")
+    for open_model in (lambda: connect("openai:gpt-4o"), lambda: connect_embedder("openai:e")):
+        with pytest.raises(d.AuthenticationError) as caught:
+            open_model()
+        assert (
+            "the stored key OPENAI_API_KEY is not for the address https://llm.example.com/v1, which"
+            " OPENAI_BASE_URL names" in str(caught.value)
+        )
+
+
 # --- addresses in the environment --------------------------------------------------------------
 
 
@@ -147,6 +279,54 @@ async def test_address_in_the_variable_of_the_vendors_clients_is_used_with_its_k
         with pytest.raises(d.NetworkError) as caught:
             await model.complete("Hi")
     assert f"The address comes from the environment variable {variable}" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_refusal_names_the_variable_that_the_address_comes_from(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(connection: Connection) -> None:
+        connection.reply(status, b'{"error": {"message": "no"}}')
+
+    async with serve(refuse) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        async with connect("openai:gpt-4o") as model:
+            with pytest.raises(d.ProviderError) as caught:
+                await model.complete("Hi")
+        async with connect_embedder("openai:e") as embedder:
+            with pytest.raises(d.ProviderError) as embedding:
+                await embedder.embed(["Hi"])
+        async with connect("gpt-4o", base_url=server.base_url) as model:
+            with pytest.raises(d.ProviderError) as given:
+                await model.complete("Hi")
+    sentence = "The address comes from the environment variable OPENAI_BASE_URL."
+    assert sentence in str(caught.value)
+    assert sentence in str(embedding.value)
+    assert sentence not in str(given.value)
+
+
+def test_unreachable_local_server_has_its_own_advice_and_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    shown = CliRunner().invoke(main, ["ready", "ollama:llama3"])
+    assert shown.exit_code == 14
+    assert "ollama serve" in shown.stderr
+    assert "The address comes from the environment variable OLLAMA_HOST." in shown.stderr
+
+
+async def test_ready_says_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(connection: Connection) -> None:
+        connection.reply(200, b'{"id": "gpt-4o", "data": [{"id": "gpt-4o"}]}')
+
+    async with serve(answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        shown = await asyncio.to_thread(CliRunner().invoke, main, ["ready", "openai:gpt-4o"])
+        words = ["ready", "openai:gpt-4o", "--json"]
+        as_json = await asyncio.to_thread(CliRunner().invoke, main, words)
+    host = server.url.removeprefix("http://")
+    assert shown.stdout == f"gpt-4o is ready at {host}, the address in OPENAI_BASE_URL\n"
+    assert json.loads(as_json.stdout)["address_env"] == "OPENAI_BASE_URL"
 
 
 def test_models_command_shows_where_an_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import nullcontext
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
 from ..errors import ProviderError
+from ..middleware import walk
 from .console import working
 from .errors import EXIT_CODES, report_errors
 from .options import ModelOptions, model_argument, open_model
@@ -38,10 +39,15 @@ def command(
                 with nullcontext() if as_json else working(f"asking {provider.model}"):
                     provider.ready()
                 known = provider.provider.capabilities
-                found = {"ready": True, "model": provider.model}
+                found: dict[str, Any] = {"ready": True, "model": provider.model}
+                source = ""
+                for each in walk(provider.provider):
+                    if each.address_env is not None:
+                        found["address_env"] = each.address_env
+                        source = f" at {each.server}, the address in {each.address_env}"
                 if known.end_date.value is not None:
                     found |= {"ends": known.end_date.value, "successor": known.successor.value}
-                click.echo(json.dumps(found) if as_json else f"{provider.model} is ready")
+                click.echo(json.dumps(found) if as_json else f"{provider.model} is ready{source}")
         except ProviderError as error:
             if not as_json:
                 raise

@@ -62,12 +62,14 @@ class HttpModel(Model):
         base_url: str = "",
         hint: str | None = None,
         key_hint: str | None = None,
+        address_env: str | None = None,
         priced_as: PricedAs | PriceRow | str | None = None,
     ) -> None:
         self._base_url = base_url
         self.server = find_server(base_url)
         self._hint = hint
         self._key_hint = key_hint
+        self.address_env = address_env
         self.name = name
         self.model = model
         self.codec = codec
@@ -159,6 +161,9 @@ class HttpModel(Model):
         has_key = self._key.reveal() is not None or self._auth is not None
         if self._key_hint and isinstance(error, AuthenticationError) and not has_key:
             error.advice = self._key_hint
+        if self.address_env and _is_at_wrong_address(error):
+            source = f"The address comes from the environment variable {self.address_env}."
+            error.advice = f"{error.advice} {source}".strip()
         if isinstance(error, InvalidModelError):
             notice = describe_end(self.model, self.capabilities)
             if notice is not None and notice not in error.advice:
@@ -263,6 +268,14 @@ async def _read_error(http: HttpStream) -> bytes:
             while len(body) < MAX_ERROR_BODY and (chunk := await http.receive()):
                 body += chunk
     return bytes(body[:MAX_ERROR_BODY])
+
+
+def _is_at_wrong_address(error: ProviderError) -> bool:
+    """Return whether a wrong address may be the cause of an error."""
+    if isinstance(error, NetworkError):
+        return error.is_unreached
+    is_refused = isinstance(error, AuthenticationError | InvalidModelError)
+    return is_refused or error.status in (404, 405)
 
 
 def _rejected(warnings: Sequence[LossWarning]) -> ProviderError:

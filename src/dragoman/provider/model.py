@@ -50,6 +50,8 @@ class Model(ABC):
     """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no
     network.
     """
+    address_env: str | None = None
+    """The environment variable from which the server's address was read, if it was."""
     _priced_as: PricedAs | None = None
 
     if TYPE_CHECKING:

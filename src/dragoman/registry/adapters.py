@@ -89,10 +89,20 @@ class Adapter(Struct, frozen=True, kw_only=True):
         if key := os.environ.get(variable):
             return key
         key = read_key(variable)
-        vendors = [load_vendor(name) for name in vendor_names()] if key else []
+        return key if key and self._may_have(variable) else None
+
+    def _may_have(self, variable: str) -> bool:
+        """Return whether a stored key may be sent to the address of this adapter."""
+        vendors = [load_vendor(name) for name in vendor_names()]
         owners = [vendor for vendor in vendors if vendor.api_key_env == variable]
         is_home = any(_same_origin(self.base_url, owner.base_url) for owner in owners)
-        return key if is_home or not owners else None
+        return is_home or not owners
+
+    @property
+    def withheld_key(self) -> str | None:
+        """The name of a stored key that is not sent to this address, as it is for another."""
+        stored = [name for name in self.key_envs if read_key(name) and not self._may_have(name)]
+        return next(iter(stored), None)
 
     @property
     def key_envs(self) -> tuple[str, ...]:
@@ -136,7 +146,13 @@ class Adapter(Struct, frozen=True, kw_only=True):
         another origin gets none of them.
         """
         wire = self.own_wire or (self.vendor.wire_of(model) if self.vendor else None)
-        moved = replace(self, base_url=base_url, own_wire=wire)
+        moved = replace(
+            self,
+            base_url=base_url,
+            own_wire=wire,
+            embed=replace(self.embed, base_url=None),
+            rerank=replace(self.rerank, base_url=None),
+        )
         if _same_origin(self.base_url or _NOWHERE, base_url):
             return moved
         return replace(
@@ -149,6 +165,13 @@ class Adapter(Struct, frozen=True, kw_only=True):
             connection=Connection(),
             key_home=self.api_key_env,
         )
+
+    def with_retrieval_wire(self, operation: Operation, wire: str | None) -> Adapter:
+        """Return a copy of the adapter that embeds or ranks on another wire, if one is given."""
+        if wire is None:
+            return self
+        form = replace(getattr(self, operation), wire=wire)
+        return replace(self, embed=form) if operation == "embed" else replace(self, rerank=form)
 
     @property
     def all_quirks(self) -> dict[str, Any]:
@@ -210,16 +233,10 @@ class Adapter(Struct, frozen=True, kw_only=True):
             "name": self.name,
             "vendor": vendor.id if vendor else None,
             "headers": headers,
-            "hint": self._advise_unreached(),
+            "hint": vendor.hint if vendor else None,
             "key_hint": self._advise_refused(),
+            "address_env": self.address_env,
         }
-
-    def _advise_unreached(self) -> str | None:
-        """Return advice for the error if no server responds at the address."""
-        hint = self.vendor.hint if self.vendor else None
-        if hint is None and (variable := self.address_env) is not None:
-            hint = f"The address comes from the environment variable {variable}."
-        return hint
 
     def _advise_refused(self) -> str | None:
         """Return advice for the error if the server demands a key that it did not get."""
@@ -264,7 +281,10 @@ class Adapter(Struct, frozen=True, kw_only=True):
             **(side.quirks if side is not None and side.wire == wire else {}),
             **own.quirks,
         }
-        keys = ("api_key", "timeouts", "name", "headers", "hint", "on_loss", "keep_raw")
+        keys = (
+            "api_key", "timeouts", "name", "headers", "hint", "key_hint", "address_env", "on_loss",
+            "keep_raw",
+        )  # fmt: skip
         return {key: chat[key] for key in keys if chat.get(key) is not None} | {
             "wire": wire,
             "base_url": own.base_url or elsewhere or chat["base_url"],

@@ -252,6 +252,14 @@ class Registry:
         opened: Provider | None = self._stacks.open_at(self._names(), name, base_url, options)
         return opened
 
+    def _open_retrieval_at(
+        self, operation: Operation, name: str, base_url: str, options: OpenOptions
+    ) -> Embedder | Reranker | None:
+        found: Embedder | Reranker | None = self._stacks.open_retrieval(
+            self._names(), name, operation, options, base_url
+        )
+        return found
+
     def _warn_about_typo(self, names: Names, entry: ModelEntry) -> None:
         """Warn once about an unlisted model whose name looks misspelled."""
         if entry.id not in self._warned and (warning := names.find_typo(entry)) is not None:
@@ -300,9 +308,21 @@ def open_name_at(
 
 
 def open_retrieval_name(
-    operation: Operation, model: str, retries: int | None, settings: Mapping[str, Any]
-) -> Embedder | Reranker:
-    """Open an embedding or reranking model by name, for ``connect_embedder`` and the like."""
+    operation: Operation,
+    model: str,
+    base_url: str | None,
+    retries: int | None,
+    settings: Mapping[str, Any],
+) -> Embedder | Reranker | None:
+    """Open an embedding or reranking model by name, for ``connect_embedder`` and the like.
+
+    With ``base_url``, return ``None`` if the name does not begin with a vendor.
+    """
+    if base_url is not None:
+        options = OpenOptions(dict(settings), retries=retries)
+        return _load_registry(config_path())._open_retrieval_at(
+            operation, model, base_url, options
+        )
     with _advise('"vendor:model" or an alias of models.yaml'):
         registry = _load_registry(config_path())
         opener = registry.open_embedder if operation == "embed" else registry.open_reranker

@@ -35,6 +35,7 @@ from ..middleware import (
     Thresholds,
 )
 from ..provider import Provider, bind, open_scheme
+from ..provider.http_model import show_url
 from ..retrieval import EMBED_SCHEMES, bind_embedder, bind_reranker, open_embed_scheme
 from ..retrieval.values import Operation
 from ..transport import Timeouts
@@ -122,11 +123,22 @@ class Stacks:
         return provider
 
     def open_retrieval(
-        self, names: Names, name: str, operation: Operation, options: OpenOptions
+        self,
+        names: Names,
+        name: str,
+        operation: Operation,
+        options: OpenOptions,
+        base_url: str | None = None,
     ) -> Any:
-        """Return the embedder or reranker for a model, or for a group that serves one model."""
+        """Return the embedder or reranker for a model, or for a group that serves one model.
+
+        With ``base_url``, return ``None`` if the name is not that of a vendor's model.
+        """
         builder = _StackBuilder(self, names, options)
-        model = builder.build_retrieval(name, operation)
+        if base_url is None:
+            model = builder.build_retrieval(name, operation)
+        else:
+            model = builder.build_retrieval_at(name, operation, base_url)
         for lease in builder.leases:
             lease.holders += 1
         return model
@@ -302,9 +314,22 @@ class _StackBuilder:
         model = self._build_retrieval(entry, operation)
         return _retry(model, names.retries(entry) if retries is None else retries)
 
-    def _build_retrieval(self, entry: ModelEntry, operation: Operation) -> Any:
-        adapter = self._names.adapter(entry.adapter)
+    def build_retrieval_at(self, name: str, operation: Operation, base_url: str) -> Any:
+        """Return a vendor's embedder or reranker at an address, or ``None`` for other names."""
+        found = self._names.find_at(name, base_url)
+        if found is None:
+            return None
+        entry, adapter = found
+        model = self._build_retrieval(entry, operation, adapter)
+        retries = self._options.retries
+        return _retry(model, self._names.retries(entry) if retries is None else retries)
+
+    def _build_retrieval(
+        self, entry: ModelEntry, operation: Operation, adapter: Adapter | None = None
+    ) -> Any:
         settings = self._options.settings
+        adapter = adapter or self._names.adapter(entry.adapter)
+        adapter = adapter.with_retrieval_wire(operation, settings.get("wire"))
         _check_configured(entry, adapter, settings)
         self._stacks.warn_about_end(entry)
         given = {
@@ -403,13 +428,19 @@ def find_missing(adapter: Adapter) -> str:
     """Return a message that names the setting that an adapter still lacks."""
     if not adapter.base_url:
         return f"adapter {adapter.name!r} has no base_url"
+    if (stored := adapter.withheld_key) is not None:
+        address = show_url(adapter.base_url)
+        source = f", which {adapter.address_env} names" if adapter.address_env else ""
+        return f"the stored key {stored} is not for the address {address}{source}"
     return f"set the environment variable {adapter.api_key_env}"
 
 
 def not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
     """Return the error for a model that is not configured."""
     advice = f"Set it in {config_path().name}."
-    if adapter.base_url:
+    if adapter.withheld_key is not None:
+        advice = f"Set the environment variable {adapter.api_key_env} to the key for this address."
+    elif adapter.base_url:
         advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"
     return AuthenticationError(
         f"{entry.id} is not configured: {find_missing(adapter)}",

@@ -57,8 +57,9 @@ def connect_embedder(
     """Return an embedding model. Nothing is sent before the first call.
 
     ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias in ``models.yaml``,
-    or ``"local"``, a small model that runs on this machine; with ``base_url`` it is the model's
-    name at that address, whose ``wire`` is ``"openai"`` by default.
+    or ``"local"``, a small model that runs on this machine. With ``base_url``, ``"vendor:model"``
+    is this vendor's model at that address, without the vendor's key; any other name is the
+    server's own, and its ``wire`` is ``"openai"`` by default.
 
     ``prefixes`` maps an input type to a string that is put before each text, for models that were
     trained with one: ``{"query": "query: ", "document": "passage: "}``. The other settings are
@@ -77,8 +78,9 @@ def connect_reranker(
 ) -> Reranker:
     """Return a reranking model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias in ``models.yaml``; with
-    ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default:
+    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias in ``models.yaml``. With
+    ``base_url``, ``"vendor:model"`` is this vendor's model at that address, without the vendor's
+    key; any other name is the server's own, and its ``wire`` is ``"openai"`` by default:
     ``/v1/rerank`` as vLLM and llama.cpp implement it. The other settings are those of
     ``RetrievalSettings`` and ``connect``.
     """
@@ -98,9 +100,10 @@ def _connect(
         if name not in RetrievalSettings.__annotations__:
             raise TypeError(f"{name!r} is not a setting of a model that can {operation}")
     given = {name: each for name, each in {**settings, **more}.items() if each is not None}
-    if base_url is None:
-        return load(_REGISTRY)(operation, model, retries, given)
-    return add_retries(_bind(operation, model, base_url, **given), retries)
+    opened: Embedder | Reranker | None = None
+    if base_url is None or ":" in model or "/" in model:  # the name may begin with a vendor
+        opened = load(_REGISTRY)(operation, model, base_url, retries, given)
+    return opened or add_retries(_bind(operation, model, base_url or "", **given), retries)
 
 
 def bind_embedder(model: str, base_url: str, **settings: Any) -> Embedder:
