@@ -30,7 +30,7 @@ class Box(NamedTuple):
 BOXES = {
     "core": Box(
         "models called over wires: values, codecs, transport, provider, middleware, names",
-        "errors citations messages capabilities events validate config prices calls tokens wire "
+        "errors citations messages capabilities events validate prices calls tokens wire "
         "transport provider retrieval database middleware registry sync",
         extras="aws azure google keys otel postgres redis tokens truststore",
         packages="httpx2[socks] markdown-it-py numpy opentelemetry-sdk pydantic uvicorn "
@@ -45,7 +45,7 @@ BOXES = {
     ),
     "gateway": Box(
         "the HTTP service, with the server halves of the wires",
-        "servers gateway web",
+        "servers gateway",
         imports="agent",
         tests_use="kit",
         extras="gateway",

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.config import _loader
 from dragoman.prices import PriceTable
 from dragoman.transport.http import _kept_lines
+from dragoman.validate.yaml import _loader
 from dragoman.wire.beliefs import read_families
 from dragoman.wire.errors import ErrorRow
 

@@ -27,26 +27,29 @@ def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
 
 def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
     """The search cannot find what is compiled at run time, so these functions are listed."""
-    assert find_made() == {
-        "config.py:_loader",  # regexes for YAML scalars; the search reads them from the loader
-        "gateway/openapi.py:_find_codec",  # the paths of the wires, escaped
-        "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
-        "prices/rows.py:__post_init__",
-        "prices/rows.py:covers",  # patterns from price files of the package or of the user
-        # Patterns from data files, matched against names from data files.
-        "registry/vendors.py:models",
-        "registry/vendors.py:wire_of",  # patterns from data files of the package
-        "sim/script.py:__post_init__",
-        "sim/script.py:fits",  # a pattern in a simulator script of the user
-        # The pattern of the reply headers to keep; the search calls this function.
-        "transport/http.py:_kept_lines",
-        # Patterns from data files of the package, for names of models.
-        "wire/beliefs.py:_applies",
-        "wire/beliefs.py:find_beliefs",
-        "wire/readiness.py:_lacks_model",  # the name of a model, escaped
-        # Patterns of the error tables; the search reads them from the tables.
-        "wire/errors.py:compiled",
-    }
+    assert (
+        find_made()
+        == {
+            "validate/yaml.py:_loader",  # regexes for YAML scalars; the search reads them from the loader
+            "gateway/openapi.py:_find_codec",  # the paths of the wires, escaped
+            "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
+            "prices/rows.py:__post_init__",
+            "prices/rows.py:covers",  # patterns from price files of the package or of the user
+            # Patterns from data files, matched against names from data files.
+            "registry/vendors.py:models",
+            "registry/vendors.py:wire_of",  # patterns from data files of the package
+            "sim/script.py:__post_init__",
+            "sim/script.py:fits",  # a pattern in a simulator script of the user
+            # The pattern of the reply headers to keep; the search calls this function.
+            "transport/http.py:_kept_lines",
+            # Patterns from data files of the package, for names of models.
+            "wire/beliefs.py:_applies",
+            "wire/beliefs.py:find_beliefs",
+            "wire/readiness.py:_lacks_model",  # the name of a model, escaped
+            # Patterns of the error tables; the search reads them from the tables.
+            "wire/errors.py:compiled",
+        }
+    )
 
 
 def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUGH) -> str | None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.config import ConfigError
 from dragoman.permission import Decision, Gate, Policy, Proposal, Rule
+from dragoman.validate.yaml import ConfigError
 from tests.rows import read_table
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dragoman import Registry, connect
-from dragoman.config import ConfigError
 from dragoman.provider import plugins
 from dragoman.tools import plugin_tools
+from dragoman.validate.yaml import ConfigError
 from dragoman.wire import _codecs
 
 from .cli.test_models import Background

@@ -28,8 +28,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from .config import ConfigError, Section, read_yaml
 from .log import SideEffect
+from .validate.yaml import ConfigError, Section, read_yaml
 
 __all__ = [
     "Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict",

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.compat.litellm.names import read_table
-from dragoman.config import read_yaml
 from dragoman.gateway import create_app
 from dragoman.gateway.keys import KeyRing
 from dragoman.registry import Registry, vendor_names
 from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.transport.serving import serving
+from dragoman.validate.yaml import read_yaml
 
 CONFIG = """\
 model_list:

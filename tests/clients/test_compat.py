@@ -13,9 +13,9 @@ import pytest
 
 from dragoman.compat import litellm
 from dragoman.compat.litellm.proxy import Conversion
-from dragoman.config import ConfigError
 from dragoman.registry import read_file
 from dragoman.sim import ScriptedProvider, SimServer
+from dragoman.validate.yaml import ConfigError
 from tests.gateway.upstream import WIRES
 from tests.pages import ROOT, read_blocks
 from tests.rows import read_table

@@ -236,7 +236,7 @@ async def test_overview_and_log_name_the_sessions_that_lose_reasoning(tmp_path: 
     headers = {"authorization": f"Bearer {admin}"}
     with SqliteLog(tmp_path / "log.db") as log, StrictUpstream("gemini") as upstream:
         async with upstream.open() as model:
-            app = create_app({"m": model}, log=log, admin=digest, ui="dragoman.web")
+            app = create_app({"m": model}, log=log, admin=digest, ui="dragoman.gateway.web")
             async with app.router.lifespan_context(app), serving(app) as url:
                 await asyncio.to_thread(run_loop, url, "ollama", stream=False)
                 async with httpx.AsyncClient(headers=headers) as page:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman import HttpTransport, NetworkError, Registry, StreamInterruptedError
-from dragoman.config import ConfigError
 from dragoman.transport.connect import make_context
+from dragoman.validate.yaml import ConfigError
 
 from ..waiting import arrival, settle, until
 from .certificates import Authority, server_context

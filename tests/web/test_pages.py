@@ -138,7 +138,12 @@ async def test_playground_streams_compares_stops_and_shows_requests(
             models = {"fast": fast, "slow": slow, "up": connect("m", base_url=upstream.base_url)}
             ring = KeyRing([Key("you", DIGEST)])
             app = create_app(
-                models, keys=ring, admin=DIGEST, log=log, log_content=True, ui="dragoman.web"
+                models,
+                keys=ring,
+                admin=DIGEST,
+                log=log,
+                log_content=True,
+                ui="dragoman.gateway.web",
             )
             async with (
                 app.router.lifespan_context(app),
@@ -280,7 +285,7 @@ async def open_gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
         "own": Listed(reply("The Vistula, in Poland.", usage=USED), name="own", repeat=True),
     }
     with SqliteLog(folder / "log.db") as log:
-        settings: Any = {"log": log, "log_content": True, "ui": "dragoman.web"}
+        settings: Any = {"log": log, "log_content": True, "ui": "dragoman.gateway.web"}
         app = create_app(models, keys=ring, admin=DIGEST, usage=book, **settings)
         async with app.router.lifespan_context(app), serving(app) as url:
             yield url, key

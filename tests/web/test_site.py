@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import astuple, replace
 
-import dragoman.web
+import dragoman.gateway.web
 from dragoman import Fallback, connect
 from dragoman.cli import main
 from dragoman.errors import AuthenticationError
@@ -55,7 +55,7 @@ def priced(*answers: Any) -> Listed:
 @contextlib.asynccontextmanager
 async def open_site(models: Any, **settings: Any) -> AsyncIterator[str]:
     """Serve a gateway with the pages."""
-    app = create_app(models, ui="dragoman.web", **settings)
+    app = create_app(models, ui="dragoman.gateway.web", **settings)
     async with app.router.lifespan_context(app), serving(app) as url:
         yield url
 
@@ -142,17 +142,17 @@ async def test_pages_are_built_when_they_are_requested_and_only_where_they_may_b
 ) -> None:
     made = []
 
-    class Counted(dragoman.web.Site):
+    class Counted(dragoman.gateway.web.Site):
         def __init__(self, service: Any) -> None:
             made.append(service)
             super().__init__(service)
 
-    monkeypatch.setattr(dragoman.web, "Site", Counted)
+    monkeypatch.setattr(dragoman.gateway.web, "Site", Counted)
     model = priced(reply("Hello"))
     for settings, expected in [
-        ({"ui": "dragoman.web", "keys": KEYS}, 404),
+        ({"ui": "dragoman.gateway.web", "keys": KEYS}, 404),
         ({"keys": KEYS, "admin": DIGEST}, 404),
-        ({"ui": "dragoman.web"}, 200),
+        ({"ui": "dragoman.gateway.web"}, 200),
     ]:  # fmt: skip
         app = create_app({"fast": model}, **settings)  # type: ignore[arg-type]
         async with serving(app) as url:

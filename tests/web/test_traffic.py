@@ -23,10 +23,10 @@ from dragoman.events import Usage
 from dragoman.gateway import request_account, usage_book
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.web import overview
 from dragoman.messages import Request
 from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
 from dragoman.transport.serving import serving
-from dragoman.web import overview
 
 from ..listed import Clock
 from .test_pages import open_browser, open_page
@@ -194,7 +194,7 @@ async def test_overview_shows_an_hour_of_traffic(monkeypatch: pytest.MonkeyPatch
                             retries=0, priced_as="anthropic:claude-sonnet-4-5"),
             "own": connect("sim", base_url=urls["openai"], retries=0),
         }  # fmt: skip
-        app = create_app(models, keys=keys, admin=DIGEST, ui="dragoman.web")
+        app = create_app(models, keys=keys, admin=DIGEST, ui="dragoman.gateway.web")
         async with app.router.lifespan_context(app), serving(app) as url:
             await drive(url, script, clock)
             data = await read(url, "overview?range=1h")

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from ..config import ConfigError
 from ..errors import ProviderError, scrub
 from ..local import LocalServerError, WeightsError
+from ..validate.yaml import ConfigError
 from .console import echo_json, notify
 
 EXIT_CODES = {

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 import click
 from msgspec import Struct
 
-from ..config import Section, read_yaml
 from ..registry.folders import user_folder
 from ..replay import make_printable
 from ..tools import (
@@ -33,6 +32,7 @@ from ..tools import (
     ToolChange,
     ToolPins,
 )
+from ..validate.yaml import Section, read_yaml
 from .agent_view import AgentView
 from .approval import InputLines
 from .console import notify

@@ -210,7 +210,7 @@ def command(options: ServeOptions) -> None:
             "check_host": is_loopback(options.host) and options.keys is None,
             "bounds": _read_bounds(options),
             "admin": _read_admin(options.admin),
-            "ui": "dragoman.web" if options.ui else None,
+            "ui": "dragoman.gateway.web" if options.ui else None,
         }
         with contextlib.ExitStack() as stack:
             settings["metrics"] = _open_metrics_folder(stack) if options.workers > 1 else None

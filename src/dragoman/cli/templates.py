@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from ..batches.template import Template
-from ..config import ConfigError, parse_yaml
 from ..registry import config_path
 from ..registry.folders import write_private
 from ..validate.fields import suggest
+from ..validate.yaml import ConfigError, parse_yaml
 from .console import legible, show_json, show_table
 from .errors import reject, report_mistakes
 from .options import ModelOption, SystemOption

@@ -90,7 +90,7 @@ async def _serve(
     gateway = importlib.import_module("dragoman.gateway.app")
     key, digest = new_key()
     ring = KeyRing([Key("you", digest)])
-    app = gateway.create_app(models, keys=ring, admin=digest, ui="dragoman.web")
+    app = gateway.create_app(models, keys=ring, admin=digest, ui="dragoman.gateway.web")
     app.state.service.calls = calls
     async with app.router.lifespan_context(app), serving(app, port=port) as address:
         # the key is in the fragment, which browsers do not send to servers

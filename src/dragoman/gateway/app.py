@@ -107,7 +107,7 @@ def create_app(
     that reads ``/metrics`` and the pages; with it, requests are counted in ``usage``, by default
     in memory. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
     models. ``betas`` are patterns of the betas that clients may use on models of the same wire.
-    ``ui`` names the module of the web pages at ``/`` (``dragoman.web``), which need ``admin``, or
+    ``ui`` names the module of the web pages at ``/`` (``dragoman.gateway.web``), which need ``admin``, or
     a gateway without keys.
     """
     if "*" in cors and keys is None:

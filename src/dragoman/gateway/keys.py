@@ -34,8 +34,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from ..config import ConfigError, Section, read_yaml
 from ..errors import cut, scrub
+from ..validate.yaml import ConfigError, Section, read_yaml
 
 log = logging.getLogger("dragoman")
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from ..config import locate, read_yaml
+from ..validate.yaml import locate, read_yaml
 from .results import Unpriced
 from .rows import PriceRow, digest_rows
 

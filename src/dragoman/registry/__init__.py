@@ -3,7 +3,7 @@
 Box: core.
 """
 
-from ..config import ConfigError
+from ..validate.yaml import ConfigError
 from .adapters import Adapter
 from .choose import NEEDS, Choice, Wanted, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file

@@ -11,7 +11,6 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..config import ConfigError, Section
 from ..errors import InvalidModelError
 from ..provider.plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
@@ -19,6 +18,7 @@ from ..retrieval.values import Operation
 from ..transport import Timeouts
 from ..transport.connect import is_loopback
 from ..validate.fields import suggest
+from ..validate.yaml import ConfigError, Section
 from ..wire import CODECS
 from .auth import AuthSettings, read_auth
 from .keys import read_key

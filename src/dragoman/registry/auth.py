@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..config import Section
 from ..errors import AuthenticationError
 from ..provider import AccessKeys, Auth, SignatureAuth, Token, TokenAuth
+from ..validate.yaml import Section
 
 _KEYS = {
     "entra": ("scope",),

@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..config import ConfigError, Section, read_yaml
 from ..middleware import Thresholds
 from ..prices import PricedAs, PriceTable
 from ..provider import SCHEMES
 from ..tokens import FAMILIES
+from ..validate.yaml import ConfigError, Section, read_yaml
 from .adapters import Adapter, find_nearest, read_adapter
 from .folders import user_folder
 from .groups import Group, check_names, read_group

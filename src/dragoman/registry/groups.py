@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ..config import Section
 from ..middleware import StrategyName
 from ..middleware.strategy import HALF_LIFE, MIN_SAMPLE
+from ..validate.yaml import Section
 from .limits import RateLimits, Retries, read_rate_limit, read_timeouts
 
 

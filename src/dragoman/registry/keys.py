@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from ..config import ConfigError
+from ..validate.yaml import ConfigError
 from .folders import user_folder, write_private
 
 log = logging.getLogger("dragoman")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-from ..config import Section
 from ..middleware import Thresholds
 from ..transport import Timeouts
+from ..validate.yaml import Section
 from .pools import Connection
 
 _TIMEOUTS = Timeouts.__struct_fields__

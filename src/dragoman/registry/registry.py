@@ -16,12 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from ..config import ConfigError
 from ..errors import InvalidModelError
 from ..prices import PriceTable
 from ..provider import Provider
 from ..retrieval import Embedder, Reranker
 from ..retrieval.values import Operation
+from ..validate.yaml import ConfigError
 from .adapters import Adapter
 from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file

@@ -19,7 +19,6 @@ from typing import Any
 from msgspec import Struct
 
 from ..capabilities import describe_end
-from ..config import ConfigError
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import (
     Availability,
@@ -39,6 +38,7 @@ from ..provider.http_model import show_url
 from ..retrieval import EMBED_SCHEMES, bind_embedder, bind_reranker, open_embed_scheme
 from ..retrieval.values import Operation
 from ..transport import Timeouts
+from ..validate.yaml import ConfigError
 from ..wire import CODECS
 from .adapters import Adapter
 from .entries import ModelEntry, config_path

@@ -20,8 +20,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..config import parse_yaml
 from ..provider.plugins import find_plugins, read_plugin_file
+from ..validate.yaml import parse_yaml
 from .updates import read_update
 
 FACTS = {

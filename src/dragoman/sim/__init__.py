@@ -3,7 +3,7 @@
 Box: kit.
 """
 
-from ..config import ConfigError
+from ..validate.yaml import ConfigError
 from .batches import BatchScript, SimBatches
 from .provider import ScriptedProvider
 from .retrieval import SimulatedEmbedder, SimulatedReranker

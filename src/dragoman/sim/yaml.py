@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..capabilities import Capabilities
-from ..config import Section, plain, read_yaml
 from ..events import Usage
 from ..messages import Continuity, Text, Thinking
+from ..validate.yaml import Section, plain, read_yaml
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 
 T = TypeVar("T")

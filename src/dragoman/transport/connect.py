@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from ..config import ConfigError
 from ..errors import InvalidResponseError, NetworkError, advise_import, without_frames
+from ..validate.yaml import ConfigError
 from .connection import ClientConnection, FramingError
 from .contract import Secret
 

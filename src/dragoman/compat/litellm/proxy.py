@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ...config import ConfigError, Section, plain, read_yaml
 from ...gateway.keys import hash_key
+from ...validate.yaml import ConfigError, Section, plain, read_yaml
 from .names import Named, find_name, read_table
 
 _REFERENCE = "os.environ/"

@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 from starlette.requests import Request
 
-from ..gateway.access import Service
-from ..gateway.keys import MAX_LIMIT, read_money
-from ..gateway.keystore import KeyStore, show_key
+from ..access import Service
+from ..keys import MAX_LIMIT, read_money
+from ..keystore import KeyStore, show_key
 
 _ACTOR = "admin page"
 _MOST_AUDITED = 50  # changes that the page lists

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from .validate.fields import KINDS, Fields, kind_of
+from .fields import KINDS, Fields, kind_of
 
 __all__ = ["ConfigError", "Section", "locate", "parse_yaml", "plain", "read_yaml"]
 

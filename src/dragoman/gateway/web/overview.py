@@ -11,9 +11,9 @@ from typing import Any
 from msgspec.structs import asdict
 from starlette.requests import Request
 
-from ..gateway.access import Service
-from ..gateway.ledger import KeyBudget
-from ..gateway.usage_book import Sums
+from ..access import Service
+from ..ledger import KeyBudget
+from ..usage_book import Sums
 
 _HOUR = 3_600_000  # milliseconds
 # for each range, its length and the length of a bar, in milliseconds

@@ -15,23 +15,23 @@ from msgspec import Struct
 from starlette.requests import Request as HttpAsked
 from starlette.types import Receive, Scope, Send
 
-from ..errors import InvalidRequestError, ProviderError, scrub
-from ..events import Event, MessageComplete, encode_event
-from ..gateway.access import Service
-from ..gateway.exchange import handle, identify
-from ..gateway.models import Models, find_ends
-from ..gateway.policy import Translated
-from ..gateway.reading import Incoming, parse_body
-from ..gateway.request_account import Account, ChatCall
-from ..gateway.translation import check_translated, resolve_model
-from ..gateway.unknown_paths import find_codec
-from ..gateway.writing import ReplyWriter, write_events
-from ..messages import Request, new_ulid
-from ..prices import Unpriced
-from ..provider import Provider, connect
-from ..provider.http_model import show_url
-from ..validate import build_request
-from ..wire import CODECS, Asked, Encoded, ReplyEncoder
+from ...errors import InvalidRequestError, ProviderError, scrub
+from ...events import Event, MessageComplete, encode_event
+from ...messages import Request, new_ulid
+from ...prices import Unpriced
+from ...provider import Provider, connect
+from ...provider.http_model import show_url
+from ...validate import build_request
+from ...wire import CODECS, Asked, Encoded, ReplyEncoder
+from ..access import Service
+from ..exchange import handle, identify
+from ..models import Models, find_ends
+from ..policy import Translated
+from ..reading import Incoming, parse_body
+from ..request_account import Account, ChatCall
+from ..translation import check_translated, resolve_model
+from ..unknown_paths import find_codec
+from ..writing import ReplyWriter, write_events
 
 _CALL_KEY = b"x-call-key"
 _KEY = "$API_KEY"  # stands for the key of a model in what the page shows

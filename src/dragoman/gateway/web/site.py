@@ -22,10 +22,10 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import ProviderError, scrub
-from ..gateway.access import Service, read_headers
-from ..trace import Viewer, add_headers
-from ..trace.export import PAGE as TRACE_PAGE
+from ...errors import ProviderError, scrub
+from ...trace import Viewer, add_headers
+from ...trace.export import PAGE as TRACE_PAGE
+from ..access import Service, read_headers
 from .keys import change_key, find_store, list_keys
 from .overview import list_calls, read_overview
 from .playground import PlaygroundChat, preview
