@@ -17,7 +17,7 @@ import pytest
 import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
 from dragoman.events import ToolIntent, Usage
-from dragoman.log import LogRecord, MemoryLog, MessageRecorded, read_uses
+from dragoman.log import LogRecord, MemoryLog, MessageRecorded, SessionFinished, read_uses
 from dragoman.session import Summarise
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
@@ -33,11 +33,20 @@ DOWN = (500, {}, [b'{"error": {"message": "down", "type": "server_error"}}'])
 Stack = Callable[[Callable[[str, bool], d.Provider]], d.Provider]
 
 
-def encode(wire: str, answer: Answer) -> tuple[int, dict[str, str], list[bytes]]:
-    """Return a streamed reply of a wire whose bytes arrive in one piece."""
+def encode(
+    wire: str, answer: Answer, *, breaks: bool = False
+) -> tuple[int, dict[str, str], list[bytes]]:
+    """Return a streamed reply of a wire whose bytes arrive in one piece.
+
+    A reply that ``breaks`` has all its blocks, but not its end.
+    """
     request = d.Request([d.User("x")], stream=True, model="m", request_id="R", check_calls=False)
     encoder = SERVER_CODECS[wire].encoder(Asked(request=request))
-    data = b"".join([encoder.feed(event) for event in answer(request)]) + encoder.end()
+    events = answer(request)
+    if breaks:
+        data = b"".join([encoder.feed(event) for event in events[:-1]])
+    else:
+        data = b"".join([encoder.feed(event) for event in events]) + encoder.end()
     return 200, {"content-type": "text/event-stream"}, [data]
 
 
@@ -88,16 +97,20 @@ class Run:
             self.seen.append,
         )  # fmt: skip
 
-    async def play(self, at: int, *, by_session: bool) -> None:
-        """Run the session; cancel it while it writes the record number ``at``."""
+    async def play(self, at: int, *, by_session: bool, again: bool = False) -> None:
+        """Run the session; cancel it while it writes the record number ``at``.
+
+        With ``again``, cancel it in the other way while it writes each later record.
+        """
 
         def watch(record: LogRecord) -> None:
             self.writes = record.seq
-            if record.seq == at:
-                if by_session:
-                    self._stopping.append(asyncio.ensure_future(session.cancel("enough")))
-                else:
-                    task.cancel()
+            if not at or record.seq < at or (record.seq > at and not again):
+                return
+            if by_session == (record.seq == at):
+                self._stopping.append(asyncio.ensure_future(session.cancel("enough")))
+            else:
+                task.cancel()
 
         session = d.Session(
             self.provider, [look], ALL, self.log, session_id="s", on_record=watch,
@@ -115,6 +128,30 @@ class Run:
     def finish(self, task: asyncio.Task[Any]) -> None:
         """Raise the error of a session that ended by itself."""
         task.result()
+
+
+class BrokenRun(Run):
+    """A session that fails because a reply breaks off after its calls."""
+
+    def _make_model(self, name: str, fails: bool) -> d.Provider:
+        look_up = [call("look", call_id=f"c{at}", word="ox") for at in range(3)]
+        model = MODELS[self.wire]
+        reply = encode(self.wire, propose(*look_up, usage=self.usage), breaks=True)
+        return d.Observe(
+            d.connect(
+                model, wire=self.wire, base_url="http://127.0.0.1:9/v1", name=name,
+                transport=FixtureTransport(reply), priced_as=f"{self.wire}:{model}",
+            ),
+            self.seen.append,
+        )  # fmt: skip
+
+    def finish(self, task: asyncio.Task[Any]) -> None:
+        *_, last = self.log.read("s")
+        assert isinstance(last.payload, SessionFinished)
+        if last.payload.outcome == "failed":
+            assert isinstance(task.exception(), d.StreamInterruptedError)
+        else:
+            assert task.result().outcome == last.payload.outcome == "cancelled"
 
 
 class RandomRun(Run):
@@ -173,6 +210,7 @@ def add_up(ends: list[Any]) -> tuple[int, Decimal]:
 def check_run(run: Run) -> None:
     records = list(run.log.read("s"))
     check_evidence(records)
+    assert records[-1].type == "session.finished"
     calls: list[Any] = []
     open_call: CallStarted | None = None
     unreported = 0
@@ -239,29 +277,50 @@ async def test_session_can_be_cancelled_at_each_write_of_a_summary(
     await _cancel_everywhere(lambda: Run("openai", stack, USAGE, policy), by_session, count)
 
 
+@pytest.mark.parametrize("by_session", [True, False])
+async def test_session_can_be_cancelled_again_at_each_of_its_writes(
+    by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    make = lambda: Run("openai", "retry", USAGE)
+    await _cancel_everywhere(make, by_session, count, again=True)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("by_session", [True, False])
+async def test_failing_session_can_be_cancelled_at_each_of_its_writes(
+    by_session: bool, again: bool, count: Callable[[str, int], None]
+) -> None:
+    make = lambda: BrokenRun("anthropic", "bare", USAGE)
+    await _cancel_everywhere(make, by_session, count, again=again)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_random_session_can_be_cancelled_at_each_of_its_writes(
     part: int, count: Callable[[str, int], None]
 ) -> None:
     for seed in range(part * SESSIONS, (part + 1) * SESSIONS):
-        by_session = bool(seed % 2)
+        make = lambda seed=seed: RandomRun(seed)
         try:
-            await _cancel_everywhere(lambda seed=seed: RandomRun(seed), by_session, count)
+            await _cancel_everywhere(make, bool(seed % 2), count, again=bool(seed % 4 // 2))
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
 
 
 async def _cancel_everywhere(
-    make: Callable[[], Run], by_session: bool, count: Callable[[str, int], None]
+    make: Callable[[], Run],
+    by_session: bool,
+    count: Callable[[str, int], None],
+    *,
+    again: bool = False,
 ) -> None:
     whole = make()
     await whole.play(0, by_session=by_session)
     check_run(whole)
     for at in range(1, whole.writes + 1):
         run = make()
-        await run.play(at, by_session=by_session)
+        await run.play(at, by_session=by_session, again=again)
         try:
             check_run(run)
         except AssertionError as error:

@@ -327,7 +327,7 @@ class Session(Displayed, Generic[Parsed]):
             while not once and step.outcome is None:
                 step = await self._advance()
         except asyncio.CancelledError:
-            return await self._wind_up()
+            return await finish_writing(self._wind_up())
         except logs.LogError:
             raise  # the log failed or another process took over, so nothing more can be written
         except Exception as error:
@@ -335,8 +335,15 @@ class Session(Displayed, Generic[Parsed]):
                 word = (
                     error.kind if isinstance(error, errors.ProviderError) else type(error).__name__
                 )
-                await close_open(self._journal, "the session failed before it came to this")
-                await self._finish("failed", redact(f"{word}: {error}"[:2000]))
+                detail = redact(f"{word}: {error}"[:2000])
+                left = "the session failed before it came to this"
+                try:
+                    await finish_writing(self._finish("failed", detail, left=left))
+                except asyncio.CancelledError:
+                    # After ``cancel()``, which came too late, ``run()`` raises the error. A task
+                    # that is cancelled must raise its cancellation.
+                    if self._supervisor.stop is None:
+                        raise
             raise
         return step
 
@@ -511,8 +518,11 @@ class Session(Displayed, Generic[Parsed]):
         await close_open(self._journal, "the session ended before this came to an end")
 
     async def _finish(
-        self, ending: Ending, detail: str | None = None, parsed: Any = None
+        self, ending: Ending, detail: str | None = None, parsed: Any = None, left: str = ""
     ) -> Outcome[Parsed]:
+        """Record how the run ended; with ``left``, first close what is open, for that reason."""
+        if left:
+            await close_open(self._journal, left)
         await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
         self._final = False
         return make_outcome(self.id, self.state, ending, detail, parsed)
