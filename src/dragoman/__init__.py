@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         Message, Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, ServerTool, System,
         Text, Thinking, Tool, ToolCall, ToolResult, Url, User,
     )
-    from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
+    from .middleware import (
+        Cache, Fallback, Observe, RateLimit, Record, Retry, Spend, Wallet, describe,
+    )
     from .permission import Policy, Rule
     from .prices import Cost, PriceTable, Unpriced, cost, reprice
     from .provider import EventStream, Gathered, Provider, plan
@@ -81,7 +83,7 @@ _NAMES = {
         "Opaque PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text "
         "Thinking Tool ToolCall ToolResult Url User"
     ),
-    "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
+    "middleware": "Cache Fallback Observe RateLimit Record Retry Spend Wallet describe",
     "permission": "Policy Rule",
     "prices": "Cost PriceTable Unpriced cost reprice",
     "provider": "EventStream Gathered Provider plan",
@@ -110,12 +112,12 @@ __all__ = [
     "Opaque", "OverloadedError", "Policy", "PriceTable", "PromptCache", "Provider", "ProviderError",
     "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError", "Record",
     "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
-    "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings",
+    "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings", "Spend",
     "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "Summarise",
     "SwapPlan", "System", "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError",
     "Timeouts", "Tool", "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta",
     "ToolUseStart", "Tools", "UnavailableError", "Unpriced", "UnsupportedContentError",
-    "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors", "Window", "batch",
+    "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors", "Wallet", "Window", "batch",
     "check_events", "compare", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event",
     "describe", "encode_event", "fold", "gather", "parse_messages", "plan", "recorded_tools",
     "reprice", "to_model_events",

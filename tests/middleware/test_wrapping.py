@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from dragoman import Cache, Fallback, Observe, Provider, RateLimit, Record, Retry
+from dragoman import Cache, Fallback, Observe, Provider, RateLimit, Record, Retry, Spend
 from dragoman.errors import ProviderError, StreamInterruptedError
 from dragoman.events import check_events, encode_event
-from dragoman.middleware import Store
+from dragoman.middleware import Layer, Store, walk
 from dragoman.provider import EventStream, HttpProvider, Reply
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -48,10 +48,16 @@ class Empty(Store):
         pass
 
 
+def _limit_cost(model: Provider) -> Provider:
+    next(each for each in walk(model) if not isinstance(each, Layer)).priced_as = "free"
+    return Spend(model, usd=1)
+
+
 LAYERS: dict[str, Around] = {
     "Retry": lambda model: Retry(model, 0),
     "Observe": lambda model: Observe(model, lambda event: None),
     "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
+    "Spend": lambda model: _limit_cost(model),
     "Record": lambda model: Record(model, CASSETTE, "off"),
     # Give the fallback the name of the provider, because a reply that is cancelled before a
     # candidate is called carries the name of the fallback.

@@ -3,9 +3,9 @@
 Box: core.
 
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
-``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache``
-stores replies. ``describe`` lists the layers. Use them in this order, from the outermost to the
-innermost: ``Cache``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``, ``Record``, then the
+``Observe`` reports calls to subscribers, ``Spend`` limits their cost, ``Record`` records calls to
+cassettes, and ``Cache`` stores replies. ``describe`` lists the layers. Use them in this order, from
+the outermost to the innermost: ``Cache``, ``Spend``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``, ``Record``, then the
 provider.
 """
 
@@ -34,6 +34,7 @@ from .redis_limiter import LimiterUnavailableError, RedisLimiter
 from .request_keys import request_key
 from .retry import Retry
 from .rotation import KeyRotation
+from .spend import Spend, Wallet
 from .stores import RedisStore, SqliteStore, Store
 from .strategy import STRATEGIES, Strategy, StrategyName
 
@@ -44,6 +45,7 @@ __all__ = [
     "LimiterUnavailableError", "Middleware", "NotConfigured", "Observe", "OpenTelemetry",
     "ProviderRecovered", "ProviderUnavailable", "RateLimit", "Record", "RedisAvailability",
     "RedisLimiter", "RedisStore", "Retry", "RoutingChosen", "RoutingEvent", "RoutingSwitched",
-    "SqliteStore", "Store", "Strategy", "StrategyName", "Subscriber", "Thresholds", "Wrapper",
+    "Spend", "SqliteStore", "Store", "Strategy", "StrategyName", "Subscriber", "Thresholds", "Wallet",
+    "Wrapper",
     "describe", "reading", "redact", "request_key", "walk",
 ]  # fmt: skip

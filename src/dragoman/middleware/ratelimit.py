@@ -263,7 +263,7 @@ class RateLimit(Wrapper[Kind], Middleware[Kind]):
         if not self._counts_tokens:
             return 0, 0
         if not isinstance(request, Request):
-            return _estimate_texts(request), 0
+            return estimate_texts(request), 0
         return (
             self.inner.estimate_input_tokens(request.messages, request.tools),
             request.config.max_tokens or 0,
@@ -286,7 +286,8 @@ def _order_limiters(
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
 
 
-def _estimate_texts(request: EmbedRequest | RerankRequest) -> int:
+def estimate_texts(request: EmbedRequest | RerankRequest) -> int:
+    """Return the estimated input tokens of a request to an embedder or a reranker."""
     if isinstance(request, EmbedRequest):
         return estimate_text("\n".join(request.texts)).tokens
     # A reranker reads the query once for each document.
