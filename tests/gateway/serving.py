@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 from dragoman.gateway.supervisor import ServerConfig
+from tests.transport.certificates import Authority
 from tests.waiting import arrival
 
 
@@ -56,6 +58,15 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     faults = [] if checker is None else list(checker.find_faults())
     if faults:
         raise AssertionError("\n".join(faults[:20]))
+
+
+@contextlib.asynccontextmanager
+async def serving_tls(app: Any, folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """Serve an application over TLS; yield its address and the certificate of its authority."""
+    authority = Authority(folder)
+    cert, key = authority.issue("127.0.0.1")
+    async with serving(app, ssl_certfile=cert, ssl_keyfile=key) as url:
+        yield url.replace("http://", "https://"), authority.path
 
 
 async def raw(url: str, data: bytes) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,7 +21,7 @@ from dragoman.sim import SimServer
 from tests.listed import Listed, broken, speak
 from tests.waiting import until
 
-from .serving import serving
+from .serving import serving, serving_tls
 from .vendor_clients import (
     CLIENTS,
     PNG,
@@ -170,11 +171,18 @@ async def test_client_can_call_every_model_by_its_name(each: VendorClient) -> No
 # --- boto3 and the cohere client ---------------------------------------------------------------
 
 
-async def test_boto3_needs_a_bearer_token_of_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+# boto3 1.44 sends a bearer token over HTTPS alone, even to the same machine (botocore/auth.py, 2026-11-19).
+
+
+async def test_boto3_needs_a_bearer_token_of_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     each = Boto3()
     name = "us.maker.model-v1:0/a"
     keys = KeyRing([Key("ada", hash_key("sk-ada"))])
-    async with serving(create_app({name: Listed("Hi")}, keys=keys)) as url:
+    gateway = create_app({name: Listed("Hi")}, keys=keys)
+    async with serving_tls(gateway, tmp_path) as (url, authority):
+        monkeypatch.setenv("AWS_CA_BUNDLE", authority)
         with contextlib.closing(each.open(url)) as client:
             with pytest.raises(each.error, match="set AWS_BEARER_TOKEN_BEDROCK to a") as caught:
                 await each.ask(client, name)
@@ -210,7 +218,7 @@ async def test_cohere_client_receives_the_request_id_in_an_error() -> None:
 
 @pytest.mark.parametrize("each", [Cohere(), Boto3()], **NAMES)
 async def test_usage_of_an_aborted_stream_is_charged(
-    each: VendorClient, monkeypatch: pytest.MonkeyPatch
+    each: VendorClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "x")
     ledger = Ledger()
@@ -218,7 +226,10 @@ async def test_usage_of_an_aborted_stream_is_charged(
     with SimServer(script()) as upstream:
         model = upstream.connect("openai", "claude-sonnet-4-6")
         model.priced_as = "anthropic:claude-sonnet-4-6"
-        async with serving(create_app({"fast": model}, keys=keys, ledger=ledger)) as url:
+        gateway = create_app({"fast": model}, keys=keys, ledger=ledger)
+        async with serving_tls(gateway, tmp_path) as (url, authority):
+            for variable in ("AWS_CA_BUNDLE", "SSL_CERT_FILE"):
+                monkeypatch.setenv(variable, authority)
             client = each.open(url)
             await each.abort(client, "fast")
             await until(lambda: ledger.spent("ada") > 0, "the charge of the aborted stream")

@@ -179,6 +179,17 @@ async def test_rejection_is_json_and_closes_the_connection() -> None:
     assert json.loads(body)["error"]["message"] == "the request has more than 100 headers"
 
 
+async def test_websocket_is_refused_with_the_protocol_that_is_served() -> None:
+    """RFC 9110, 15.5.22; a client of WebSockets then turns to HTTP."""
+    ask = b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    async with serving(app()) as url:
+        head, _, body = (await raw(url, ask + b"\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
+    assert b"\r\nconnection: upgrade, close" in head
+    assert b"\r\nupgrade: HTTP/1.1" in head
+    assert "over HTTP" in json.loads(body)["error"]["message"]
+
+
 async def test_key_in_a_request_trailer_is_not_accepted() -> None:
     chunks = b"%x\r\n" % len(DATA) + DATA + b"\r\n0\r\n" + OURS + b"\r\n"
     async with serving(app()) as url:

@@ -1,7 +1,9 @@
 """Test every route that real clients use, and the responses for routes that are not served."""
 
+import contextlib
 import json
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,6 +15,7 @@ from starlette.routing import Mount
 from dragoman.errors import AuthenticationError, UnavailableError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
+from dragoman.gateway.store import ResponseStore
 from tests.listed import Listed, reply
 
 from ..rows import read_table
@@ -113,6 +116,20 @@ async def test_unserved_route_is_not_found_with_advice_in_the_words_of_the_wire(
                 assert answered["x-amzn-errortype"] == "ResourceNotFoundException"
         status, _, said = await gateway.post("/v1/models", {})
         assert (status, "does not take POST" in said["error"]["message"]) == (405, True)
+
+
+async def test_route_for_compaction_is_refused_for_its_own_reason_with_a_store(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(ResponseStore(tmp_path / "kept.db")) as store:
+        app = create_app({"fast": Listed("x")}, store=store)
+        async with (
+            serving(app) as url,
+            aiohttp.ClientSession() as http,
+            http.post(f"{url}/v1/responses/compact", json={"model": "fast"}) as answer,
+        ):
+            assert answer.status == 404
+            assert "are not compacted here" in await answer.text()
 
 
 @pytest.mark.parametrize("model", ["fast", "tools/large"])

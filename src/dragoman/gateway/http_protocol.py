@@ -134,7 +134,16 @@ class BoundedHttpProtocol(HttpConnection):
 
         A server may ignore this header (RFC 9110, 7.8), but the parser ends such a request after
         the head. The JDK's client offers ``h2c`` in its first request, whose body is not empty.
+        A client that asks for a WebSocket takes no other reply, so it gets status 426: at this
+        status Codex turns to HTTP at once, and after others it tries five times
+        (openai/codex#43353 of 2026-09-07, NVIDIA/NeMo-Relay#994 of 2026-09-04).
         """
+        if any(
+            name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers
+        ):
+            message = "WebSockets are not served here; send the request over HTTP"
+            self._refuse(426, message, expects_data=True)
+            return
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
@@ -310,6 +319,9 @@ def _refusal(status: int, message: str) -> bytes:
         f"content-length: {len(body)}",
         "connection: close",
     ]
+    if status == 426:
+        lines[3] = "connection: upgrade, close"
+        lines.append("upgrade: HTTP/1.1")  # RFC 9110, 15.5.22: the reply names what is served
     if status == 503:
         lines.append("retry-after: 1")
     return "\r\n".join([*lines, "", body]).encode()

@@ -17,6 +17,14 @@ _VERSIONED = (
     "/models",
     "/embeddings",
 )
+# Codex with a provider named OpenAI posts here to compact, and falls back to nothing
+# (caozhiyuan/copilot-api#359 of 2026-08-16, router-for-me/CLIProxyAPI#5857 of 2026-09-16). With a
+# store, /v1/responses/ID takes GET and DELETE.
+_COMPACT = "/responses/compact"
+_CANNOT_COMPACT = (
+    "conversations are not compacted here; let the client do it, in Codex by another name of the"
+    " provider than OpenAI"
+)
 # Parts of the vendors' APIs that the gateway does not serve, and what a client can do instead.
 _PARTS = (
     ("/v1/completions", "legacy completions are not served here; use /v1/chat/completions"),
@@ -42,6 +50,8 @@ _PARTS = (
 
 def explain(method: str, path: str, status: int) -> InvalidRequestError:
     """Return the error for a request that no route matches."""
+    if path.endswith(_COMPACT):
+        return InvalidRequestError(f"{cut(path, 100)}: {_CANNOT_COMPACT}", status=404)
     if status == 405:
         return InvalidRequestError(f"{cut(path, 100)} does not take {cut(method, 20)}", status=405)
     return InvalidRequestError(_find_reason(method, path), status=404)
