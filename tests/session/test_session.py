@@ -220,7 +220,13 @@ async def test_tool_calls_run_concurrently_only_if_none_of_them_writes(
     results = [message for message in session.messages if isinstance(message, ToolResult)]
     # Results are in the order of the proposals.
     assert [result.tool_call_id for result in results] == ["1", "2"]
-    check_evidence(list(log.read(session.id)))
+    records = list(log.read(session.id))
+    check_evidence(records)
+    # The log shows it although a call may end before the other one has started.
+    begun = [each.seq for each in records if each.type == "tool.started"]
+    ended = [each.seq for each in records if each.type == "tool.observed"]
+    assert len(begun) == len(ended) == 2
+    assert (begun[1] < ended[0]) == together
 
 
 # --- denied tool calls, and failures of tools and models ---------------------------------------
