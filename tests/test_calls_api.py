@@ -18,8 +18,6 @@ from dragoman.events import Sale
 from dragoman.prices import Match, PriceRow, PriceTable
 from dragoman.sim import Answer, Call, ScriptedProvider
 
-from .rows import read_table
-
 
 class Recorder(ScriptedProvider):
     """A scripted provider that keeps the requests it receives."""
@@ -56,7 +54,15 @@ async def test_keyword_arguments_override_the_config() -> None:
     assert (request.config.temperature, request.config.seed) == (0, 3)
 
 
-@pytest.mark.parametrize(("settings", "complaint"), read_table("unknown_setting_has_a_suggestion"))
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"temprature": 0}, "'temprature' is not a setting; did you mean temperature?"),
+        ({"max_token": 0}, "did you mean max_tokens?"),
+        ({"toolz": []}, "did you mean tools?"),
+        ({"zzz": 0}, "go into extras="),
+    ],
+)
 async def test_unknown_setting_has_a_suggestion(settings: dict[str, Any], complaint: str) -> None:
     model = Recorder("Hello.")
     with pytest.raises(TypeError) as caught:

@@ -22,7 +22,6 @@ from dragoman.capabilities import (
     describe_end,
     join_candidates,
 )
-from tests.rows import read_table
 
 NAMES = [
     "supports_images", "supports_documents", "supports_thinking", "supports_tools",
@@ -177,7 +176,17 @@ def test_capabilities_are_read_from_a_file_with_their_source(tmp_path: Path) -> 
     assert read == Capabilities(supports_tools=Fact(True, "probed", "2026-11-15", "check"))
 
 
-WRONG_FILES = read_table("invalid_capability_file_is_reported")
+WRONG_FILES = [
+    ("", "is not JSON"),
+    ("[]", "no mapping named capabilities"),
+    ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
+    ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
+    ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
+    (
+        '{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}',
+        "supports_tools",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)

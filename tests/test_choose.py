@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from dragoman import InvalidModelError, Registry
 from dragoman.cli import main
-from tests.rows import read_table
 
 FILE = """\
 adapters:
@@ -43,7 +42,14 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
 
 
-@pytest.mark.parametrize("needs", read_table("models_are_chosen_by_needs_others_have_reasons"))
+@pytest.mark.parametrize(
+    "needs",
+    [
+        "tools,images,context=200k",
+        ["tools", "vision", "max_context_tokens=0.2m"],
+        {"supports_tools": True, "images": True, "context": 200000, "documents": False},
+    ],
+)
 def test_models_are_chosen_by_needs_and_others_get_reasons(registry: Registry, needs: Any) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
@@ -84,7 +90,17 @@ def test_models_without_a_key_are_chosen_only_on_request(
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
-    read_table("invalid_needs"),
+    [
+        ({"needs": "tols"}, "needs: 'tols' is not one of images"),
+        ({"needs": "tools=3"}, "needs: 'tools' is not one of"),
+        (
+            {"needs": "context=much"},
+            "needs: context must be a number of tokens such as context=200k, not 'much'",
+        ),
+        ({"needs": "context"}, "needs: context must be a number"),
+        ({"max_input_price": "cheap"}, "max_input_price must be US dollars"),
+        ({"max_output_price": -1}, "max_output_price must be US dollars"),
+    ],
 )
 def test_invalid_needs_are_rejected(registry: Registry, settings: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

@@ -338,7 +338,16 @@ def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
 
 @pytest.mark.parametrize(
     ("wire", "extras", "codes"),
-    read_table("fields_in_the_raw_reply"),
+    [
+        ("openai", {"n": 1}, []),
+        ("openai", {"n": 3}, ["choices_dropped"]),
+        ("openai", {"logprobs": False}, []),
+        ("openai", {"logprobs": True}, ["logprobs_in_raw"]),
+        ("gemini", {"candidateCount": 1}, []),
+        ("gemini", {"candidateCount": 2}, ["choices_dropped"]),
+        ("cohere", {"n": 2}, ["choices_dropped"]),
+        ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
+    ],
 )
 def test_fields_stay_in_the_raw_reply(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())

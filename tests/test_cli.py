@@ -15,7 +15,6 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 
-from .rows import read_table
 from .server import Connection, Seen, answering, completion, replying
 from .test_sync import Background
 
@@ -83,7 +82,24 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
     assert 'proposed, not executed: f({"x": 1})' in result.stdout
 
 
-@pytest.mark.parametrize(("status", "body", "code", "words"), read_table("exit_codes"))
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (401, {"error": {"message": "no"}}, 10, "provider_authentication"),
+        (404, {"error": {"code": "model_not_found"}}, 11, "provider_invalid_model"),
+        (503, {"error": {"message": "Loading model"}}, 12, "provider_model_not_loaded"),
+        (429, {}, 13, "wait 7 s"),
+        (500, {}, 14, "provider_unavailable"),
+        (400, {}, 15, "provider_invalid_request"),
+        (
+            400,
+            {"error": {"message": "this model does not support image input"}},
+            16,
+            "content_block",
+        ),
+        (200, {}, 17, "provider_invalid_response"),
+    ],
+)
 def test_exit_code_depends_on_the_error(status: int, body: Any, code: int, words: str) -> None:
     with Background(replying(status, json.dumps(body).encode(), retry_after="7")) as server:
         result = run(
@@ -167,7 +183,16 @@ def test_chat_command_continues_after_an_error() -> None:
     assert talk.exit_code == EXIT_CODES["provider_unavailable"]
 
 
-@pytest.mark.parametrize(("words", "code", "said"), read_table("invalid_command_line_is_reported"))
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("ask m Hi --base-url http://x --wire morse", 2, "unknown wire"),
+        ("ask m Hi --base-url http://x --schema nowhere.json", 2, "does not exist"),
+        ("nonsense", 2, "No such command"),
+        ("ask m Hi", 11, "alias or adapter:model"),
+        ("ask anthropic:claude-sonnet-4-6 Hi", 10, "ANTHROPIC_API_KEY"),
+    ],
+)
 def test_invalid_command_line_is_reported(words: str, code: int, said: str) -> None:
     result = run(*words.split(), ANTHROPIC_API_KEY="")
     assert result.exit_code == code

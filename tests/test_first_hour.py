@@ -168,7 +168,15 @@ def test_log_shows_zero_dollars_for_a_call_that_never_left_the_machine(tmp_path:
     assert row.split()[3:6] == ["nowhere.invalid:m", "$0", "failed"]
 
 
-COMMANDS = dict(read_table("commands_of_a_newcomer"))
+COMMANDS = {
+    "a misspelt command": [["aks", "Hi"], 2, "No such command 'aks'. Did you mean 'ask'?"],
+    "an unlike command": [["xyzzy"], 2, "No such command 'xyzzy'.\n"],
+    "the model twice": [["ask", "-m", "m", "m", "Hi"], 2, "named twice: by MODEL and by -m"],
+    "the model twice in a chat": [["chat", "-m", "m", "m"], 2, "named twice: by MODEL and by -m"],
+    "nothing to continue": [["ask", "-c", "Hi"], 20, "no log exists here"],
+    "a search for models": [["models", "search", "gemini-2.5-pro"], 0, "google:gemini-2.5-pro"],
+    "the path of models.yaml": [["config", "path"], 0, "models.yaml"],
+}
 
 
 @pytest.mark.parametrize(("words", "code", "text"), COMMANDS.values(), ids=COMMANDS)
@@ -242,7 +250,13 @@ def test_fields_of_the_answer_are_sent_as_its_schema(tmp_path: Path) -> None:
     assert body["response_format"]["json_schema"]["schema"] == read_schema("name")
 
 
-WRONG_FIELDS = dict(read_table("schema_mistakes"))
+WRONG_FIELDS = {
+    "an unknown type": ["age number", "'age number' is not a field. Write NAME, NAME TYPE"],
+    "an open bracket": ["tags [str", "'tags [str' is not a field"],
+    "an empty field": ["name,,age", "'' is not a field"],
+    "a field twice": ["name, name int", "the field 'name' is there twice"],
+    "a missing file": ["schemas/river", "the file schemas/river does not exist"],
+}
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_FIELDS.values(), ids=WRONG_FIELDS)

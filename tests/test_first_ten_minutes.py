@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from .pages import ROOT, answer_everything, read_blocks
-from .rows import read_table
 from .test_sync import Background
 from .waiting import PATIENCE
 
@@ -151,7 +150,32 @@ def test_documented_install_commands_name_existing_extras(install: Install) -> N
     assert named <= set(built.metadata.get_all("Provides-Extra") or ())
 
 
-COMMANDS = dict(read_table("readme_commands"))
+COMMANDS = {
+    "dragoman ask MODEL PROMPT": [
+        "dragoman ask box:llama3 'What is the capital of France?' --no-log"
+    ],
+    "dragoman chat": ["dragoman chat --prompt 'Say hello' --max-tokens 9 --no-log"],
+    "dragoman models · cost · ready": [
+        "dragoman models openai --json",
+        "dragoman cost --model openai:gpt-6-sol --input 1000 --output 10",
+        "dragoman ready local",
+    ],
+    "dragoman plan FILE --to MODEL": [
+        "dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"
+    ],
+    "dragoman serve --model fast=openai:gpt-6-luna --model small=local": ["dragoman serve --help"],
+    "dragoman serve · sim · check URL": [
+        "dragoman serve --help",
+        "dragoman sim script.yaml --check",
+        "dragoman check --help",
+    ],
+    "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
+    "dragoman log · replay": [
+        "dragoman ask box:llama3 Hello",
+        "dragoman log list",
+        "dragoman replay last",
+    ],
+}
 
 
 def test_every_readme_command_is_tested() -> None:

@@ -11,7 +11,6 @@ from dragoman.messages import Text, Tool, User
 from dragoman.registry import Registry
 from dragoman.registry.observed import ObservedFacts, observed_path
 from dragoman.validate import build_request
-from tests.rows import read_table
 
 from .server import Connection, replying, serve
 
@@ -42,7 +41,15 @@ def said(*calls: str, cached: int = 0) -> bytes:
 
 @pytest.mark.parametrize(
     ("wire", "found"),
-    read_table("parallel_tool_calls"),
+    [
+        ("openai", {"parallel_tool_calls": False}),
+        ("responses", {"parallel_tool_calls": False}),
+        ("anthropic", {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
+        ("gemini", {}),
+        ("ollama", {}),
+        ("cohere", {}),
+        ("bedrock", {}),
+    ],
 )
 def test_model_without_parallel_tool_calls_is_limited_to_one_call(
     wire: str, found: dict[str, Any]

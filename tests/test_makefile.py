@@ -106,7 +106,15 @@ def test_recordings_are_tested_only_if_there_are_some(clone: Path) -> None:
     assert call[:5] == ["-m", "pytest", "-q", "-m", "recordings"]
 
 
-@pytest.mark.parametrize(("words", "call"), read_table("targets_start_the_test_scripts"))
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (["check"], ["-m", "scripts.run_tests", "check"]),
+        (["test", "BOX=core"], ["-m", "scripts.run_box", "core"]),
+        (["test-hard"], ["-m", "scripts.run_hard"]),
+        (["test-hard", "ONLY=pinned"], ["-m", "scripts.run_hard", "pinned"]),
+    ],
+)
 def test_targets_start_the_test_scripts(clone: Path, words: list[str], call: list[str]) -> None:
     (clone / "scripts").mkdir()
     (clone / "scripts" / "install_system.sh").touch()

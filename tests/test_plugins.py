@@ -17,7 +17,6 @@ from dragoman.validate.yaml import ConfigError
 from dragoman.wire import _codecs
 
 from .cli.test_models import Background
-from .rows import read_table
 from .server import Connection
 from .waiting import PATIENCE
 
@@ -117,7 +116,13 @@ def test_plugin_cannot_replace_a_builtin_wire(
 
 
 @pytest.mark.parametrize(
-    ("text", "raised"), read_table("wire_plugin_that_ends_when_it_is_imported_is_reported")
+    ("text", "raised"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise type('Odd', (BaseException,), {})('gone')", "Odd: gone"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("", "AttributeError"),
+    ],
 )
 def test_wire_plugin_that_ends_when_it_is_imported_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, raised: str

@@ -429,7 +429,14 @@ def test_usage_that_cannot_be_billed_is_unpriced(usage: dict[str, Any], reason: 
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), read_table("unknown_cost_has_a_reason_and_is_never_zero")
+    ("model", "reason"),
+    [
+        ("p:other", "no price for p:other on 2026-06-01"),
+        ("other:m", "no price for other:m on 2026-06-01"),
+        ("m", "not a model of the form provider:name: 'm'"),
+        (":m", "not a model of the form provider:name: ':m'"),
+        ("p:", "not a model of the form provider:name: 'p:'"),
+    ],
 )
 def test_unknown_cost_has_a_reason_and_is_never_zero(model: str, reason: str) -> None:
     assert refusal(Usage(1, 1), PLAIN, model=model) == reason
@@ -516,7 +523,15 @@ def hourly(start: int, end: int) -> list[PriceRow]:
 
 @pytest.mark.parametrize(
     ("span", "hour", "rate"),
-    read_table("hourly_prices"),
+    [
+        ([1, 4], 0, 1),
+        ([1, 4], 1, 2),
+        ([1, 4], 3, 2),
+        ([1, 4], 4, 1),
+        ([22, 2], 23, 2),
+        ([22, 2], 1, 2),
+        ([22, 2], 2, 1),
+    ],
 )
 def test_price_can_depend_on_the_time_of_day(span: tuple[int, int], hour: int, rate: int) -> None:
     at = datetime(2026, 6, 1, hour)

@@ -36,7 +36,15 @@ def test_banned_phrases_are_reported(name: str, find: Find) -> None:
     assert "write: " in violation
 
 
-HELPS = dict(read_table("help_texts"))
+HELPS = {
+    "a noun": 'x: Annotated[int, "The longest reply.", option(ge=1)] = 1',
+    "a noun after an alias": 'x: Annotated[Json, "Everything as JSON."] = False',
+    "no full stop": 'x: Annotated[int, "Print the report"] = 1',
+    "a pronoun": 'x: Annotated[int, "Set the wire of the server, if it has one."] = 1',
+    "a command": '_COMMANDS = {"ask": "A question to a model."}',
+    "a text with values": 'x: Annotated[int, f"One of {NAMES}."] = 1',
+    "two lines": 'x: Annotated[\n    int,\n    "Of "\n    "a reply.",\n] = 1',
+}
 
 
 @pytest.mark.parametrize("text", HELPS.values(), ids=HELPS)

@@ -220,7 +220,17 @@ def test_similar_model_name_is_suggested(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    read_table("names_without_vendor"),
+    [
+        (
+            "claude-sonnet-4-6",
+            "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or",
+        ),
+        ("gpt-5", "did you mean openai:gpt-5 or azure:gpt-5 or"),
+        ("sonnet", "did you mean anthropic:claude-sonnet-5-5 or"),
+        ("sonet", "did you mean anthropic:claude-sonnet-5-5 or"),
+        ("ollama", "did you mean ollama: or"),
+        ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
+    ],
 )
 def test_model_name_without_vendor_is_suggested_with_its_vendor(wrong: str, right: str) -> None:
     with pytest.raises(d.InvalidModelError, match=right):
@@ -228,7 +238,19 @@ def test_model_name_without_vendor_is_suggested_with_its_vendor(wrong: str, righ
 
 
 @pytest.mark.usefixtures("file")
-@pytest.mark.parametrize(("name", "meant"), read_table("typos_in_model_names"))
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("anthropic:claude-sonet-4-6", "anthropic:claude-sonnet-4-6"),
+        ("openai:gtp-5-mini", "openai:gpt-5-mini"),
+        ("anthropic:claude-sonnet-4-6", None),
+        # a model that is newer than the catalogue
+        ("anthropic:claude-sonnet-4-99", None),
+        ("anthropic:claude-sonnet-4-6-20990101", None),
+        ("anthropic:my-own", None),
+        ("ollama:anything", None),
+    ],
+)
 def test_probable_typo_in_a_model_name_is_warned_about_once(
     name: str, meant: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -458,7 +480,13 @@ def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(file: P
 
 
 @pytest.mark.parametrize(
-    ("known", "reason"), read_table("unsupported_request_is_rejected_with_its_code")
+    ("known", "reason"),
+    [
+        ({"supports_images": False, "supports_tools": False}, "no_vision_support"),
+        ({"supports_tools": False, "supports_system_prompt": False}, "no_tool_support"),
+        ({"supports_system_prompt": False}, "no_system_prompt_support"),
+        ({"max_context_tokens": 1}, "exceeds_context_window"),
+    ],
 )
 def test_unsupported_request_is_rejected_with_its_code(known: dict[str, Any], reason: str) -> None:
     model = d.connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
@@ -587,7 +615,21 @@ def test_vendor_key_is_sent_to_the_vendor_only(
 # --- choosing another wire of a vendor ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(("adapter", "wire", "url"), read_table("wires_of_adapters"))
+@pytest.mark.parametrize(
+    ("adapter", "wire", "url"),
+    [
+        ("{type: openai, wire: responses}", "responses", "https://api.openai.com/v1/responses"),
+        ("{type: openai}", "openai", "https://api.openai.com/v1/chat/completions"),
+        ("{type: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
+        ("{type: ollama, wire: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
+        ("{type: ollama, wire: openai}", "openai", "http://127.0.0.1:11434/v1/chat/completions"),
+        (
+            "{type: vllm, wire: anthropic, base_url: 'http://box:8000'}",
+            "anthropic",
+            "http://box:8000/v1/messages",
+        ),
+    ],
+)
 def test_adapter_can_choose_another_wire_of_its_vendor(
     adapter: str, wire: str, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

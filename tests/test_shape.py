@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from scripts.structure import find_packed
 
+from .rows import TABLES, read_table
 from .sources import read_package
 
 METHODS = 25
@@ -14,6 +15,8 @@ FUNCTION_LINES = 60
 FILE_LINES = 600
 COMPLEXITY = 20
 COLUMNS = 99
+FEW_ROWS = 8
+FEW_BYTES = 2000
 BRANCHES = (
     ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert,
     ast.match_case,
@@ -174,3 +177,12 @@ def test_package_keeps_to_the_size_limits() -> None:
         for violation in find_violations(source.text, source.tree)
     ]
     assert found == []
+
+
+def test_short_tables_are_beside_their_tests() -> None:
+    short = [
+        table.name
+        for table in TABLES.glob("*.jsonl")
+        if len(read_table(table.stem)) <= FEW_ROWS and table.stat().st_size <= FEW_BYTES
+    ]
+    assert short == []

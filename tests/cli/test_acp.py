@@ -31,7 +31,6 @@ from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tools import workspace_tools
 
 from ..listed import Listed, reply
-from ..rows import read_table
 from ..session.playing import call, check_evidence, of, propose, text
 from ..waiting import PATIENCE, patience, until
 
@@ -493,7 +492,13 @@ async def test_mcp_servers_need_an_extra(folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"), read_table("options_that_the_editor_decides_are_refused")
+    ("words", "complaint"),
+    [
+        (["--workspace", "/"], "--acp: the editor decides about the sessions"),
+        (["--then", "x"], "--acp: the editor decides about the sessions"),
+        (["--json"], "--acp: the editor decides about the sessions"),
+        (["m", "--model", "n"], "--acp m --model n: name one model"),
+    ],
 )
 def test_options_that_the_editor_decides_are_refused(words: list[str], complaint: str) -> None:
     result = CliRunner().invoke(main, ["agent", "--acp", *words])

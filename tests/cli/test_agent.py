@@ -246,7 +246,15 @@ def test_mcp_headers_are_sent_to_their_origin_only(monkeypatch: pytest.MonkeyPat
     }
 
 
-@pytest.mark.parametrize(("path", "allowing"), read_table("git_folder_cannot_be_written"))
+@pytest.mark.parametrize(
+    ("path", "allowing"),
+    [
+        (".git", ["--allow", "write"]),
+        ("sub/.git", ["--yes"]),
+        (".GIT/config", ["--yes"]),
+        ("sub/.Git/hooks/pre-commit", ["--allow", "write"]),
+    ],
+)
 def test_git_folder_cannot_be_written(workspace: Path, path: str, allowing: list[str]) -> None:
     edit = ("edit_file", {"path": path, "old": "", "new": "x"})
     result = run_script(workspace, ("", [edit]), ("So.", []), more=allowing)
@@ -388,7 +396,13 @@ def test_invalid_option_values_are_reported(
     assert not server.requests
 
 
-@pytest.mark.parametrize(("words", "complaint"), read_table("missing_goal_or_model_is_reported"))
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--model", "m"], "give a GOAL, or --resume a session"),
+        (["Mend it."], "--base-url needs a model; add --model NAME"),
+    ],
+)
 def test_missing_goal_or_model_is_reported(words: list[str], complaint: str) -> None:
     result = CliRunner().invoke(main, ["agent", *words, "--base-url", "http://127.0.0.1:9/v1"])
     assert (result.exit_code, complaint in result.stderr) == (2, True)
@@ -514,7 +528,14 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("more", "name"), read_table("model_without_tool_support_is_rejected"))
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ([], "local/"),
+        (["--model", "local"], "local/"),
+        (["--model", "groq:allam-2-7b"], "groq/allam-2-7b"),
+    ],
+)
 def test_model_without_tool_support_is_rejected(
     settings: Path, workspace: Path, more: list[str], name: str
 ) -> None:

@@ -36,7 +36,14 @@ def sent(server: Background) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("words", "piped", "text"), read_table("piped_text_is_sent_with_the_prompt")
+    ("words", "piped", "text"),
+    [
+        (["m", "Summarise"], "a report", "a report\n\nSummarise"),
+        (["m"], "a report", "a report"),
+        (["m", "-"], "a report", "a report"),
+        (["m", "Hi"], "", "Hi"),
+        (["m", "Hi"], None, "Hi"),
+    ],
 )
 def test_piped_text_is_sent_with_the_prompt(
     words: list[str], piped: str | None, text: str, server: Background
@@ -65,7 +72,13 @@ def configure(folder: Path, server: Background, default: str = "") -> str:
 
 @pytest.mark.parametrize(
     ("words", "default", "variable", "model", "text"),
-    read_table("ask_command_uses_the_default_model"),
+    [
+        (["Name a river."], "default: uno\n", "", "one", "Name a river."),
+        (["Hi"], "default: mine:one\n", "", "one", "Hi"),
+        (["Hi"], "default: uno\n", "mine:two", "two", "Hi"),
+        (["uno", "Hi"], "default: mine:two\n", "", "one", "Hi"),
+        (["mine:three", "Hi"], "", "", "three", "Hi"),
+    ],
 )
 def test_ask_command_uses_the_default_model(
     words: list[str],

@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from tests.rows import read_table
 
 from ..server import answering, replying
 from ..test_sync import Background
@@ -90,7 +89,14 @@ def test_batch_command_finds_model_names_in_models_yaml(
     assert [row.get("text") for row in results()] == ["Hello", "Hello", None]
 
 
-WRONG = read_table("wrong_batch_options")
+WRONG = [
+    (["--strict"], 2, "line 3: is not JSON"),
+    (["--budget", "eur=1"], 2, "budget"),
+    (["--budget", "usd=1"], 1, "cannot hold"),
+    (["--template", "{"], 2, "template"),
+    (["--template", "x", "--template-file", "in.jsonl"], 2, "not both"),
+    (["--concurrency", "0"], 2, "concurrency"),
+]
 
 
 @pytest.mark.parametrize(("words", "code", "text"), WRONG)

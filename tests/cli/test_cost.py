@@ -46,7 +46,40 @@ def test_cost_command_prices_token_counts() -> None:
     assert f"total: 0.0013 (prices {VERSION})" in shown
 
 
-SHAPES = dict(read_table("reply_shapes"))
+SHAPES = {
+    "usage": {"input_tokens": 1000, "output_tokens": 10},
+    "reply": {
+        "usage": {"input_tokens": 1000, "output_tokens": 10},
+        "provider": "openai",
+        "model": "gpt-5",
+    },
+    "list": [
+        {
+            "usage": {"input_tokens": 1000, "output_tokens": 10},
+            "provider": "openai",
+            "model": "gpt-5",
+        }
+    ],
+    "openai body": {"usage": {"prompt_tokens": 1000, "completion_tokens": 10}, "model": "gpt-5"},
+    "record": {
+        "type": "llm.call_completed",
+        "timestamp": "2026-11-01T00:00:00.000000Z",
+        "payload": {
+            "provider": "openai",
+            "model": "gpt-5",
+            "input_tokens": 1000,
+            "output_tokens": 10,
+        },
+    },
+    "observed": {
+        "type": "llm.call_completed",
+        "provider": "openai",
+        "model": "gpt-5",
+        "at": 1793500000.5,
+        "input_tokens": 1000,
+        "output_tokens": 10,
+    },
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

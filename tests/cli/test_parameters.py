@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from dragoman.cli.parameters import ExistingFile, Folder, Json, add_options, option
-from tests.rows import read_table
 
 
 class Inner(Struct):
@@ -104,7 +103,17 @@ def test_values_reach_the_fields_of_nested_structs() -> None:
 
 @pytest.mark.parametrize(
     ("args", "message"),
-    read_table("wrong_option_values"),
+    [
+        ("in", "Missing option '-n' / '--need'."),
+        ("in -n x --size 0", "Invalid value for '--size': 0 is not in the range 1<=x<=9."),
+        ("in -n x --size 10", "Invalid value for '--size': 10 is not in the range 1<=x<=9."),
+        ("in -n x --order by", "Invalid value for '--order': 'by' is not one of 'up', 'down'."),
+        ("in -n x --share 0.1", "Invalid value for '--share': 0.1 is not in the range x>=0.5."),
+        (
+            "in -n x --source nowhere",
+            "Invalid value for '--source': File 'nowhere' does not exist",
+        ),
+    ],
 )
 def test_wrong_values_are_rejected(args: str, message: str) -> None:
     code, output = run(*args.split())

@@ -25,8 +25,6 @@ from dragoman.events import (
 from dragoman.messages import AssistantBlock
 from tests import strategies as some
 
-from ..rows import read_table
-
 ISSUER = d.Issuer("openai", "acme", "m1")
 MINE = d.Continuity(issuer=ISSUER)
 NEVER = replace(MINE, replayable=False)
@@ -519,7 +517,13 @@ def structured(text: str, reason: Any, *, call: bool = False, expected: Any = No
 
 
 @pytest.mark.parametrize(
-    ("texts", "parsed"), read_table("structured_output_is_parsed_from_several_text_blocks")
+    ("texts", "parsed"),
+    [
+        (["[1]"], [1]),
+        (["[1, ", "2]"], [1, 2]),
+        (["Looking.", "[3]"], [3]),
+        (["no", "nor this"], None),
+    ],
 )
 def test_structured_output_is_parsed_from_several_text_blocks(
     texts: list[str], parsed: Any

@@ -17,8 +17,6 @@ import dragoman as d
 from dragoman.events import Raw, UnknownEvent, read_json, read_object
 from tests import strategies as some
 
-from ..rows import read_table
-
 # --- writing and reading events as JSON --------------------------------------------------------
 
 
@@ -325,7 +323,13 @@ def test_reply_separates_thinking_from_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "raw", "paused"), read_table("paused_turn_is_recognised_by_the_raw_finish_reason")
+    ("reason", "raw", "paused"),
+    [
+        ("stop", "pause_turn", True),
+        ("stop", "end_turn", False),
+        ("stop", None, False),
+        ("length", "pause_turn", False),
+    ],
 )
 def test_paused_turn_is_recognised_by_the_raw_finish_reason(
     reason: Any, raw: str | None, paused: bool

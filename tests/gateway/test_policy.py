@@ -101,7 +101,101 @@ def test_every_warning_code_occurs_in_the_table() -> None:
 
 
 # Values that request what a vendor does without the field.
-DEFAULTS: list[tuple[str, dict[str, Any]]] = read_table("default_fields")
+DEFAULTS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "openai",
+        {
+            "n": 1,
+            "temperature": 1,
+            "top_p": 1,
+            "frequency_penalty": 0,
+            "presence_penalty": 0,
+            "logprobs": False,
+            "logit_bias": {},
+            "modalities": ["text"],
+            "store": False,
+            "service_tier": "auto",
+            "verbosity": "medium",
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "description": "d",
+                        "parameters": {"type": "object", "properties": {}},
+                    },
+                }
+            ],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "response_format.type": "text",
+            "stop": None,
+            "seed": None,
+            "metadata": None,
+            "user": None,
+            "stream": False,
+            "stream_options": None,
+        },
+    ),
+    (
+        "responses",
+        {
+            "store": True,
+            "background": False,
+            "truncation": "disabled",
+            "service_tier": "auto",
+            "parallel_tool_calls": True,
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "f",
+                    "description": "d",
+                    "parameters": {"type": "object", "properties": {}},
+                }
+            ],
+            "tool_choice": "auto",
+            "text.format.type": "text",
+            "text.verbosity": "medium",
+            "previous_response_id": None,
+            "conversation": None,
+            "prompt": None,
+            "max_tool_calls": None,
+            "top_logprobs": 0,
+            "metadata": {},
+        },
+    ),
+    ("responses", {"include": ["reasoning.encrypted_content"], "store": False}),
+    (
+        "anthropic",
+        {
+            "speed": "standard",
+            "service_tier": "auto",
+            "tools": [
+                {
+                    "name": "f",
+                    "description": "d",
+                    "input_schema": {"type": "object", "properties": {}},
+                }
+            ],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
+            "stop_sequences": [],
+            "metadata": {},
+        },
+    ),
+    (
+        "gemini",
+        {
+            "generationConfig.candidateCount": 1,
+            "generationConfig.responseModalities": ["TEXT"],
+            "generationConfig.responseMimeType": "text/plain",
+            "generationConfig.responseLogprobs": False,
+            "safetySettings": [],
+            "tools": [],
+            "labels": {},
+        },
+    ),
+    ("ollama", {"options": {}, "format": "", "tools": []}),
+]
 
 
 async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -> None:

@@ -148,7 +148,13 @@ def test_command_line_options_limit_connections(
 
 @pytest.mark.parametrize(
     ("soft", "hard", "wanted", "fits", "raised"),
-    read_table("connection_limit_stays_below_the_open_file_limit"),
+    [
+        (1024, 65536, 4096, 4096, 8320),
+        (1024, 2048, 4096, 960, 2048),
+        (100000, 100000, 4096, 4096, None),
+        (256, -1, 100, 100, 328),
+        (10, 10, 4096, 1, 10),
+    ],
 )
 def test_connection_limit_stays_below_the_open_file_limit(
     soft: int,

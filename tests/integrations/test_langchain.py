@@ -19,7 +19,6 @@ from dragoman.integrations.langchain import ChatDragoman, DragomanLossWarning
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
-from ..rows import read_table
 from .obliging import PNG
 
 pytestmark = pytest.mark.filterwarnings(
@@ -183,7 +182,14 @@ def test_settings_that_cannot_be_sent_are_reported_as_warnings(server: SimServer
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), read_table("error_names_content_that_cannot_be_sent")
+    ("content", "problem"),
+    [
+        (
+            [{"type": "video", "url": "https://x/a.mp4"}],
+            r"messages\[0\]\.content\[0\]: .* type 'video'",
+        ),
+        ([{"type": "image", "file_id": "f1"}], "needs url or base64"),
+    ],
 )
 def test_error_names_content_that_cannot_be_sent(content: Any, problem: str) -> None:
     with pytest.raises(d.InvalidRequestError, match=problem):

@@ -13,7 +13,6 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.replay import count_totals, read_steps
 
-from ..rows import read_table
 from ..story import LEFT_OPEN, STORY, tell
 
 
@@ -56,7 +55,15 @@ def test_exported_log_is_read_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "problem"), read_table("changed_line_of_an_export_is_detected")
+    ("old", "new", "problem"),
+    [
+        ("make test", "make tea!", "hash mismatch"),
+        ('"actor":"agent"', '"actor":"user"', "hash mismatch"),
+        ('"seq":4,', '"seq":40,', "gap"),
+        ('"sensitivity":"private",', "", "unreadable"),
+        ('"type":"turn.started"', '"type":"turn.started","more":1', "unreadable"),
+        ('Z","turn"', '","turn"', "unreadable"),
+    ],
 )
 def test_changed_line_of_an_export_is_detected(
     path: Path, old: str, new: str, problem: str

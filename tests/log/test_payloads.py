@@ -18,7 +18,6 @@ from dragoman.calls import (
 from dragoman.log.payloads import decode_payload, encode_payload, find_actor
 from dragoman.middleware.observe import EventsDropped
 
-from ..rows import read_table
 from .samples import INTENT, SAMPLES
 
 
@@ -170,7 +169,47 @@ def test_event_without_a_record_type_is_rejected() -> None:
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("kind", "data"), read_table("records_of_earlier_versions"))
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        # type and payload as earlier versions stored them, including fields that were removed later
+        (
+            "llm.call_started",
+            (
+                '{"attempt":1,"config":{"temperature":0.5},"estimated_input_tokens":7,'
+                '"is_worker":true,"model":"m","parent_session_id":"s0","provider":"p",'
+                '"request_id":"r","retry_reason":"transient","stream":true}'
+            ),
+        ),
+        (
+            "llm.call_completed",
+            (
+                '{"cost_usd":0.00475,"finish_reason":"stop","gateway_key_id":"k",'
+                '"inbound_shape":"openai","input_tokens":5,"latency_ms":2.5,"model":"m",'
+                '"provider":"p","stop_reason":"end_turn","team_id":"t","user_id":"u"}'
+            ),
+        ),
+        (
+            "llm.call_failed",
+            (
+                '{"error_class":"other","error_message_redacted":"its end was not recorded",'
+                '"model":"m","provider":"p"}'
+            ),
+        ),
+        (
+            "routing.switched",
+            '{"from":"p:m","reason":"the reply came from another provider","to":"q:n"}',
+        ),
+        (
+            "routing.provider_unavailable",
+            '{"provider":"p","scope":"provider_wide","trigger_reason":"auth_error"}',
+        ),
+        (
+            "routing.provider_recovered",
+            '{"downtime_seconds":3.0,"provider":"p","scope":"provider_wide"}',
+        ),
+    ],
+)
 def test_records_of_earlier_versions_are_read(kind: str, data: str) -> None:
     assert isinstance(decode_payload(kind, data.encode()), logs.CATALOGUE[kind].payload)
 

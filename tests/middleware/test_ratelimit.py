@@ -372,7 +372,15 @@ async def test_cancelling_the_release_of_one_limiter_still_releases_the_others()
     assert one.running == 0
 
 
-@pytest.mark.parametrize(("settings", "match"), read_table("error_names_an_invalid_setting"))
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({}, "give one of"),
+        ({"limiter": [3]}, "limiter must be a Limiter or a list of them, not int"),
+        ({"limiter": []}, "give one of"),
+        ({"requests_per_minute": -3}, "requests_per_minute"),
+    ],
+)
 def test_error_names_an_invalid_setting(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         RateLimit(Listed(), **settings)

@@ -16,7 +16,6 @@ from dragoman.middleware import ATTEMPT, RETRY_REASON
 from dragoman.validate import build_request
 from tests.listed import USAGE, Clock, Listed, broken, collect, reply, speak
 
-from ..rows import read_table
 from .conftest import ERRORS
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -81,7 +80,12 @@ def test_retries_stop_at_the_first_success_permanent_error_or_limit(
 
 
 @pytest.mark.parametrize(
-    ("draw", "waits"), read_table("backoff_doubles_with_jitter_up_to_thirty_seconds")
+    ("draw", "waits"),
+    [
+        (0.5, [1, 2, 4, 8, 16, 30, 30]),
+        (0.0, [0.75, 1.5, 3, 6, 12, 22.5, 22.5]),
+        (1.0, [1.25, 2.5, 5, 10, 20, 30, 30]),
+    ],
 )
 async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
     draw: float, waits: list[float]
@@ -147,7 +151,14 @@ async def test_error_names_an_invalid_backoff(wait: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline", "attempts", "slept"), read_table("no_attempt_begins_after_the_deadline")
+    ("deadline", "attempts", "slept"),
+    [
+        (0.5, 1, []),
+        (1.0, 2, [1.0]),
+        (2.9, 2, [1.0]),
+        (3.0, 3, [1.0, 2.0]),
+        (100, 4, [1.0, 2.0, 4.0]),
+    ],
 )
 async def test_no_attempt_begins_after_the_deadline(
     deadline: float, attempts: int, slept: list[float]

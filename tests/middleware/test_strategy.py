@@ -21,8 +21,6 @@ from dragoman.validate import build_request
 from tests.listed import Clock, Listed, reply
 from tests.session.playing import call, look, propose
 
-from ..rows import read_table
-
 REQUEST = build_request("hi", model="m")
 
 
@@ -166,7 +164,15 @@ async def test_thresholds_of_the_circuit_breaker_are_configurable() -> None:
         Thresholds(failures=0)
 
 
-@pytest.mark.parametrize(("settings", "problem"), read_table("invalid_settings_are_rejected"))
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"strategy": "random"}, "strategy must be one of fallback, weighted"),
+        ({"strategy": "weighted", "weights": [1]}, "one number for each of the 2"),
+        ({"strategy": "weighted", "weights": [1, 0]}, r"weights\[1\] must be a number"),
+        ({"strategy": "lowest_latency", "half_life": 0}, "half_life must be"),
+    ],
+)
 def test_invalid_settings_are_rejected(settings: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Fallback(named("a", "b"), **settings)

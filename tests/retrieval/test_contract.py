@@ -18,8 +18,6 @@ import dragoman as d
 from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.transport import FixtureTransport
 
-from ..rows import read_table
-
 
 class Lengths(d.Embedder):
     """Embed a text as a vector of its length and position; fail at the request with a given
@@ -195,7 +193,18 @@ async def test_rankings_of_a_split_call_are_merged() -> None:
     assert found.usage == d.Usage(search_units=3)
 
 
-@pytest.mark.parametrize(("wire", "limit"), read_table("every_wire_has_its_batch_limit"))
+@pytest.mark.parametrize(
+    ("wire", "limit"),
+    [
+        ("openai", 2048),
+        ("cohere", 96),
+        ("voyage", 1000),
+        ("gemini", 100),
+        ("tei", 32),
+        ("ollama", None),
+        ("jina", None),
+    ],
+)
 def test_every_wire_has_its_batch_limit(wire: str, limit: int | None) -> None:
     for settings, size in (
         ({}, limit),

@@ -11,8 +11,6 @@ import dragoman as d
 from dragoman.registry import ConfigError
 from dragoman.transport import FixtureTransport
 
-from ..rows import read_table
-
 KEYS = ("OPENAI_API_KEY", "COHERE_API_KEY", "VOYAGE_API_KEY", "JINA_API_KEY", "GEMINI_API_KEY")
 
 
@@ -131,7 +129,14 @@ async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
     assert d.describe(registry.open_reranker("vectors", retries=0)) == "HttpReranker box:bge-small"
 
 
-@pytest.mark.parametrize(("text", "message"), read_table("error_locates_a_mistake_in_models_yaml"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("embed: {wire: anthropic}", "adapters.box.embed.wire: must be one of"),
+        ("rerank: {wire: tei, quirks: {nonsense: 1}}", "adapters.box.rerank: quirks"),
+        ("embed: {speed: 9}", "adapters.box.embed.speed: unknown key"),
+    ],
+)
 def test_error_locates_a_mistake_in_models_yaml(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(

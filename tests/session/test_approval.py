@@ -28,7 +28,6 @@ from dragoman.session import (
 from dragoman.tools import FunctionTool, tool
 
 from ..listed import Listed
-from ..rows import read_table
 from ..waiting import PATIENCE
 from .playing import call, check_evidence, of, propose, until_asked
 
@@ -238,7 +237,19 @@ async def test_call_is_denied_if_a_hook_defers_and_there_is_no_approver() -> Non
     assert of(records, "permission.denied")[0].by == "nobody"
 
 
-@pytest.mark.parametrize(("text", "why"), read_table("call_is_denied_if_the_hook_program_fails"))
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("sys.exit('no way')", "no way"),
+        ("sys.exit(3)", "exit code 3"),
+        ("print('yes')", "did not print JSON"),
+        ("print(json.dumps({'allow': True}))", "unknown field"),
+        ("print(json.dumps('yes'))", "Expected `object`"),
+        ("print('[' * 100_000)", "did not print JSON"),
+        ('sys.stdout.buffer.write(b\'{"allowed": true, "reason": "\\xff"}\')', "not UTF-8"),
+        ("for _ in range(64): print('x' * 1_000_000)", "printed more than 1048576 bytes"),
+    ],
+)
 async def test_call_is_denied_if_the_hook_program_fails(
     tmp_path: Path, text: str, why: str
 ) -> None:

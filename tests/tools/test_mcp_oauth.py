@@ -36,7 +36,6 @@ from dragoman.tools import (
 from dragoman.tools.mcp_oauth import name_tokens
 
 from ..ports import find_free_port
-from ..rows import read_table
 from ..waiting import PATIENCE
 from .test_mcp_http import USUAL
 
@@ -257,7 +256,13 @@ async def test_client_credentials_are_sent_to_their_issuer_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "problem"), read_table("wrong_settings_are_refused")
+    ("target", "settings", "problem"),
+    [
+        (["server"], {}, "a program has no login"),
+        ("http://mcp.example.com", {}, "not an https:// address"),
+        ("https://mcp.example.com", {"client_secret": "s"}, "needs client_id and issuer"),
+        ("https://mcp.example.com", {"grant": "client_credentials"}, "needs a client_secret"),
+    ],
 )
 def test_wrong_settings_are_refused(target: Any, settings: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -363,7 +368,14 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("entry", "problem"), read_table("mistakes_in_the_file_of_servers_are_named")
+    ("entry", "problem"),
+    [
+        ({}, "must have either a url, or a command"),
+        ({"url": "https://a.test", "oauth": {"secret": "s"}}, "secret: unknown key"),
+        ({"url": "https://a.test", "oauth": {"client_secret_env": "NONE"}}, "NONE is not set"),
+        ({"url": "https://a.test", "oauth": {"grant": "client_credentials"}}, "needs a client_"),
+        ({"command": ["server"]}, "must be a URL"),
+    ],
 )
 def test_mistakes_in_the_file_of_servers_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: dict[str, Any], problem: str

@@ -85,7 +85,12 @@ def test_api_version_and_content_type_are_sent_as_headers() -> None:
 
 @pytest.mark.parametrize(
     ("capabilities", "structured"),
-    read_table("model_capabilities_decide_how_structured_output_is_requested"),
+    [
+        ({}, "native"),
+        ({"supports_structured_output": True}, "native"),
+        ({"supports_structured_output": False}, "tool"),
+        ({"supports_structured_output": False, "supports_tools": False}, "prompt"),
+    ],
 )
 def test_model_capabilities_decide_how_structured_output_is_requested(
     capabilities: dict[str, bool], structured: str

@@ -249,11 +249,56 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
 # --- recorded error responses ------------------------------------------------------------------
 
 # How many recorded errors of each status become each class.
-CLASSES = dict(read_table("recorded_errors"))
+CLASSES = {
+    "anthropic": (
+        "1 400 ContextOverflow, 14 400 InvalidRequest, 2 400 UnsupportedFeature, 12 401 "
+        "Authentication, 17 404 InvalidModel"
+    ),
+    "bedrock": (
+        "1 400 ContextOverflow, 5 400 InvalidModel, 4 400 InvalidRequest, 4 400 "
+        "UnsupportedContent, 1 400 UnsupportedFeature, 2 403 Authentication, 1 404 "
+        "InvalidModel"
+    ),
+    "cohere": (
+        "3 400 UnsupportedContent, 2 401 Authentication, 3 404 InvalidModel, 2 422 InvalidRequest"
+    ),
+    "gemini": (
+        "2 400 Authentication, 1 400 ContextOverflow, 1 400 InvalidModel, 9 400 "
+        "InvalidRequest, 2 400 UnsupportedContent, 1 401 Authentication, 2 403 "
+        "Authentication, 28 404 InvalidModel, 1 404 InvalidRequest, 3 429 RateLimit"
+    ),
+    "ollama": "3 404 InvalidModel, 6 500 Unavailable",
+    "openai": (
+        "5 400 ContextOverflow, 30 400 InvalidModel, 69 400 InvalidRequest, 72 400 "
+        "UnsupportedContent, 39 400 UnsupportedFeature, 37 401 Authentication, 8 402 "
+        "Billing, 10 403 Authentication, 104 404 InvalidModel, 12 404 UnsupportedContent,"
+        " 36 404 UnsupportedFeature, 1 422 InvalidRequest, 49 429 RateLimit, 9 500 "
+        "Unavailable, 6 500 UnsupportedContent, 1 500 UnsupportedFeature"
+    ),
+    "responses": (
+        "2 400 Authentication, 14 400 InvalidModel, 12 400 InvalidRequest, 3 400 "
+        "UnsupportedContent, 8 400 UnsupportedFeature, 15 401 Authentication, 3 404 "
+        "InvalidRequest"
+    ),
+}
 
 
 # The same, of errors that local servers sent.
-SERVED = dict(read_table("served_errors"))
+SERVED = {
+    "anthropic": (
+        "14 400 InvalidRequest, 2 401 Authentication, 11 404 InvalidRequest, 1 429 "
+        "RateLimit, 6 500 Unavailable, 1 503 ModelNotLoaded"
+    ),
+    "ollama": "1 400 InvalidRequest, 1 429 RateLimit",
+    "openai": (
+        "11 400 ContextOverflow, 2 400 InvalidModel, 44 400 InvalidRequest, 1 400 "
+        "UnsupportedContent, 2 401 Authentication, 2 404 InvalidModel, 6 404 "
+        "InvalidRequest, 1 404 UnsupportedContent, 2 422 InvalidRequest, 2 429 RateLimit,"
+        " 10 500 InvalidRequest, 8 500 Unavailable, 4 500 UnsupportedContent, 1 503 "
+        "ModelNotLoaded"
+    ),
+    "responses": "6 400 InvalidRequest, 7 404 InvalidRequest, 3 500 Unavailable",
+}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,86 @@ import dragoman as d
 from dragoman.capabilities import Capabilities
 from dragoman.events import Assembler
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
-from tests.rows import read_table
 
 from .cases import BASE_URL, MODEL, DecodedReply, decode, plain_request
 from .replies import Call, reply
 
 READ = {wire: import_module(f"dragoman.wire.{wire}.finish").FINISH.read for wire in CODECS}
-ENDS: dict[str, dict[str, str]] = dict(read_table("finish_reasons"))
+ENDS: dict[str, dict[str, str]] = {
+    "openai": {
+        "stop": "stop",
+        "length": "length",
+        "tool_calls": "tool_calls",
+        "function_call": "tool_calls",
+        "tool_call": "tool_calls",
+        "content_filter": "content_filter",
+        "error": "error",
+        "model_length": "length",
+        "model_context_window_exceeded": "length",
+        "sensitive": "content_filter",
+        "network_error": "error",
+    },
+    "anthropic": {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "pause_turn": "stop",
+        "compaction": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "refusal": "content_filter",
+    },
+    "gemini": {
+        "STOP": "stop",
+        "MAX_TOKENS": "length",
+        "SAFETY": "content_filter",
+        "RECITATION": "content_filter",
+        "BLOCKLIST": "content_filter",
+        "PROHIBITED_CONTENT": "content_filter",
+        "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter",
+        "IMAGE_PROHIBITED_CONTENT": "content_filter",
+        "IMAGE_RECITATION": "content_filter",
+        "MODEL_ARMOR": "content_filter",
+        "OTHER": "error",
+    },
+    "responses": {
+        "completed": "stop",
+        "complete": "stop",
+        "max_output_tokens": "length",
+        "max_tokens": "length",
+        "content_filter": "content_filter",
+    },
+    "ollama": {
+        "stop": "stop",
+        "length": "length",
+        "load": "stop",
+        "unload": "stop",
+        "content_filter": "content_filter",
+    },
+    "bedrock": {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "guardrail_intervened": "content_filter",
+        "content_filtered": "content_filter",
+        "malformed_model_output": "error",
+        "malformed_tool_use": "error",
+    },
+    "cohere": {
+        "COMPLETE": "stop",
+        "STOP_SEQUENCE": "stop",
+        "MAX_TOKENS": "length",
+        "TOOL_CALL": "tool_calls",
+        "ERROR_TOXIC": "content_filter",
+        "ERROR_LIMIT": "length",
+        "ERROR": "error",
+        "TIMEOUT": "error",
+        "USER_CANCEL": "error",
+    },
+}
 
 
 def hear(wire: str, word: str, *calls: Call) -> DecodedReply:

@@ -106,7 +106,41 @@ def test_new_provider_remembers_no_rejections() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wire", "message", "schema_message"), read_table("rejected_schemas_and_fields")
+    ("wire", "message", "schema_message"),
+    [
+        (
+            "openai",
+            "'response_format' of type 'json_schema' is not supported with this model.",
+            (
+                "Invalid schema for response_format 'a': In context=('properties', 'a'), 'oneOf' "
+                "is not permitted."
+            ),
+        ),
+        (
+            "responses",
+            "Unknown parameter: 'text.format'.",
+            "Invalid schema for response_format: text.format.schema",
+        ),
+        (
+            "anthropic",
+            "output_config: Extra inputs are not permitted",
+            "output_config.format.schema: too complex",
+        ),
+        (
+            "anthropic",
+            "structured output is not supported with this model",
+            (
+                "The compiled grammar is too large, which would cause performance issues. "
+                "Simplify your tool schemas or reduce the number of strict tools."
+            ),
+        ),
+        (
+            "gemini",
+            "Unknown name \"responseJsonSchema\" at 'generation_config': Cannot find field.",
+            "Unknown name \"$ref\" at 'generation_config.response_json_schema': Cannot find field.",
+        ),
+        ("ollama", "format: unsupported", "invalid JSON schema in format"),
+    ],
 )
 def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
     wire: str, message: str, schema_message: str

@@ -22,7 +22,6 @@ from dragoman.wire.openai.reply import OpenAIDecoder
 from dragoman.wire.sse import Frame, SseDecoder
 from tests import strategies as some
 
-from ..rows import read_table
 from .cases import (
     BASE_URL,
     Case,
@@ -144,7 +143,17 @@ def test_request_asks_for_json_or_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_url", "kind", "urls"), read_table("readiness_check_sends_requests_below_the_base_url")
+    ("base_url", "kind", "urls"),
+    [
+        (
+            "http://h",
+            "auto",
+            ["http://h/v1/models", "http://h/health", "http://h/v1/chat/completions"],
+        ),
+        ("http://h/v1/", "health", ["http://h/health", "http://h/v1/models"]),
+        ("http://h/openai/v1", "state", ["http://h/openai/v1/models", "http://h/api/v0/models"]),
+        ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
+    ],
 )
 def test_readiness_check_sends_requests_below_the_base_url(
     base_url: str, kind: Any, urls: list[str]

@@ -8,8 +8,6 @@ import dragoman as d
 from dragoman.wire import Encoded, HttpRequest, Note, PlanItem, make_plan
 from dragoman.wire.codec import Notes
 
-from ..rows import read_table
-
 TALK: list[d.Message] = [
     d.System("s"),
     d.User("u"),
@@ -177,7 +175,14 @@ def test_plan_raises_an_unexpected_exception_of_the_codec() -> None:
 
 @pytest.mark.parametrize(
     ("estimated", "context", "fits"),
-    read_table("plan_compares_the_estimated_tokens_with_the_context_window"),
+    [
+        (None, None, None),
+        (5, None, None),
+        (None, 5, None),
+        (5, 5, True),
+        (4, 5, True),
+        (6, 5, False),
+    ],
 )
 def test_plan_compares_the_estimated_tokens_with_the_context_window(
     estimated: int | None, context: int | None, fits: bool | None

@@ -143,7 +143,19 @@ def test_reasoning_fields_are_merged_into_the_body() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "amount", "left"),
-    read_table("reasoning_of_routers"),
+    [
+        ({"reasoning_effort": "low"}, "low", {}),
+        ({"reasoning": {"effort": "high"}}, "high", {}),
+        ({"reasoning": {"max_tokens": 2000}}, 2000, {}),
+        ({"reasoning": {"enabled": False}}, "none", {}),
+        ({"reasoning": {"enabled": True}}, None, {"reasoning": {"enabled": True}}),
+        (
+            {"reasoning": {"effort": "high", "exclude": True}},
+            None,
+            {"reasoning": {"effort": "high", "exclude": True}},
+        ),
+        ({"reasoning_effort": "low", "reasoning": {"x": 1}}, "low", {"reasoning": {"x": 1}}),
+    ],
 )
 def test_gateway_accepts_routers_reasoning(asked: Any, amount: Any, left: dict[str, Any]) -> None:
     server: ServerCodec = SERVER_CODECS["openai"]

@@ -50,7 +50,20 @@ def test_api_key_of_the_client_is_read_from_the_headers(
     assert SERVER_CODECS[wire].key(headers) == key
 
 
-FIELDS = dict(read_table("kept_fields"))
+FIELDS = {
+    "responses": (
+        "model input stream text tools tool_choice reasoning include instructions store "
+        "temperature"
+    ),
+    "openai": (
+        "model messages stream stream_options response_format tools tool_choice "
+        "max_tokens stop n seed reasoning_effort temperature"
+    ),
+    "anthropic": (
+        "model messages max_tokens stream system tools tool_choice thinking "
+        "output_config stop_sequences"
+    ),
+}
 
 
 BLOCKS = st.fixed_dictionaries(
