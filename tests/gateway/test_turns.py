@@ -22,7 +22,8 @@ from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.wire import SERVER_CODECS, Asked
 
 from .serving import serving
-from .turns import TURNS, UPSTREAMS, StrictUpstream, run_loop
+from .strict_models import UPSTREAMS, StrictUpstream
+from .turns import TURNS, run_loop
 from .upstream import EXHAUSTIVE
 
 BACK = [0, 1, 2]  # the thoughts that each request of a loop returns
@@ -58,7 +59,7 @@ def keeps(client: str, wire: str) -> bool:
     if client not in PLACELESS:
         return True
     # Ollama and Cohere have a place for thinking without state.
-    return wire == "openai" or (client != "openai, plain" and wire in ("ollama", "cohere"))
+    return client != "openai, plain" and wire in ("openai", "ollama", "cohere")
 
 
 @pytest.mark.parametrize(("client", "wire", "stream"), LOOPS)

@@ -4,6 +4,7 @@ A conversation belongs to one client. Each request may ask for another model, as
 who switches the model does.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -18,8 +19,6 @@ import ollama
 import openai
 from google.genai import types
 
-from dragoman.provider import Provider
-from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 from tests.wire.vendor_turns import join_stream
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"at": {"type": "string"}}}
@@ -32,6 +31,7 @@ class Made(NamedTuple):
 
     text: str
     calls: list[tuple[str, str, Any]]  # the id, the name and the arguments of each call
+    finish: Any = None  # how this API names the end of the reply
 
 
 class Conversation:
@@ -59,8 +59,15 @@ class Conversation:
         """Send the conversation, add the reply to it, and return the reply."""
         raise NotImplementedError
 
-    def answer(self, made: Made, result: str = "there") -> None:
-        """Add the results of the calls of a reply."""
+    def answer(self, made: Made, *results: Any) -> None:
+        """Add the results of the calls of a reply: one for each, or the same for all.
+
+        A result is a text, or content in the form of this client's API.
+        """
+        raise NotImplementedError
+
+    def repeat(self, made: Made) -> None:
+        """Add a reply that another client got: its text and its calls, without its thinking."""
         raise NotImplementedError
 
 
@@ -90,14 +97,22 @@ class AnthropicTurns(Conversation):
         self.history.append({"role": "assistant", "content": message.content})
         text = "".join([each.text for each in message.content if each.type == "text"])
         calls = [(e.id, e.name, e.input) for e in message.content if e.type == "tool_use"]
-        return Made(text, calls)
+        return Made(text, calls, message.stop_reason)
 
-    def answer(self, made: Made, result: str = "there") -> None:
-        results = [
+    def answer(self, made: Made, *results: Any) -> None:
+        blocks = [
             {"type": "tool_result", "tool_use_id": name, "content": result}
-            for name, _, _ in made.calls
+            for name, _, result in pair_results(made, results)
         ]
-        self.history.append({"role": "user", "content": results})
+        self.history.append({"role": "user", "content": blocks})
+
+    def repeat(self, made: Made) -> None:
+        text = [{"type": "text", "text": made.text}] if made.text else []
+        calls = [
+            {"type": "tool_use", "id": name, "name": tool, "input": given}
+            for name, tool, given in made.calls
+        ]
+        self.history.append({"role": "assistant", "content": [*text, *calls]})
 
 
 class OpenaiTurns(Conversation):
@@ -123,20 +138,35 @@ class OpenaiTurns(Conversation):
         }
         if stream:
             with self.sdk.chat.completions.stream(**given) as events:
-                message = events.get_final_completion().choices[0].message
+                try:
+                    choice: Any = events.get_final_completion().choices[0]
+                except openai.LengthFinishReasonError as error:
+                    choice = error.completion.choices[0]
+                except openai.ContentFilterFinishReasonError:
+                    return Made("", [], "content_filter")
         else:
-            message = self.sdk.chat.completions.create(**given).choices[0].message
+            choice = self.sdk.chat.completions.create(**given).choices[0]
+        message = choice.message
         self.history.append(self.keep(message))
         calls = [
             (each.id, each.function.name, json.loads(each.function.arguments))
             for each in message.tool_calls or ()
         ]
-        return Made(message.content or "", calls)
+        return Made(message.content or "", calls, choice.finish_reason)
 
-    def answer(self, made: Made, result: str = "there") -> None:
+    def answer(self, made: Made, *results: Any) -> None:
         self.history += [
-            {"role": "tool", "tool_call_id": name, "content": result} for name, _, _ in made.calls
+            {"role": "tool", "tool_call_id": name, "content": result}
+            for name, _, result in pair_results(made, results)
         ]
+
+    def repeat(self, made: Made) -> None:
+        calls = [
+            {"id": name, "type": "function", "function": {"name": tool, "arguments": given}}
+            for name, tool, given in _with_json(made)
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": made.text or None}
+        self.history.append({**message, "tool_calls": calls} if calls else message)
 
 
 class PlainOpenaiTurns(OpenaiTurns):
@@ -175,10 +205,12 @@ class ResponsesTurns(Conversation):
             **self.settings,
         }
         if stream:
-            events = [*self.sdk.responses.create(**given, stream=True)]
+            with self.sdk.responses.create(**given, stream=True) as opened:
+                events = [*opened]
             # Codex keeps the items that are done.
             output = [each.item for each in events if each.type == "response.output_item.done"]
             text = "".join([e.delta for e in events if e.type == "response.output_text.delta"])
+            response: Any = getattr(events[-1], "response", None)
         else:
             response = self.sdk.responses.create(**given)
             output = response.output
@@ -189,12 +221,21 @@ class ResponsesTurns(Conversation):
             for each in output
             if each.type == "function_call"
         ]
-        return Made(text, calls)
+        cut = getattr(response, "incomplete_details", None)
+        return Made(text, calls, cut.reason if cut else getattr(response, "status", None))
 
-    def answer(self, made: Made, result: str = "there") -> None:
+    def answer(self, made: Made, *results: Any) -> None:
         self.history += [
             {"type": "function_call_output", "call_id": name, "output": result}
-            for name, _, _ in made.calls
+            for name, _, result in pair_results(made, results)
+        ]
+
+    def repeat(self, made: Made) -> None:
+        if made.text:
+            self.history.append({"role": "assistant", "content": made.text})
+        self.history += [
+            {"type": "function_call", "call_id": name, "name": tool, "arguments": given}
+            for name, tool, given in _with_json(made)
         ]
 
 
@@ -206,11 +247,13 @@ class GeminiTurns(Conversation):
     def open(self, url: str) -> None:
         self.sdk = google.genai.Client(api_key="k", http_options=types.HttpOptions(base_url=url))
         declared = types.FunctionDeclaration(name=TOOL, parameters_json_schema=SCHEMA)
-        self.config = types.GenerateContentConfig(
-            tools=[types.Tool(function_declarations=[declared])],
-            thinking_config=types.ThinkingConfig(include_thoughts=True, thinking_budget=4000),
+        thinking = types.ThinkingConfig(include_thoughts=True, thinking_budget=4000)
+        given: dict[str, Any] = {
+            "tools": [types.Tool(function_declarations=[declared])],
+            "thinking_config": thinking,
             **self.settings,
-        )
+        }
+        self.config = types.GenerateContentConfig(**given)
         self.chat = self.sdk.chats.create(model="m", config=self.config)
         self.said: Any = None
 
@@ -233,16 +276,35 @@ class GeminiTurns(Conversation):
         ]
         text = "".join([part.text for part in parts if part.text and not part.thought])
         calls = [part.function_call for part in parts if part.function_call]
-        return Made(text, [(call.id or "", call.name or "", call.args) for call in calls])
+        ends = [each.candidates[0].finish_reason for each in read if each.candidates]
+        return Made(
+            text,
+            [(call.id or "", call.name or "", call.args) for call in calls],
+            ends[-1] and ends[-1].value if ends else None,
+        )
 
-    def answer(self, made: Made, result: str = "there") -> None:
-        self.said = [
-            types.Part(
-                function_response=types.FunctionResponse(
-                    id=name or None, name=tool, response={"result": result}
-                )
+    def answer(self, made: Made, *results: Any) -> None:
+        self.said = []
+        for name, tool, result in pair_results(made, results):
+            parts = None if isinstance(result, str) else result
+            given = types.FunctionResponse(
+                id=name or None,
+                name=tool,
+                response={} if parts else {"result": result},
+                parts=parts,
             )
-            for name, tool, _ in made.calls
+            self.said.append(types.Part(function_response=given))
+
+    def repeat(self, made: Made) -> None:
+        asked = self.said if isinstance(self.said, list) else [types.Part(text=self.said)]
+        parts = [types.Part(text=made.text)] if made.text else []
+        parts += [
+            types.Part(function_call=types.FunctionCall(id=name, name=tool, args=given))
+            for name, tool, given in made.calls
+        ]
+        self.chat._curated_history += [  # noqa: SLF001 - a chat has no method to add to its history
+            types.Content(role="user", parts=asked),
+            types.Content(role="model", parts=parts),
         ]
 
 
@@ -277,20 +339,37 @@ class BedrockTurns(Conversation):
             **self.settings,
         }
         if stream:
-            message = join_stream([*self.sdk.converse_stream(**given)["stream"]])
+            with contextlib.closing(self.sdk.converse_stream(**given)["stream"]) as opened:
+                events = [*opened]
+            message = join_stream(events)
+            ends = [each["messageStop"] for each in events if "messageStop" in each]
         else:
-            message = self.sdk.converse(**given)["output"]["message"]
+            reply = self.sdk.converse(**given)
+            message = reply["output"]["message"]
+            ends = [reply]
         self.history.append(message)
         text = "".join([each["text"] for each in message["content"] if "text" in each])
         calls = [each["toolUse"] for each in message["content"] if "toolUse" in each]
-        return Made(text, [(call["toolUseId"], call["name"], call["input"]) for call in calls])
+        return Made(
+            text,
+            [(call["toolUseId"], call["name"], call["input"]) for call in calls],
+            ends[0]["stopReason"] if ends else None,
+        )
 
-    def answer(self, made: Made, result: str = "there") -> None:
-        results = [
-            {"toolResult": {"toolUseId": name, "content": [{"text": result}]}}
-            for name, _, _ in made.calls
+    def answer(self, made: Made, *results: Any) -> None:
+        blocks = []
+        for name, _, result in pair_results(made, results):
+            content = [{"text": result}] if isinstance(result, str) else result
+            blocks.append({"toolResult": {"toolUseId": name, "content": content}})
+        self.history.append({"role": "user", "content": blocks})
+
+    def repeat(self, made: Made) -> None:
+        text = [{"text": made.text}] if made.text else []
+        calls = [
+            {"toolUse": {"toolUseId": name, "name": tool, "input": given}}
+            for name, tool, given in made.calls
         ]
-        self.history.append({"role": "user", "content": results})
+        self.history.append({"role": "assistant", "content": [*text, *calls]})
 
 
 class OllamaTurns(Conversation):
@@ -307,9 +386,9 @@ class OllamaTurns(Conversation):
         given: Any = {"tools": [tool], "think": "high", **self.settings}
         if stream:
             parts = [*self.sdk.chat(model, self.history, stream=True, **given)]
-            messages = [part.message for part in parts]
         else:
-            messages = [self.sdk.chat(model, self.history, **given).message]
+            parts = [self.sdk.chat(model, self.history, **given)]
+        messages = [part.message for part in parts]
         calls = [call for each in messages for call in each.tool_calls or ()]
         message: dict[str, Any] = {
             "role": "assistant",
@@ -318,12 +397,18 @@ class OllamaTurns(Conversation):
         }
         self.history.append({**message, "tool_calls": calls} if calls else message)
         read = [("", call.function.name, dict(call.function.arguments)) for call in calls]
-        return Made(message["content"], read)
+        return Made(message["content"], read, parts[-1].done_reason)
 
-    def answer(self, made: Made, result: str = "there") -> None:
+    def answer(self, made: Made, *results: Any) -> None:
         self.history += [
-            {"role": "tool", "content": result, "tool_name": tool} for _, tool, _ in made.calls
+            {"role": "tool", "content": result, "tool_name": tool}
+            for _, tool, result in pair_results(made, results)
         ]
+
+    def repeat(self, made: Made) -> None:
+        calls = [{"function": {"name": tool, "arguments": given}} for _, tool, given in made.calls]
+        message: dict[str, Any] = {"role": "assistant", "content": made.text}
+        self.history.append({**message, "tool_calls": calls} if calls else message)
 
 
 class CohereTurns(Conversation):
@@ -347,21 +432,51 @@ class CohereTurns(Conversation):
             **self.settings,
         }
         if stream:
-            message = join_cohere([*self.sdk.chat_stream(**given)])
+            events = [*self.sdk.chat_stream(**given)]
+            message = join_cohere(events)
+            finish = events[-1].delta.finish_reason
         else:
-            message = self.sdk.chat(**given).message.model_dump(exclude_none=True)
+            reply = self.sdk.chat(**given)
+            message = reply.message.model_dump(exclude_none=True)
+            finish = reply.finish_reason
         self.history.append(message)
         text = "".join([e["text"] for e in message.get("content") or () if e["type"] == "text"])
         calls = [
             (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
             for each in message.get("tool_calls") or ()
         ]
-        return Made(text, calls)
+        return Made(text, calls, finish)
 
-    def answer(self, made: Made, result: str = "there") -> None:
+    def answer(self, made: Made, *results: Any) -> None:
         self.history += [
-            {"role": "tool", "tool_call_id": name, "content": result} for name, _, _ in made.calls
+            {"role": "tool", "tool_call_id": name, "content": result}
+            for name, _, result in pair_results(made, results)
         ]
+
+    def repeat(self, made: Made) -> None:
+        calls = [
+            {"id": name, "type": "function", "function": {"name": tool, "arguments": given}}
+            for name, tool, given in _with_json(made)
+        ]
+        text = [{"type": "text", "text": made.text}] if made.text else []
+        self.history.append(
+            {"role": "assistant"}
+            | ({"content": text} if text else {})
+            | ({"tool_calls": calls} if calls else {})
+        )
+
+
+def pair_results(made: Made, results: tuple[Any, ...]) -> list[tuple[str, str, Any]]:
+    """Return the id, the name and the result of each call of a reply."""
+    given = results if len(results) > 1 else (*results, "there")[:1] * len(made.calls)
+    return [
+        (name, tool, result) for (name, tool, _), result in zip(made.calls, given, strict=True)
+    ]
+
+
+def _with_json(made: Made) -> list[tuple[str, str, str]]:
+    """Return the calls of a reply with their arguments as JSON."""
+    return [(name, tool, json.dumps(given)) for name, tool, given in made.calls]
 
 
 def join_cohere(events: list[Any]) -> dict[str, Any]:
@@ -404,73 +519,6 @@ TURNS: Mapping[str, type[Conversation]] = {
     "cohere": CohereTurns,
 }
 """The conversations by the name of their client; all but one name is the name of its wire."""
-
-
-# --- the models ----------------------------------------------------------------------------------
-
-# The vendor and the model that each wire's requests are sent to. Their rules are strict.
-UPSTREAMS: Mapping[str, tuple[str | None, str]] = {
-    "anthropic": ("anthropic", "claude-sonnet-4-5"),
-    "bedrock": ("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"),
-    "responses": ("openai", "gpt-6.1-sol"),
-    "gemini": ("google", "gemini-3.7-flash"),
-    "openai": ("deepseek", "deepseek-v4-pro"),
-    "ollama": (None, "a-model"),
-    "cohere": (None, "a-model"),
-}
-_CALLS = [Call(TOOL, {"at": "x"}), Call(TOOL, {})]
-ANSWERS = (
-    Answer(thinking="Hm.", text="Let me see.", tool_calls=_CALLS),
-    Answer(thinking="So.", tool_calls=_CALLS[:1]),
-    "Done.",
-)
-
-
-class StrictUpstream(SimServer):
-    """A model that refuses what its vendor refuses, and records the bodies of its requests."""
-
-    def __init__(self, wire: str) -> None:
-        self.wire = wire
-        self.vendor, self.model_name = UPSTREAMS[wire]
-        super().__init__(ScriptedProvider(*ANSWERS, strict=True, vendor=self.vendor))
-        self.bodies: list[Any] = []
-
-    async def _answer_chat(self, codec: Any, request: Any) -> Any:
-        self.bodies.append(json.loads(await request.body()))
-        return await super()._answer_chat(codec, request)
-
-    def open(self) -> Provider:
-        """Return a provider that calls this model."""
-        return self.connect(self.wire, self.model_name, vendor=self.vendor)
-
-    @property
-    def returned(self) -> list[int]:
-        """The number of thoughts or signatures in each request, as the body has them."""
-        return [_count_states(self.wire, body) for body in self.bodies]
-
-
-def _count_states(wire: str, body: Any) -> int:
-    """Return how many records in a body have the state of reasoning that the wire has."""
-    if isinstance(body, list):
-        return sum([_count_states(wire, each) for each in body])
-    if not isinstance(body, dict):
-        return 0
-    inner = sum([_count_states(wire, each) for each in body.values()])
-    name = _STATE_FIELDS[wire]
-    token = body.get(name)
-    is_placeholder = isinstance(token, str) and token.startswith("skip_")
-    return inner + (bool(token) and isinstance(token, str) and not is_placeholder)
-
-
-_STATE_FIELDS = {
-    "anthropic": "signature",
-    "bedrock": "signature",
-    "responses": "encrypted_content",
-    "gemini": "thoughtSignature",
-    "openai": "reasoning_content",
-    "ollama": "thinking",
-    "cohere": "thinking",
-}
 
 
 def run_loop(url: str, client: str, stream: bool, models: str = "mmm") -> str:

@@ -103,3 +103,14 @@ def test_redirect_from_the_provider_is_reported_as_a_server_error(
     wire: str, status: int | None, expected: int
 ) -> None:
     assert SERVER_CODECS[wire].error(d.InvalidRequestError("no", status=status)).status == expected
+
+
+def test_empty_text_of_a_bedrock_result_is_an_empty_result() -> None:
+    texts = ([{"text": ""}], [{"text": "a"}, {"text": ""}])
+    results = [{"toolResult": {"toolUseId": "c1", "content": each}} for each in texts]
+    body = {"messages": [{"role": "user", "content": results}]}
+    read = SERVER_CODECS["bedrock"].decode(msgspec.json.encode(body), "/model/m/converse").request
+    empty, other = read.messages
+    assert empty.content == ""
+    # What else a client sends is checked as it is.
+    assert [getattr(each, "text", None) for each in other.content] == ["a", ""]

@@ -250,7 +250,8 @@ def open_sealed(sealed: Sealed, text: str = "") -> AssistantBlock | Carried:
     if sealed.kind != "thinking":
         return Carried(sealed)
     is_bound = not sealed.bound or sealed.bound == digest(text)
-    return Thinking(sealed.text or text, replace(sealed.state, replayable=is_bound))
+    state = replace(sealed.state, replayable=is_bound)
+    return Thinking(sealed.text or text, None if state == Continuity() else state)
 
 
 def read_hidden(data: str, wire: str) -> AssistantBlock | Carried:

@@ -233,7 +233,13 @@ def _read_turn(fields: ClientRecord) -> list[m.Message]:
 
 def _read_result(block: ClientRecord, *, mark: bool) -> m.ToolResult:
     fields = block.need_inner("toolResult")
-    content = [_whole(_read_block, each) for each in fields.inners("content")]
+    content: list[m.UserBlock] | str = [
+        _whole(_read_block, each) for each in fields.inners("content")
+    ]
+    # Clients write an empty result so, and the service accepts it
+    # (NousResearch/hermes-agent#55092).
+    if content == [m.Text("")]:
+        content = ""
     failed = fields.choice("status", ("success", "error")) == "error"
     call_id = fields.need_text("toolUseId")
     fields.take("type")
