@@ -5,9 +5,11 @@ the same settings.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,12 +18,29 @@ from typing import Any
 import httpx
 import pytest
 
+from ..gateway.serving import serving
+from ..pages import ROOT
 from ..ports import find_free_port
+from ..programs import require
 from .running import find_program, in_full_run, run_program
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "traced_agent.py"
+PAGE = ROOT / "docs" / "recipes" / "opentelemetry.md"
+# What the variables of each section send for these keys: the path of the spans, and headers.
+KEYS = {"PUBLIC_KEY": "pk", "SECRET_KEY": "sk", "LOGFIRE_WRITE_TOKEN": "lf", "DD_API_KEY": "dd"}
+SENT = {
+    "Langfuse": (
+        "/api/public/otel/v1/traces",
+        {
+            "authorization": f"Basic {base64.b64encode(b'pk:sk').decode()}",
+            "x-langfuse-ingestion-version": "4",
+        },
+    ),
+    "Logfire": ("/v1/traces", {"authorization": "lf"}),
+    "Datadog": ("/v1/traces", {"dd-api-key": "dd", "dd-otlp-source": "llmobs"}),
+}
 
 
 @contextlib.asynccontextmanager
@@ -65,6 +84,40 @@ async def read_spans(url: str, count: int) -> dict[str, Any]:
             if len(found) >= count:
                 return {span["name"]: span for span in found}
             await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("section", SENT)
+async def test_variables_of_a_section_address_its_service(section: str, tmp_path: Path) -> None:
+    text = PAGE.read_text().partition(f"## {section}\n")[2]
+    block = text.partition("```bash\n")[2].partition("```")[0]
+    seen: list[tuple[str, dict[str, str]]] = []
+
+    async def receive_spans(scope: Any, receive: Any, send: Any) -> None:
+        """Record the path and the headers of each request."""
+        headers = {name.decode(): value.decode() for name, value in scope.get("headers", ())}
+        if scope["type"] == "lifespan":
+            for name in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{name}.complete"})
+            return
+        while (await receive()).get("more_body"):
+            pass
+        seen.append((scope["path"], headers))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    instrument = find_program("otel", "bin", "opentelemetry-instrument")
+    python = find_program("otel", "bin", "python")
+    extra = {**KEYS, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
+    run = f"{instrument} --traces_exporter otlp --metrics_exporter none --logs_exporter none"
+    async with serving(receive_spans) as url:
+        script = re.sub(r"https://[^/\n]*", url, block)
+        command = [str(require("bash")), "-c", f"{script}\n{run} {python} {PROGRAM}"]
+        status, printed = await run_program(command, tmp_path, extra)
+    assert status == 0, printed
+    path, headers = SENT[section]
+    assert {each for each, _ in seen} == {path}
+    assert headers.items() <= seen[0][1].items()
 
 
 async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:

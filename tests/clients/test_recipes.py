@@ -53,8 +53,8 @@ def answer(request: Request) -> Answer:
     return Answer("I write it.", tool_calls=[Call(shell, chosen)])
 
 
-def test_every_recipe_of_the_table_has_a_program() -> None:
-    assert set(PROGRAMS) == set(read_clients())
+def test_every_recipe_that_was_seen_to_work_has_a_program() -> None:
+    assert set(PROGRAMS) == {name for name, client in read_clients().items() if client.seen}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

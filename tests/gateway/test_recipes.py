@@ -4,6 +4,7 @@ program that has these variables, and no others of a vendor, gets a call of a to
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import sys
@@ -11,8 +12,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
+from dragoman.cli.clients import ADDRESS, read_clients
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.messages import Request
@@ -75,6 +79,76 @@ async def without_authority(app: Any) -> AsyncIterator[tuple[str, str]]:
 
 def answer(request: Request) -> Answer:
     return Answer(tool_calls=[Call(request.tools[0].name, {"city": "Paris"})])
+
+
+# The fields that the documentation of programs with a window has: VS Code's page on language models
+# (commit 024cb9bd of microsoft/vscode-docs) and Zed's page on API access (commit 03560fd4 of
+# zed-industries/zed), read on 2026-11-19.
+VS_CODE = {"name", "vendor", "apiKey", "apiType", "url", "models"}
+VS_CODE_MODEL = {
+    "id", "name", "url", "apiType", "toolCalling", "vision", "maxInputTokens", "maxOutputTokens",
+    "editTools", "thinking", "streaming", "zeroDataRetentionEnabled", "supportsReasoningEffort",
+    "reasoningEffortFormat", "requestHeaders", "contextWindow", "modelOptions",
+}  # fmt: skip
+ZED = {"api_url", "available_models", "custom_headers"}
+ZED_MODEL = {
+    "name", "display_name", "max_tokens", "max_output_tokens", "max_completion_tokens",
+    "reasoning_effort", "capabilities",
+}  # fmt: skip
+ZED_CAPABILITIES = {
+    "tools", "images", "parallel_tool_calls", "prompt_cache_key", "chat_completions",
+    "interleaved_reasoning", "max_tokens_parameter",
+}  # fmt: skip
+
+
+async def test_settings_of_vs_code_are_documented_and_reach_a_model() -> None:
+    (given,) = json.loads(read_clients()["vs-code"].steps[0].text)
+    (listed,) = given["models"]
+    assert given.keys() <= VS_CODE
+    assert listed.keys() <= VS_CODE_MODEL
+    assert (given["vendor"], given["apiType"]) == ("customendpoint", "messages")
+    assert listed["toolCalling"] is True  # agents see no other models
+    assert listed["maxInputTokens"] + listed["maxOutputTokens"] == 200_000
+    async with serving(create_app({"clever": ScriptedProvider(ScriptRule(answer))})) as url:
+        address = listed["url"].replace(ADDRESS, url)
+        async with anthropic.AsyncAnthropic(
+            api_key=given["apiKey"], base_url=address.removesuffix("/v1/messages")
+        ) as client:
+            made = await client.messages.create(
+                model=listed["id"],
+                max_tokens=listed["maxOutputTokens"] // 100,
+                messages=[{"role": "user", "content": "Hi"}],
+                tools=[{"name": "weather", "input_schema": {"type": "object"}}],
+            )
+    assert [block.input for block in made.content if block.type == "tool_use"] == [
+        {"city": "Paris"}
+    ]
+
+
+async def test_settings_of_zed_are_documented_and_reach_a_model() -> None:
+    first, second = read_clients()["zed"].steps
+    (provider,) = json.loads(first.text)["language_models"]["openai_compatible"].items()
+    name, given = provider
+    (listed,) = given["available_models"]
+    assert given.keys() <= ZED
+    assert listed.keys() <= ZED_MODEL
+    assert listed["capabilities"].keys() <= ZED_CAPABILITIES
+    # Zed reads the key from a variable that is named after the provider.
+    assert second.run == f"{name.upper()}_API_KEY=unused zed\n"
+    async with (
+        serving(create_app({"clever": ScriptedProvider(ScriptRule(answer))})) as url,
+        openai.AsyncOpenAI(
+            api_key="unused", base_url=given["api_url"].replace(ADDRESS, url)
+        ) as client,
+    ):
+        made = await client.chat.completions.create(
+            model=listed["name"],
+            messages=[{"role": "user", "content": "Hi"}],
+            tools=[{"type": "function", "function": {"name": "weather", "parameters": {}}}],
+        )
+    (call,) = made.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
 
 
 def test_every_line_of_the_page_has_a_program() -> None:

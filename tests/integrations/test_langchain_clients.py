@@ -78,12 +78,26 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
                 await asyncio.to_thread(over.wait)
             store.close()
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ready.set()  # the tests need not wait for a server that failed
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE)
+    if failures:
+        raise failures[0]
     yield found[0]
     over.set()
     thread.join(PATIENCE)
+    if failures:
+        raise failures[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Free the connections that clients left open, so that no later test gets their warnings.

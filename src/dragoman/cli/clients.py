@@ -26,11 +26,23 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Client(Struct, frozen=True, forbid_unknown_fields=True):
-    """A program, the steps that connect it to the gateway, and the release that was seen to work."""
+    """A program, the steps that connect it to the gateway, and how they were tried.
+
+    ``seen`` is the release that was seen to work, and the day. ``checked`` is the documentation
+    that the settings of a program without a command line were checked against, and the day.
+    """
 
     name: str
-    seen: str
     steps: tuple[Step, ...]
+    seen: str = ""
+    checked: str = ""
+
+    @property
+    def trial(self) -> str:
+        """How the steps were tried, as the page says it."""
+        if self.seen:
+            return f"Seen to work: {self.seen}."
+        return f"Not run; checked against {self.checked}."
 
 
 def read_clients() -> dict[str, Client]:
@@ -64,7 +76,7 @@ def command(
     known = read_clients()
     if name is None:
         for client in known.values():
-            click.echo(f"{client.name:12} seen to work: {client.seen}")
+            click.echo(f"{client.name:12} {client.trial}")
         return
     if name not in known:
         raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}", param_hint="NAME")
