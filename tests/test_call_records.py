@@ -111,11 +111,14 @@ def retry(model: Provider) -> Provider:
 
 
 STACKS: dict[str, Callable[[Provider, Provider], Provider]] = {
-    "bare": lambda a, b: a, "retry": lambda a, b: retry(a), "fallback": lambda a,
-    b: Fallback([a, b]), "fallback of retries": lambda a, b: Fallback([retry(a), retry(b)]),
-    "retry of a fallback": lambda a, b: retry(Fallback([a, b])), "retry of two keys": lambda a,
-    b: retry(KeyRotation([a, b])),
-}  # fmt: skip
+    "bare": lambda a, b: a,
+    "retry": lambda a, b: retry(a),
+    "fallback": lambda a, b: Fallback([a, b]),
+    "fallback of retries": lambda a, b: Fallback([retry(a), retry(b)]),
+    "fallback of a fallback": lambda a, b: Fallback([Fallback([a], name="inner"), b]),
+    "retry of a fallback": lambda a, b: retry(Fallback([a, b])),
+    "retry of two keys": lambda a, b: retry(KeyRotation([a, b])),
+}
 
 
 class Call:

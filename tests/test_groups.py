@@ -3,6 +3,7 @@
 # ruff: noqa: SLF001 - an HTTP provider does not show its deadlines
 
 import asyncio
+import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -300,3 +301,66 @@ def test_mistake_in_an_adapter_has_its_line(file: Path, text: str, problem: str)
     found = [str(error) for error in read_file(file).problems]
     assert found[0].startswith(f"{file}:3: adapters.")
     assert problem in found[0]
+
+
+NESTED = """
+adapters:
+  a: {{type: openai-compatible, base_url: {a}/v1}}
+  b: {{type: openai-compatible, base_url: {b}/v1}}
+  c: {{type: openai-compatible, base_url: {c}/v1}}
+groups:
+  outer: {{candidates: [inner, "c:m"]}}
+  inner:
+    strategy: weighted
+    candidates: [{{model: "a:m", weight: 3}}, {{model: "b:m", weight: 1}}]
+  spared:
+    strategy: weighted
+    candidates: [{{model: "a:m", weight: 3}}, {{model: "b:m"}}, {{model: "c:m", weight: 0}}]
+"""
+
+
+@pytest.mark.parametrize("name", ["outer", "spared"])
+async def test_calls_are_balanced_and_the_spare_is_called_if_no_other_can_answer(
+    file: Path, name: str
+) -> None:
+    works = True
+
+    async def reply(connection: Connection) -> None:
+        await (answer if works else fail)(connection)
+
+    async with serve(reply) as first, serve(reply) as second, serve(answer) as spare:
+        file.write_text(NESTED.format(a=first.url, b=second.url, c=spare.url))
+        async with d.connect(name) as model:
+            for _ in range(8):
+                assert (await model.complete("Hi")).text == "Hi"
+            assert len(first.requests) == 6
+            assert len(second.requests) == 2
+            assert len(spare.requests) == 0
+            works = False
+            assert (await model.complete("Hi")).text == "Hi"
+            assert len(first.requests) + len(second.requests) == 10
+            assert len(spare.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        ("g: {candidates: [h]}, h: {candidates: [i]}, i: {candidates: [g]}",
+         "groups.g.candidates: contains itself: g -> h -> i -> g"),
+        ("g: {candidates: [k], aliases: [k]}", "contains itself: g -> g"),
+        ("g: {candidates: [{model: h, timeouts: {idle: 3}}]}, h: {candidates: [local]}",
+         "groups.g: h is a group: set timeouts for its models"),
+        ("g: {candidates: [{model: local, weight: 0}]}", "needs a candidate with a weight above 0"),
+        ("g: {candidates: [{model: local, weight: -1}]}", "a number from 0 to 1,000,000"),
+    ],
+)  # fmt: skip
+def test_group_that_cannot_be_opened_is_refused(file: Path, groups: str, problem: str) -> None:
+    file.write_text(f"groups: {{{groups}}}\n")
+    assert problem in "\n".join([str(each) for each in read_file(file).problems])
+
+
+def test_explanation_of_a_group_names_the_models_of_its_groups(file: Path) -> None:
+    at = "http://127.0.0.1:1"
+    file.write_text(NESTED.format(a=at, b=at, c=at))
+    made = CliRunner().invoke(main, ["config", "explain", "outer", "--json"])
+    assert [each["id"] for each in json.loads(made.stdout)["models"]] == ["a:m", "b:m", "c:m"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dragoman import config as config_module
 from dragoman.cli import main
+from dragoman.validate.yaml import MAX_BYTES
 
 
 def run(*words: str, **variables: str) -> Result:
@@ -60,7 +60,7 @@ def test_every_configuration_mistake_is_reported_with_its_line(tmp_path: Path) -
 def bad_files(folder: Path) -> dict[str, Any]:
     loop = folder / "loop"
     loop.symlink_to(loop)
-    (folder / "large").write_bytes(b"#" * (config_module.MAX_BYTES + 1))
+    (folder / "large").write_bytes(b"#" * (MAX_BYTES + 1))
     (folder / "tabs").write_text("adapters:\n\ta: {}\n")
     (folder / "twice").write_text("models: {}\nmodels: {}\n")
     (folder / "latin").write_bytes(b"\xff\xfe\xfa")

@@ -55,7 +55,6 @@ REMARKS = {
         "model_list[1].litellm_params.api_key: a key in plain text is not copied; put it in"
         " OPENAI_API_KEY_1",
     ],
-    12: ["model_list[6].litellm_params.model: a wildcard has no equal; clients call groq:*"],
     13: [
         "model_list[7].litellm_params.model: no vendor is known for 'sagemaker/x'; add an adapter"
     ],
@@ -88,18 +87,30 @@ def test_every_setting_without_an_equal_is_listed_with_its_line(tmp_path: Path) 
     assert dict(sorted(found.items())) == REMARKS
     printed = run(tmp_path, "--force")
     assert printed.stdout.split() == shown["files"]
-    assert f"remark: {tmp_path / 'config.yaml'}:12: {REMARKS[12][0]}" in printed.stderr
+    assert f"remark: {tmp_path / 'config.yaml'}:13: {REMARKS[13][0]}" in printed.stderr
+
+
+def test_strict_import_writes_nothing_if_a_setting_has_no_equal(tmp_path: Path) -> None:
+    refused = run(tmp_path, "--strict")
+    assert refused.exit_code == 2
+    assert REMARKS[13][0] in refused.stderr
+    assert not list(tmp_path.glob("models.yaml"))
+    config = "model_list:\n  - {model_name: m, litellm_params: {model: openai/gpt-4o}}\n"
+    assert run(tmp_path, "--strict", config=config).exit_code == 0
+    assert (tmp_path / "models.yaml").exists()
 
 
 def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
     run(tmp_path)
     made: dict[str, Any] = read_yaml(tmp_path / "models.yaml").plain()
-    late = {"max_retries": 3, "timeout_seconds": 60}
+    late = {"max_retries": 3, "timeouts": {"first_event": 60, "idle": 60}}
     assert made["adapters"]["azure"] == {
         "type": "azure", "base_url": "https://eu.openai.azure.com/openai/v1",
         "api_key_env": "EU", **late,
     }  # fmt: skip
-    assert made["adapters"]["anthropic"] == {"type": "anthropic", **late, "timeout_seconds": 30}
+    assert made["adapters"]["anthropic"] == {
+        "type": "anthropic", "max_retries": 3, "timeouts": {"first_event": 30, "idle": 30},
+    }  # fmt: skip
     assert made["adapters"]["bedrock"]["auth"] == {"type": "aws", "region": "eu-west-3"}
     assert "/projects/p/locations/europe-west1/" in made["adapters"]["google"]["base_url"]
     assert made["adapters"]["perplexity"]["type"] == "openai-compatible"
@@ -118,6 +129,7 @@ def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
     expected = ["anthropic:claude-sonnet-4-6", "bedrock:amazon.nova-lite-v1:0"]
     assert [each.model for each in candidates] == expected
     assert registry.aliases()["sonar"] == "perplexity:sonar"
+    assert registry.served()["groq/openai/gpt-oss-120b"] == "groq:openai/gpt-oss-120b"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +137,8 @@ def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
     [
         ("", "weighted", ["openai:a", "openai:b"]),
         ("router_settings: {routing_strategy: usage-based-routing-v2}", "weighted", None),
-        ("router_settings: {fallbacks: [{m: [c]}]}", "fallback", ["openai:a", "openai:b", "openai:c"]),
-        ("litellm_settings: {default_fallbacks: [c]}", "fallback", None),
+        ("router_settings: {fallbacks: [{m: [c]}]}", "weighted", ["openai:a", "openai:b", "openai:c"]),
+        ("litellm_settings: {default_fallbacks: [c]}", "weighted", None),
     ],
 )  # fmt: skip
 def test_groups_are_converted(
@@ -140,7 +152,8 @@ def test_groups_are_converted(
     group = Registry.load(tmp_path / "models.yaml").groups()["m"]
     assert group.strategy == strategy
     assert models in (None, [each.model for each in group.candidates])
-    assert bool(more) == ("remark" in result.stderr)
+    assert [each.weight for each in group.candidates if each.model == "openai:c"] in ([], [0])
+    assert ("usage-based" in more) == ("remark" in result.stderr)
 
 
 def test_imported_keys_are_hashed_and_existing_files_are_kept(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """A served name may be a pattern, for names that clients ask for by themselves."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from dragoman.gateway.app import create_app
+from dragoman.errors import InvalidModelError
+from dragoman.gateway.app import _open_models, create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.models import Models
 from dragoman.registry import Registry
 from dragoman.sim import Answer, ScriptedProvider, ScriptRule
+from dragoman.validate.yaml import ConfigError
 
 from .serving import serving
 
@@ -103,3 +107,68 @@ async def test_alias_of_the_configuration_may_be_a_pattern(tmp_path: Path) -> No
         assert models.find("claude-haiku-*").model == "m"
         assert {models.resolve(name) for name in ("here:m", "mine")} == {"here:m", "mine"}
         assert "claude-haiku-*" not in models.names()
+
+
+VENDORS = """
+adapters:
+  openai: {type: openai, api_key: k1}
+  anthropic: {type: anthropic, api_key: k2}
+  groq: {type: groq, api_key: k3}
+models:
+  openai:mine:
+    aliases: [best]
+groups:
+  pair: {candidates: ["openai:mine", "anthropic:claude-opus-4-7"]}
+"""
+
+
+def names_of(tmp_path: Path, more: str = "") -> list[str]:
+    path = tmp_path / "models.yaml"
+    path.write_text(VENDORS + more)
+    return Models(Registry.load(path)).names()
+
+
+def test_models_groups_and_aliases_of_the_file_are_served_and_nothing_else(tmp_path: Path) -> None:
+    assert sorted(names_of(tmp_path)) == ["best", "openai:mine", "pair"]
+
+
+def test_stated_pattern_serves_the_listed_models_of_a_vendor_under_its_names(
+    tmp_path: Path,
+) -> None:
+    more = 'serve: {"openai/*": "openai:*", "claude-*": "anthropic:claude-*"}\n'
+    served = names_of(tmp_path, more)
+    assert "openai/gpt-4.1" in served
+    assert "openai/mine" in served
+    assert "claude-opus-4-7" in served
+    assert not [name for name in served if name.startswith(("anthropic", "groq"))]
+    assert [name for name in served if name.startswith("openai:")] == ["openai:mine"]
+    models = Models(Registry.load(tmp_path / "models.yaml"))
+    assert models.find("openai/gpt-4.1").model == "gpt-4.1"
+    assert models.list_model("openai/gpt-4.1").capabilities.max_context_tokens.value
+    for unlisted in ("openai/gpt-unheard-of", "openai:gpt-4.1", "groq:llama-3.3-70b-versatile"):
+        with pytest.raises(InvalidModelError):
+            models.find(models.resolve(unlisted))
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ('"all": "openai:*"', "so the name needs a *, too"),
+        ('"*/*": "openai:*"', "a pattern has one *"),
+        ('"a/*": "opnai:*"', "no model is named 'opnai:*'; did you mean openai"),
+        ('"a/*": [openai]', "serve.a/*"),
+    ],
+)
+def test_pattern_that_stands_for_no_models_is_refused(
+    tmp_path: Path, entry: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        names_of(tmp_path, f"serve: {{{entry}}}\n")
+
+
+def test_command_serves_the_models_of_a_vendor_under_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(VENDORS)
+    opened = _open_models({"config": str(path), "models": {"o/*": "openai:*"}})
+    assert isinstance(opened, Mapping)
+    assert opened["o/gpt-4.1"].model == "gpt-4.1"

@@ -198,6 +198,24 @@ def test_gateway_does_not_start_with_invalid_options(
     assert complaint in said.output
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--model", "m=openai:*"], "so the name needs a *, too"),
+        (["--model", "m/*=openai:gpt-none-*"], "no model is listed whose name matches"),
+        ([], "models.yaml lists no models"),
+    ],
+)
+def test_gateway_does_not_start_without_models(
+    options: list[str], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text("adapters:\n  openai: {type: openai, api_key: k1}\n")
+    said = CliRunner().invoke(main, ["serve", "--config", str(path), *options])
+    assert said.exit_code == 2
+    assert complaint in said.output
+
+
 def test_new_key_is_shown_once_and_stored_as_a_hash() -> None:
     said = CliRunner().invoke(main, ["serve", "--new-key", "ann", "--json"])
     made = json.loads(said.output)

@@ -169,7 +169,7 @@ async def test_thresholds_of_the_circuit_breaker_are_configurable() -> None:
     [
         ({"strategy": "random"}, "strategy must be one of fallback, weighted"),
         ({"strategy": "weighted", "weights": [1]}, "one number for each of the 2"),
-        ({"strategy": "weighted", "weights": [1, 0]}, r"weights\[1\] must be a number"),
+        ({"strategy": "weighted", "weights": [1, -1]}, r"weights\[1\] must be a number"),
         ({"strategy": "lowest_latency", "half_life": 0}, "half_life must be"),
     ],
 )

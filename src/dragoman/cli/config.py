@@ -14,12 +14,12 @@ from ..middleware import Availability, Fallback, describe
 from ..provider import SCHEMES
 from ..registry import (
     Adapter,
+    Candidate,
     ConfigError,
     File,
-    Group,
-    ModelEntry,
     Registry,
     config_path,
+    expand_group,
     read_file,
 )
 from .completion import ModelName
@@ -170,19 +170,16 @@ def _explain(registry: Registry, name: str) -> dict[str, Any]:
         }
     if name.partition(":")[0] in SCHEMES and name not in registry.aliases():
         return found
-    entry = registry.find(name)
-    candidates = [each.model for each in entry.group.candidates] if entry.group else [name]
-    for model in candidates:
-        if model.partition(":")[0] not in SCHEMES:
-            found["models"].append(_explain_model(registry, registry.find(model), entry.group))
+    for candidate in expand_group(name, registry.groups(), registry.aliases()):
+        if candidate.model.partition(":")[0] not in SCHEMES:
+            found["models"].append(_explain_model(registry, candidate))
     return found
 
 
-def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
+def _explain_model(registry: Registry, candidate: Candidate) -> dict[str, Any]:
+    entry = registry.find(candidate.model)
     adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
-    candidates = group.candidates if group else ()
-    own = [each for each in candidates if registry.find(each.model).id == entry.id]
-    timeouts = adapter.deadlines(own[0].timeouts if own else None)
+    timeouts = adapter.deadlines(candidate.timeouts)
     words = {True: "set", False: "not set"}
     keys = [f"{each} ({words[bool(adapter.find_key(each))]})" for each in adapter.key_envs]
     proxy = adapter.connection.proxy

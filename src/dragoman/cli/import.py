@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -35,6 +36,7 @@ def convert(
         option("FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path)),
     ] = Path(),
     force: Annotated[bool, "Replace existing files."] = False,
+    strict: Annotated[bool, "Write nothing and exit with 2 if a setting has no equal."] = False,
     as_json: Annotated[Json, "Print the paths of the files and the remarks as JSON."] = False,
 ) -> None:
     """Convert FILE, the config.yaml of LiteLLM's proxy, and list what has no equal.
@@ -45,21 +47,32 @@ def convert(
     with report_mistakes():
         found = Conversion(file)
         contents = {"models.yaml": found.models, "keys.yaml": found.keys}
-        paths = {output / name: data for name, data in contents.items() if data}
+        refused = strict and bool(found.remarks)
+        paths = {output / name: data for name, data in contents.items() if data and not refused}
         for path in [each for each in paths if each.exists() and not force]:
             raise click.UsageError(f"{path} exists; use --force, or another --output FOLDER")
-        for path, data in paths.items():
-            with reject(OSError, about=f"{path} cannot be written: "):
-                kept = {name: value for name, value in data.items() if value}
-                write_private(path, msgspec.yaml.encode(kept))
-        for problem in read_file(output / "models.yaml").problems:
-            raise problem
-        if found.keys:
-            read_key_file(output / "keys.yaml")
+        _write_files(paths)
     if as_json:
         remarks = [{"line": each.line, "problem": each.problem} for each in found.remarks]
         show_json({"files": [str(path) for path in paths], "remarks": remarks})
-        return
-    for each in found.remarks:
-        click.echo(f"{click.style('remark', fg='yellow')}: {each}", err=True)
-    click.echo("\n".join([str(path) for path in paths]))
+    else:
+        for each in found.remarks:
+            click.echo(f"{click.style('remark', fg='yellow')}: {each}", err=True)
+        for path in paths:
+            click.echo(path)
+    if refused:
+        raise SystemExit(2)
+
+
+def _write_files(contents: Mapping[Path, dict[str, Any]]) -> None:
+    """Write the files, and read each again as the gateway will."""
+    for path, data in contents.items():
+        with reject(OSError, about=f"{path} cannot be written: "):
+            kept = {name: value for name, value in data.items() if value}
+            write_private(path, msgspec.yaml.encode(kept))
+    for path in contents:
+        if path.name == "keys.yaml":
+            read_key_file(path)
+            continue
+        for problem in read_file(path).problems:
+            raise problem

@@ -28,7 +28,7 @@ from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
 from ..provider import SCHEMES
-from ..registry import ConfigError, Registry
+from ..registry import ConfigError, Registry, expand_group, find_pattern_problem
 from ..transport.connect import is_loopback
 from .errors import reject, report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
@@ -46,7 +46,8 @@ class ServeOptions(Struct):
     models: Annotated[
         tuple[str, ...],
         "Serve this model, under NAME if given, in place of all configured ones; may be repeated. "
-        "NAME may be a pattern such as 'claude-haiku-*', for names that clients choose.",
+        "NAME may be a pattern such as 'claude-haiku-*', for names that clients choose; "
+        "'openai/*=openai:*' serves each listed model of a vendor under another name.",
         option("[NAME=]MODEL", "--model"),
     ] = ()
     config: Annotated[ExistingFile, "Use this file as models.yaml.", option("FILE")] = None
@@ -365,6 +366,9 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
         name, equals, target = entry.partition("=")
         if not name or (equals and not target):
             raise click.UsageError(f"--model: {entry!r} is not NAME=MODEL")
+        problem = find_pattern_problem(name, target or name)
+        if problem is not None:
+            raise click.UsageError(f"--model: {entry!r}: {problem}")
         if name in named:
             raise click.UsageError(
                 f"--model: {name!r} is given to two models; give each its own name"
@@ -380,17 +384,30 @@ def _check(options: ServeOptions, named: dict[str, str]) -> KeyRing:
     """
     with report_mistakes():
         registry = Registry.load(options.config)
+        if not named and not registry.served():
+            raise click.UsageError(
+                "models.yaml lists no models; add models, groups or serve to it, or give --model"
+            )
         for name, target in named.items():
-            with reject(ProviderError, about=f"--model {name}: "):
-                registry.provider(target)
-            _check_address(registry, name, target, options)
+            _check_model(registry, name, target, options)
         return _load_keys(options.keys) if options.keys is not None else KeyRing()
+
+
+def _check_model(registry: Registry, name: str, target: str, options: ServeOptions) -> None:
+    """Check that a name, or a pattern of names, stands for models that can be called."""
+    expanded = registry.served({name: target})
+    if not expanded:
+        raise click.UsageError(f"--model {name}: no model is listed whose name matches {target}")
+    for model in expanded.values():
+        with reject(ProviderError, about=f"--model {name}: "):
+            registry.provider(model)
+        _check_address(registry, name, model, options)
 
 
 def _check_address(registry: Registry, name: str, target: str, options: ServeOptions) -> None:
     """Reject a model whose address, in a variable for the gateway's clients, is the gateway's."""
-    group = registry.groups().get(registry.aliases().get(target, target))
-    for each in [target] if group is None else [candidate.model for candidate in group.candidates]:
+    candidates = expand_group(target, registry.groups(), registry.aliases())
+    for each in [candidate.model for candidate in candidates]:
         if each.partition(":")[0] in SCHEMES:
             continue
         adapter = registry.adapter(registry.find(each).adapter)
@@ -419,7 +436,7 @@ def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | Non
         with reject(OSError, about=f"--ready-port {ready_port}: "):
             listener = supervisor.bind_port(server["host"], ready_port)
     shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
-    names = ", ".join(settings["models"]) or "the registry's models"
+    names = ", ".join(settings["models"]) or "the models of models.yaml"
     scheme = "https" if "ssl_certfile" in server else "http"
     click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
     click.echo("dragoman clients shows how to connect coding agents", err=True)

@@ -299,8 +299,8 @@ def _open_models(settings: Mapping[str, Any]) -> Mapping[str, ServedModel] | Reg
     if not settings["models"]:
         return registry
     return {
-        name: registry.provider(target, keep_raw=False)
-        for name, target in settings["models"].items()
+        name: registry.provider(model, keep_raw=False)
+        for name, model in registry.served(settings["models"]).items()
     }
 
 

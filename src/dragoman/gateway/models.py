@@ -101,11 +101,10 @@ class Models:
         """Return every name that is served, without the patterns."""
         if self._registry is None:
             return sorted({name for name, _ in self._opened if "*" not in name})
-        found = [*self._registry.aliases(), *self._registry.names()]
         return [
             name
-            for name in dict.fromkeys(found)
-            if "*" not in name and self._registry.find(name).status == "configured"
+            for name, model in self._registry.served().items()
+            if "*" not in name and self._registry.find(model).status == "configured"
         ]
 
     def resolve(self, name: str) -> str:
@@ -115,12 +114,10 @@ class Models:
         and metrics have the pattern, so that clients cannot create names in them.
         """
         given = {each for each, _ in self._opened}
-        aliases = self._registry.aliases() if self._registry is not None else {}
-        if name in given or name in aliases:
+        listed = self._registry.served() if self._registry is not None else {}
+        if name in given or name in listed:
             return name
-        patterns = [each for each in {*given, *aliases} if "*" in each]
-        if self._registry is not None and patterns and name in self._registry.names():
-            return name
+        patterns = [each for each in {*given, *listed} if "*" in each]
         found = [pattern for pattern in patterns if matches_any([name], [pattern])]
         return max(found, key=lambda pattern: (len(pattern), pattern), default=name)
 
@@ -150,7 +147,8 @@ class Models:
     def _open(self, name: str, operation: Operation) -> Any:
         """Open a model that the registry lists; return ``None`` if it does not list the name."""
         known = self._registry
-        if known is None or not (name in known.aliases() or name in known.names()):
+        target = None if known is None else known.served().get(name)
+        if known is None or target is None:
             return None
         open_model: Any = {
             "chat": known.provider,
@@ -158,7 +156,7 @@ class Models:
             "rerank": partial(known.open_reranker, retries=0),
         }[operation]
         try:
-            model = self._opened[name, operation] = open_model(name, keep_raw=False)
+            model = self._opened[name, operation] = open_model(target, keep_raw=False)
         except AuthenticationError as error:
             # the operator has not configured a key for the provider; the client's key is valid
             raise InvalidModelError("the model is not configured here") from error
@@ -169,7 +167,7 @@ class Models:
         opened = [model for (each, _), model in self._opened.items() if each == name]
         if not opened:
             assert self._registry is not None
-            entry = self._registry.find(name)
+            entry = self._registry.find(self._registry.served().get(name, name))
             return ListedModel(name, entry.capabilities, self._registry.find_efforts(entry))
         ends = find_ends(opened[0])
         known = [end.capabilities for end in ends]
@@ -202,10 +200,12 @@ class Models:
         The state is the result of a readiness check, if there was one, which covers the models
         that were used before. A candidate of a group has the state of its circuit breaker, too.
         """
-        known = self._registry
         used = {name for name, _ in self._opened}
-        unused = [] if known is None else [name for name in self.names() if name not in used]
-        found = [_describe_entry(name, known.find(name)) for name in unused if known]
+        found: list[dict[str, Any]] = []
+        if self._registry is not None:
+            served = self._registry.served()
+            unused = [name for name in self.names() if name not in used]
+            found = [_describe_entry(name, self._registry.find(served[name])) for name in unused]
         for (name, operation), model in self._opened.items():
             shown = name if operation == "chat" else f"{name} ({operation})"
             state = "not checked" if problems is None else problems.get(shown, "ready")

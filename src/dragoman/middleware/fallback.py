@@ -33,7 +33,7 @@ from ..wire import SwapPlan
 from .attempts import Attempt, is_ended
 from .availability import Admission, Availability
 from .layer import Wrapper, notify, walk
-from .strategy import HALF_LIFE, MIN_SAMPLE, StrategyName, has_tools, make_strategy
+from .strategy import HALF_LIFE, MIN_SAMPLE, SPARE, StrategyName, has_tools, make_strategy
 
 log = logging.getLogger("dragoman")
 
@@ -81,7 +81,8 @@ class Fallback(Wrapper[Kind]):
     ``strategy`` is the order in which candidates are tried: ``"fallback"`` (as given),
     ``"weighted"``, ``"least_busy"``, ``"lowest_latency"``, ``"cheapest"`` or
     ``"most_reliable"``; see ``dragoman.middleware.strategy``. ``weights`` applies to
-    ``"weighted"`` and ``"least_busy"``; ``half_life``, in seconds, applies to
+    ``"weighted"`` and ``"least_busy"``, and 0 makes a candidate a spare, which is tried after all
+    others with any strategy; ``half_life``, in seconds, applies to
     ``"lowest_latency"``, and ``min_sample``, a number of calls, to ``"most_reliable"``.
 
     A candidate is skipped if it is not configured, if the circuit breaker (``Availability``)
@@ -171,7 +172,7 @@ class Fallback(Wrapper[Kind]):
                 if is_ended(served.history):
                     served.record(None, attempt.start())
                 if self.strategy.name != "fallback":
-                    why = self.strategy.explain(number, asked)
+                    why = self._explain(number, asked)
                     chosen = RoutingChosen(_target(candidate), why, request.request_id)
                     served.record(None, chosen)
                 call = _Dispatched(self, number, asked, candidate.open(asked))
@@ -289,9 +290,19 @@ class Fallback(Wrapper[Kind]):
             if self._missing[each] is None
             and self.availability.reopens_in(each.name, each.model) == 0
         ]
-        order = self.strategy.order(self._candidates, eligible, request)
+        spares = self.strategy.spares
+        balanced = [number for number in eligible if number not in spares]
+        order = self.strategy.order(self._candidates, balanced, request)
+        order += [number for number in eligible if number in spares]
         order += [number for number in range(len(self._candidates)) if number not in order]
-        return sorted(order) if self.strategy.name == "fallback" else order
+        if self.strategy.name == "fallback":
+            return sorted(order, key=lambda number: (number in spares, number))
+        return order
+
+    def _explain(self, number: int, request: Request) -> str:
+        if number in self.strategy.spares:
+            return SPARE
+        return self.strategy.explain(number, request)
 
     def _find_seller(self) -> PricedAs:
         """Return the price of the group.

@@ -9,6 +9,8 @@
 ``most_reliable``   the candidate with the fewest faulty tool calls first, by what its calls have shown
 ==================  ==========================================================================================
 
+A candidate of weight 0 is a spare: it is tried after all others, in the order given.
+
 A strategy only determines the order. ``Fallback`` skips candidates that cannot serve the call, and
 calls the next one if a candidate fails.
 """
@@ -37,6 +39,8 @@ STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 HALF_LIFE = 30.0
 ASSUMED_OUTPUT = 500
 """The assumed number of output tokens of a call without ``max_tokens``."""
+SPARE = "spare: no other candidate can answer"
+"""Why a candidate of weight 0 is chosen, for the records of a call."""
 MIN_SAMPLE = 20
 """How often ``most_reliable`` calls each candidate with tools before it compares them."""
 _REMEMBERED = 1000  # how many of the last tool calls of a candidate ``most_reliable`` compares
@@ -53,6 +57,8 @@ class Strategy:
     name: StrategyName = "fallback"
     reason: str = "fallback: the first candidate that can answer and does"
     """Why the first candidate of the order is chosen, for the records of a call."""
+    spares: frozenset[int] = frozenset()
+    """The candidates of weight 0, which are not in the order."""
 
     def __init__(self, count: int, **shown: Any) -> None:
         self._running = [0] * count  # the calls in flight to each candidate
@@ -259,13 +265,29 @@ def make_strategy(
         )
     given = [1.0] * count if weights is None else list(weights)
     for at, weight in enumerate(given):
-        check_number("Fallback", f"weights[{at}]", weight, least=0.001, most=1e6)
+        if weight != 0:
+            check_number("Fallback", f"weights[{at}]", weight, least=0.001, most=1e6)
+    if not any(given):
+        raise ValueError("Fallback: one of the weights must be above 0; 0 is that of a spare")
+    made = _make(strategy, given, clock, half_life, min_sample)
+    made.spares = frozenset([at for at, weight in enumerate(given) if weight == 0])
+    return made
+
+
+def _make(
+    strategy: str,
+    weights: Sequence[float],
+    clock: Callable[[], float],
+    half_life: float,
+    min_sample: int,
+) -> Strategy:
+    count = len(weights)
     check_number("Fallback", "half_life", half_life, least=0.001, most=1e6)
     check_number("Fallback", "min_sample", min_sample, least=1, most=_REMEMBERED)
     if strategy == "weighted":
-        return _Weighted(given)
+        return _Weighted(weights)
     if strategy == "least_busy":
-        return _LeastBusy(given)
+        return _LeastBusy(weights)
     if strategy == "lowest_latency":
         return _LowestLatency(count, clock, half_life)
     if strategy == "most_reliable":

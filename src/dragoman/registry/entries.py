@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +18,7 @@ from ..tokens import FAMILIES
 from ..validate.yaml import ConfigError, Section, read_yaml
 from .adapters import Adapter, find_nearest, read_adapter
 from .folders import user_folder
-from .groups import Group, check_names, read_group
+from .groups import Group, check_names, check_nesting, read_group
 from .limits import read_thresholds
 from .vendors import vendor_names
 
@@ -48,7 +50,8 @@ class File(Struct, frozen=True, kw_only=True):
     """A parsed ``models.yaml``.
 
     ``problems`` are errors, ``remarks`` name settings that have no effect, ``advice`` points out
-    valid settings with a better alternative.
+    valid settings with a better alternative. ``serve`` maps names that a gateway serves in
+    addition, or patterns of such names, to models; ``is_read`` is false if there is no file.
     """
 
     adapters: tuple[Adapter, ...] = ()
@@ -62,6 +65,8 @@ class File(Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     redis: str | None = None
     observed: bool = True
+    serve: Mapping[str, str] = {}
+    is_read: bool = False
 
 
 def config_path() -> Path:
@@ -77,7 +82,7 @@ def read_file(path: Path) -> File:
     root = read_yaml(path, problems)
     root.allow(
         "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
-        "default", "prices",
+        "default", "prices", "serve",
     )  # fmt: skip
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
@@ -114,31 +119,69 @@ def read_file(path: Path) -> File:
         thresholds=read_thresholds(root),
         redis=_read_redis(root),
         observed=root.get("observed", bool, True),
+        serve=_read_serve(root, taken, known),
+        is_read=True,
     )
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))
 
 
-def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tuple[Group, ...]:
-    def find_problem(name: str) -> str | None:
-        prefix, colon, rest = name.partition(":")
-        is_scheme = prefix in SCHEMES
-        if (
-            name in taken
-            or is_scheme
-            or (colon and rest and (prefix in adapters or prefix in vendor_names()))
-        ):
-            return None
-        return (
-            f"no model is named {name!r}{find_nearest(name, {*taken, *adapters, *vendor_names()})}"
-        )
+def find_pattern_problem(name: str, target: str) -> str | None:
+    """Return why a pattern of names cannot stand for a model or a pattern of models."""
+    if "*" not in target:
+        return None
+    if target.count("*") > 1 or name.count("*") > 1:
+        return "a pattern has one *"
+    if "*" not in name:
+        return f"{target} stands for several models, so the name needs a *, too"
+    return None
 
+
+def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tuple[Group, ...]:
+    named = dict(taken)
+    for name, each in root.section("groups").sections():
+        named[name] = f"the group {name}"
+        for alias in each.items("aliases") or ():
+            named[str(alias)] = f"the group {name}"
+    find_problem = partial(_find_problem, taken=named, adapters=adapters)
     read = [
         (read_group(name, each, find_problem), each)
         for name, each in root.section("groups").sections()
     ]
     found = [(group, section) for group, section in read if group is not None]
     check_names(found, taken)
+    check_nesting(found)
     return tuple([group for group, _ in found])
+
+
+def _find_problem(name: str, taken: Mapping[str, str], adapters: set[str]) -> str | None:
+    """Return why a name stands for no model, or ``None`` if it stands for one."""
+    prefix, colon, rest = name.partition(":")
+    is_scheme = prefix in SCHEMES
+    if (
+        name in taken
+        or is_scheme
+        or (colon and rest and (prefix in adapters or prefix in vendor_names()))
+    ):
+        return None
+    return f"no model is named {name!r}{find_nearest(name, {*taken, *adapters, *vendor_names()})}"
+
+
+def _read_serve(root: Section, taken: Mapping[str, str], adapters: set[str]) -> dict[str, str]:
+    """Read the names that a gateway serves in addition, or patterns of such names."""
+    section = root.section("serve")
+    found: dict[str, str] = {}
+    for name in section.data:
+        target = section.get(name, str)
+        if target is None:
+            section.complain("needs a model, or a pattern such as openai:*", name)
+            continue
+        problem = _find_problem(target, taken, adapters)
+        problem = problem or find_pattern_problem(name, target)
+        if problem is not None:
+            section.complain(problem, name)
+            continue
+        found[name] = target
+    return found
 
 
 def _read_redis(root: Section) -> str | None:

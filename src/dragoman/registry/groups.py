@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -14,10 +14,13 @@ from .limits import RateLimits, Retries, read_rate_limit, read_timeouts
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One model of a group, with its own settings. ``timeouts`` replace the adapter's timeouts."""
+    """One model of a group, or a group in it, with its own settings.
+
+    A ``weight`` of 0 makes it a spare. ``timeouts`` replace the adapter's timeouts.
+    """
 
     model: str
-    weight: Annotated[float, Meta(ge=0.001, le=1e6, description="a positive number")] = 1.0
+    weight: Annotated[float, Meta(ge=0, le=1e6, description="a number from 0 to 1,000,000")] = 1.0
     max_retries: Retries = 0
     rate_limit: RateLimits | None = None
     timeouts: dict[str, float | None] | None = None
@@ -74,6 +77,8 @@ def read_group(name: str, section: Section, find: Callable[[str], str | None]) -
         candidates.append(candidate)
     if not candidates:
         return None
+    if not any(each.weight for each in candidates):
+        section.complain("needs a candidate with a weight above 0, which is that of a spare")
     half_life = float(found.get("half_life_seconds", HALF_LIFE))
     strategy = found.get("strategy", "fallback")
     aliases = found.get("aliases", ())
@@ -107,6 +112,40 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
         rate_limit=read_rate_limit(inner),
         timeouts=read_timeouts(inner),
     )
+
+
+def expand_group(
+    name: str, groups: Mapping[str, Group], aliases: Mapping[str, str]
+) -> list[Candidate]:
+    """Return the models that a name may call: itself, or those of a group and its groups."""
+    group = groups.get(aliases.get(name, name))
+    if group is None:
+        return [Candidate(model=name)]
+    found: list[Candidate] = []
+    for each in group.candidates:
+        is_group = aliases.get(each.model, each.model) in groups
+        found.extend(expand_group(each.model, groups, aliases) if is_group else [each])
+    return found
+
+
+def check_nesting(groups: Collection[tuple[Group, Section]]) -> None:
+    """Report each group that contains itself, and timeouts of a group, which only models have."""
+    by_name = {name: group for group, _ in groups for name in (group.name, *group.aliases)}
+
+    def find_cycle(group: Group, path: tuple[str, ...]) -> tuple[str, ...] | None:
+        if group.name in path:
+            return (*path, group.name)
+        inner = [by_name[each.model] for each in group.candidates if each.model in by_name]
+        found = [find_cycle(each, (*path, group.name)) for each in inner]
+        return next(filter(None, found), None)
+
+    for group, section in groups:
+        cycle = find_cycle(group, ())
+        if cycle is not None:
+            section.complain(f"contains itself: {' -> '.join(cycle)}", "candidates")
+        for each in group.candidates:
+            if each.model in by_name and each.timeouts is not None:
+                section.complain(f"{each.model} is a group: set timeouts for its models")
 
 
 def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterator
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property, lru_cache
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from ..wire.listing import find_efforts
 from ..wire.reasoning import join_efforts
 from .adapters import Adapter
 from .entries import File, ModelEntry
-from .groups import Group
+from .groups import Candidate, Group, expand_group
 from .observed import ObservedFacts, observed_path
 from .updates import read_update, update_prices
 from .vendors import find_vendor, load_vendor, vendor_names
@@ -81,9 +81,45 @@ class Names:
         ]
         return [*self.groups, *self.models, *[name for name in listed if name not in self.models]]
 
+    @cached_property
+    def served(self) -> Mapping[str, str]:
+        """Map each name that a gateway serves to the name that opens its model.
+
+        These are the models, groups and aliases of ``models.yaml``, and what its ``serve`` adds.
+        Without a file, they are all models of the catalogue.
+        """
+        own = [*self.models, *self.groups]
+        if not own and not self.file.is_read:
+            own = self.listed()
+        served = {name: name for name in [*self.aliases, *own]}
+        return {**self.expand(self.file.serve), **served}
+
+    def expand(self, named: Mapping[str, str]) -> dict[str, str]:
+        """Map each name that patterns such as ``openai/*: openai:*`` stand for to its model.
+
+        The catalogue and ``models.yaml`` list the models: a client cannot create names. A target
+        without ``*`` is one model, for all names that match.
+        """
+        found: dict[str, str] = {}
+        for name, target in named.items():
+            if "*" not in target:
+                found[name] = target
+                continue
+            start, _, end = target.partition("*")
+            before, _, after = name.partition("*")
+            for model in self.listed():
+                if model.startswith(start) and model.endswith(end) and len(model) >= len(target):
+                    part = model[len(start) : len(model) - len(end)]
+                    found.setdefault(f"{before}{part}{after}", model)
+        return found
+
     def group(self, name: str) -> Group | None:
         """Return the group with this name or alias, or ``None``."""
         return self.groups.get(self.aliases.get(name, name))
+
+    def candidates(self, name: str) -> list[Candidate]:
+        """Return the models that a name may call: itself, or those of a group and its groups."""
+        return expand_group(name, self.groups, self.aliases)
 
     def find(self, name: str) -> ModelEntry:
         """Return the model with this name or alias.

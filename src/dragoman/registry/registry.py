@@ -92,6 +92,17 @@ class Registry:
         """
         return self._names().listed()
 
+    def served(self, named: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Map each name that a gateway serves to the name that opens its model.
+
+        These are the models, groups and aliases of ``models.yaml``, and the names that its
+        ``serve`` adds; without a file, all models of the catalogue. If ``named`` is given, it is
+        these names alone, in which a pattern such as ``openai/*: openai:*`` stands for each listed
+        model that matches.
+        """
+        names = self._names()
+        return names.served if named is None else names.expand(named)
+
     def aliases(self) -> dict[str, str]:
         """Return the aliases in ``models.yaml``, each with the name of its model."""
         return dict(self._names().aliases)

@@ -258,7 +258,7 @@ class _StackBuilder:
             return self._finish(open_scheme(candidate.model, settings), retries)
         entry = names.find(candidate.model)
         adapter = names.adapter(entry.adapter)
-        if candidate.timeouts is not None:
+        if candidate.timeouts is not None and entry.group is None:
             settings.setdefault("timeouts", adapter.deadlines(candidate.timeouts))
         if entry.status != "configured" and not options.planning:
             return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
@@ -266,6 +266,9 @@ class _StackBuilder:
         if candidate.rate_limit is not None:
             name = f"group:{group.name}:{candidate.model}"
             limiters = [self._limit(name, candidate.rate_limit)]
+        if entry.group is not None:
+            inner = self._build_group(entry.group)
+            return _retry(RateLimit(inner, limiter=limiters) if limiters else inner, retries)
         return _retry(self._build_model(entry, settings, limiters), retries)
 
     def _build_model(
@@ -306,7 +309,7 @@ class _StackBuilder:
         if group is not None:
             members: list[Any] = [
                 self._build_retrieval(names.find(each.model), operation)
-                for each in group.candidates
+                for each in names.candidates(name)
             ]
             found = Fallback(members, self._share_availability(), name=group.name)
             return _retry(found, retries or 0)
@@ -382,10 +385,8 @@ def _digest(names: Names, name: str, options: OpenOptions) -> str:
 
     The settings include API keys, so the cache key must not contain them in plain text.
     """
-    group = names.group(name)
-    models = [candidate.model for candidate in group.candidates] if group is not None else [name]
     known = []
-    for model in models:
+    for model in [each.model for each in names.candidates(name)]:
         if not names.is_scheme(model):
             entry = names.find(model)
             adapter = names.adapter(entry.adapter)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...gateway.keys import hash_key
+from ...registry import find_pattern_problem
 from ...validate.yaml import ConfigError, Section, plain, read_yaml
 from .names import Named, find_name, read_table
 
@@ -38,6 +39,7 @@ class Conversion:
         self._entries: dict[str, dict[str, Any]] = {}
         # the candidates of each name; LiteLLM defines "order"
         self._deployments: dict[str, list[dict[str, Any]]] = {}
+        self._patterns: dict[str, str] = {}  # names with a wildcard, and their models
         self._plain_keys: dict[str, str] = {}  # keys in plain text, and the variables for them
         for number, entry in enumerate(root.items("model_list") or ()):
             self._read_deployment(root.enter(f"model_list[{number}]", entry))
@@ -45,7 +47,7 @@ class Conversion:
         found = {ours: _number((self._router, name)) for name, ours in _AVAILABILITY.items()}
         self.models: dict[str, Any] = {"adapters": self._adapters, "models": self._entries}
         available = {name: value for name, value in found.items() if value}
-        self.models |= {"groups": groups, "availability": available}
+        self.models |= {"groups": groups, "serve": self._patterns, "availability": available}
         key = self._read_master_key(general)
         rights = {"on_loss": "drop"} if self._library.data.get("drop_params") is True else {}
         self.keys = {"keys": {"master": {"hash": hash_key(key), **rights}}} if key else {}
@@ -103,8 +105,13 @@ class Conversion:
         self._report("model_list", entry)
         self._report("model_info", info)
         target = f"{self._name_adapter(self._read_adapter(params, named), named)}:{named.model}"
+        name = str(entry.data.get("model_name"))
         if "*" in model:
-            self._remark(params, "model", f"a wildcard has no equal; clients call {target}")
+            problem = find_pattern_problem(name, target)
+            if problem is None:
+                self._patterns[name] = target
+            else:
+                self._remark(params, "model", f"{name}: {problem}; clients call {target}")
             return
         base = find_name(self._text(info, "base_model") or "")
         if base is not None:
@@ -114,7 +121,7 @@ class Conversion:
         # without weights, LiteLLM weighs deployments by their limits
         weight = _number((params, "weight")) or next(iter(limits.values()), 1)
         made = {"model": target, "weight": weight, "order": _number((params, "order")) or 0}
-        own = self._deployments.setdefault(str(entry.data.get("model_name")), [])
+        own = self._deployments.setdefault(name, [])
         own.append(made | ({"rate_limit": limits} if limits else {}))
 
     def _read_adapter(self, params: Section, named: Named) -> dict[str, Any]:
@@ -131,7 +138,10 @@ class Conversion:
             adapter["api_key_env"] = name
             self._remark(params, "api_key", f"a key in plain text is not copied; put it in {name}")
         patience = (self._router, "timeout"), (self._library, "request_timeout")
-        adapter["timeout_seconds"] = _number((params, "timeout"), *patience)
+        seconds = _number((params, "timeout"), *patience)
+        if seconds:
+            # LiteLLM's timeout is that of httpx: how long no byte may arrive, not the whole reply.
+            adapter["timeouts"] = {"first_event": seconds, "idle": seconds}
         adapter["max_retries"] = _number((params, "max_retries"), *self._retries)
         return {name: value for name, value in adapter.items() if value is not None}
 
@@ -211,16 +221,15 @@ class Conversion:
         strategy = read_table().strategies.get(given) if isinstance(given, str) else None
         is_ordered = len({each["order"] for each in own}) > 1
         unused = {"order"}
-        if others or is_ordered or len(own) == 1:
+        if is_ordered or len(own) == 1:
             strategy = "fallback"
             unused = {"order", "weight"}
             own = sorted(own, key=lambda each: each["order"])
-            if len(own) > 1 and not is_ordered:
-                why = f"the deployments of {name} are tried in order, since it has fallbacks"
-                self._remark(self._router, "routing_strategy", why)
-        elif strategy is None:
-            strategy = "weighted"
-            self._remark(self._router, "routing_strategy", f"{given} becomes weighted")
+        else:
+            others = [{**each, "weight": 0} for each in others]
+            if strategy is None:
+                strategy = "weighted"
+                self._remark(self._router, "routing_strategy", f"{given} becomes weighted")
         unique = {each["model"]: each for each in (*own, *others)}.values()
         candidates = [{n: v for n, v in each.items() if n not in unused} for each in unique]
         retries = _number(*self._retries) or 0
