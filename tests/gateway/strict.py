@@ -59,9 +59,6 @@ def find_problems(body: Mapping[str, Any], betas: frozenset[str]) -> Iterator[st
     for at, tool in enumerate(body.get("tools", ())):
         if TOOL_BETAS.get(tool.get("type"), "") not in {"", *betas}:
             yield f"tools.{at}: Input tag {tool['type']!r} does not match any of the expected tags"
-    for at, message in enumerate(body["messages"]):
-        if message["role"] == "system" and SYSTEM_BETA not in betas:
-            yield f"messages.{at}.role: Input should be 'user' or 'assistant'"
     written = json.dumps([body["messages"], body.get("system")])
     if '"scope":' in written and SCOPE_BETA not in betas:
         yield "cache_control.ephemeral.scope: Extra inputs are not permitted"

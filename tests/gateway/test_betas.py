@@ -43,7 +43,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"role": "user", "content": [MARKED]}]}, SCOPE_BETA,
      "scope_dropped messages[0].content[0].cache_control.scope"),
 ]  # fmt: skip
-MOVED = [USER, {"role": "system", "content": "Be brief."}]
+LATE = [USER, {"role": "system", "content": "Be brief."}]
 
 
 @contextlib.asynccontextmanager
@@ -55,6 +55,7 @@ async def strict(
         urls = upstream.base_urls
         models: dict[str, Provider] = {
             "own": connect("m", wire="anthropic", base_url=urls["anthropic"], headers=headers),
+            "opus": connect("claude-opus-4-8", wire="anthropic", base_url=urls["anthropic"]),
             "other": connect("m", wire="openai", base_url=urls["openai"]),
         }
         async with (
@@ -90,28 +91,19 @@ async def test_field_is_sent_with_an_allowed_beta_and_dropped_without_it(
     assert (upstream.betas, upstream.problems) == ([frozenset()], [])
 
 
-async def test_system_message_of_the_conversation_is_moved_if_its_beta_is_not_allowed() -> None:
+@pytest.mark.parametrize("betas", [("default",), ("none",)])
+@pytest.mark.parametrize("named", [(), (SYSTEM_BETA,)])
+async def test_system_message_of_the_conversation_needs_no_beta(
+    betas: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    """Claude 4.8 and later accept it without one, by the vendor's page."""
     marked = {**MARKED, "cache_control": {"type": "ephemeral"}}
-    fields = {"messages": [{"role": "user", "content": [marked]}, MOVED[1]]}
-    async with strict() as (gateway, upstream):
-        assert (await ask(gateway, fields, SYSTEM_BETA))[:2] == (200, "")
-        assert upstream.bodies[-1]["messages"] == fields["messages"]
-    async with strict(betas=("none",)) as (gateway, upstream):
-        status, shown, _ = await ask(gateway, fields, SYSTEM_BETA)
-    assert (status, shown) == (
-        200,
-        f"beta_dropped {HEADER}[{SYSTEM_BETA}]; system_moved messages[1]",
-    )
-    # the mark for the prompt cache is still there
-    assert upstream.bodies[-1]["messages"] == fields["messages"][:1]
-    assert (upstream.bodies[-1]["system"], upstream.problems) == ("Be brief.", [])
-
-
-async def test_released_field_is_sent_without_a_beta() -> None:
-    """Newer servers accept instructions in the conversation without the beta."""
-    async with strict() as (gateway, upstream):
-        await ask(gateway, {"messages": MOVED})
-    assert upstream.bodies[-1]["messages"] == MOVED
+    fields = {"model": "opus", "messages": [{"role": "user", "content": [marked]}, LATE[1]]}
+    async with strict(betas=betas) as (gateway, upstream):
+        status, shown, _ = await ask(gateway, fields, *named)
+    is_dropped = named and betas == ("none",)
+    assert (status, shown) == (200, f"beta_dropped {HEADER}[{SYSTEM_BETA}]" if is_dropped else "")
+    assert (upstream.bodies[-1]["messages"], upstream.problems) == (fields["messages"], [])
 
 
 @pytest.mark.parametrize(

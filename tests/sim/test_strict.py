@@ -42,6 +42,8 @@ HISTORIES: dict[str, tuple[d.Message, ...]] = {
     "a finished turn": (d.User("Hi"), *FOREIGN, d.Assistant("Done."), d.User("And?")),
     "a prefill": (d.User("Hi"), d.Assistant("{")),
     "a text of a user after results": (d.User("Hi"), *FOREIGN, d.User("And?")),
+    "late instructions": (d.User("Hi"), *FOREIGN, d.System("Be brief."), d.User("And?")),
+    "instructions at the end": (d.User("Hi"), *FOREIGN, d.System("Be brief.")),
 }
 CHOICES: list[Any] = [None, "auto", "none", "required", d.ForceTool("look")]
 AGENT: dict[str, Any] = {"frequency_penalty": 0, "presence_penalty": 0, **SETTINGS}
@@ -145,10 +147,26 @@ def _mark(count: int) -> dict[str, Any]:
 
 
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+
+
+def _talk(*roles: str) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": "Hi"} for role in roles]}
+
+
 # Each entry: the wire, the vendor, the model, what the body has, and a part of the error text.
 REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
     ("anthropic", None, "claude-opus-5-5", {"temperature": 0.5}, "temperature"),
     ("anthropic", None, "claude-opus-5-5", {"tool_choice": {"type": "any"}}, "tool_choice"),
+    ("anthropic", None, "claude-opus-4-7", _talk("user", "system"), "role 'system'"),
+    ("anthropic", None, "claude-opus-5-5", _talk("system", "user"), "messages.0"),
+    ("anthropic", None, "claude-opus-5-5", _talk("user", "system", "user"), "messages.1"),
+    ("anthropic", None, "claude-opus-5-5", _talk("user", "system", "system"), "messages.1"),
+    (
+        "anthropic", None, "claude-opus-5-5",
+        _talk("user", "assistant", "system", "user"), "messages.2",
+    ),
+    ("openai", "mistral", "mistral-large-3", _talk("user", "system"), "role 'system'"),
+    ("openai", "vllm", "qwen3.6-35b-a3b", _talk("user", "system"), "role 'system'"),
     (
         "anthropic", None, "claude-opus-5-5",
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "{"}]},

@@ -119,7 +119,7 @@ _PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _WRONG: dict[str, dict[str, Any]] = {
     "no messages": {"messages": []},
     "an unknown role": {"messages": [{"role": "wizard", "content": "x"}]},
-    "a system prompt in the middle": {"messages": [m.User("a"), m.System("b"), m.User("c")]},
+    "instructions after a reply": {"messages": [m.User("a"), m.Assistant("b"), m.System("c")]},
     "a result without a call": {"messages": [m.User("a"), m.ToolResult("none", "x")]},
     "two tools of one name": {"tools": [m.Tool("a"), m.Tool("a")]},
     "a tool without a name": {"tools": [m.Tool("")]},

@@ -36,11 +36,7 @@ def read_messages(
     leading = next(
         (at for at, message in enumerate(read) if type(message) is not m.System), len(read)
     )
-    # A system prompt that an agent adds later is moved to the beginning, because every wire
-    # accepts one there.
-    late = [message for message in read[leading:] if type(message) is m.System]
-    rest = [message for message in read[leading:] if type(message) is not m.System]
-    return [*read[:leading], *late, *[m.System(text) for text in instructions], *rest]
+    return [*read[:leading], *[m.System(text) for text in instructions], *read[leading:]]
 
 
 def _read_request(message: pai.ModelRequest) -> Iterator[m.Message]:

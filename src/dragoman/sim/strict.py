@@ -3,8 +3,9 @@
 A lenient simulator answers whatever it can read. With ``strict``, it refuses what the vendor of
 the model refuses: settings and amounts of reasoning that the model does not accept, a forced tool
 while it reasons, thinking that is missing, changed, or made by another model, a conversation that
-ends with the model's own text, response formats, cache settings and unknown fields. The rules are the rows in ``catalog/families``; the model's
-name and the vendor of the script select them.
+ends with the model's own text, instructions in the middle of it, response formats, cache settings
+and unknown fields. The rules are the rows in ``catalog/families``; the model's name and the vendor
+of the script select them.
 
 The simulator signs its thinking, as vendors do: a token is bound to the wire, the model, the text
 and, where the vendor binds it, to the conversation before it. A token that comes back with
@@ -130,6 +131,7 @@ class StrictModel:
         yield from self._check_settings(body, request)
         yield from self._check_amount(body)
         yield from self._check_choice(request)
+        yield from self._check_late_system(request)
         yield from self._check_thinking(body, request)
         yield from self._server.list_problems(
             body,
@@ -146,6 +148,13 @@ class StrictModel:
                 "This model does not support assistant message prefill. The conversation must end "
                 "with a user message."
             )
+
+    def _check_late_system(self, request: m.Request) -> Iterator[str]:
+        # Only a row counts, since the quirk's default is the form that every server accepts.
+        place = find_beliefs(self.wire, self._vendor, self.model).get("late_system", "in_place")
+        _, rest = m.join_system(request.messages)
+        if place != "in_place" and any(isinstance(message, m.System) for message in rest):
+            yield "Unexpected role 'system': this model takes instructions at the beginning only."
 
     def _check_settings(self, body: Mapping[str, Any], request: m.Request) -> Iterator[str]:
         refused = dict(self.quirks.refused_settings)

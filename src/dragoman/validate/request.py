@@ -53,9 +53,9 @@ def check_request(request: m.Request, *, history: bool = True) -> None:
 def _check_last(messages: Sequence[m.Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty; give a text or a User(...)")
-    if type(messages[-1]) not in (User, ToolResult) and not (
-        continues and type(messages[-1]) is Assistant
-    ):
+    # Instructions may follow the last message.
+    last = next((type(each) for each in reversed(messages) if type(each) is not System), None)
+    if last not in (User, ToolResult) and not (continues and type(messages[-1]) is Assistant):
         raise InvalidRequestError(
             "the last message must be the user's or a tool's: add User(...), so that there is something to answer"
         )
@@ -75,9 +75,7 @@ def _check_messages(messages: Sequence[m.Message]) -> None:
         elif type(message) is Assistant:
             _check_assistant(message, at, open_calls)
         elif type(message) is System:
-            raise InvalidRequestError(
-                f"messages[{at}]: a system message may only lead the conversation; move it to the beginning"
-            )
+            _check_system(message, at)
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
 
@@ -86,14 +84,18 @@ def _check_opening(messages: Sequence[m.Message]) -> int:
     """Check the leading system messages, and that the user comes next; return their number."""
     leading = 0
     while type(message := messages[leading]) is System:
-        if type(message.content) is not str or not message.content:
-            raise InvalidRequestError(f"messages[{leading}].content must be non-empty text")
+        _check_system(message, leading)
         leading += 1
     if type(message) is not User:
         raise InvalidRequestError(
             f"messages[{leading}]: the conversation must begin with the user; put a User message first"
         )
     return leading
+
+
+def _check_system(message: System, at: int) -> None:
+    if type(message.content) is not str or not message.content:
+        raise InvalidRequestError(f"messages[{at}].content must be non-empty text")
 
 
 def _check_assistant(message: Assistant, number: int, open_calls: dict[str, int]) -> None:
@@ -305,9 +307,8 @@ def find_refusal(
         return "no_tool_support", UnsupportedFeatureError(
             "this model is known not to support tools"
         )
-    if (
-        type(request.messages[0]) is System
-        and capabilities.known("supports_system_prompt") is False
+    if capabilities.known("supports_system_prompt") is False and any(
+        type(message) is System for message in request.messages
     ):
         return "no_system_prompt_support", UnsupportedFeatureError(
             "this model is known not to take a system prompt"

@@ -36,7 +36,7 @@ def mark_end(message: dict[str, Any]) -> None:
     _last_block(message, "content")[_KEY] = _MARK
 
 
-def mark_part(item: dict[str, Any], name: str, message: User | ToolResult) -> None:
+def mark_part(item: dict[str, Any], name: str, message: User | ToolResult | System) -> None:
     """Mark the parts of an item of the Responses wire whose blocks or message the caller marked.
 
     A string becomes a part first; a mark on its only block counts as a mark on the message.

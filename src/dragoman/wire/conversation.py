@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .. import messages as m
-from ..errors import InvalidRequestError, UnsupportedContentError
+from ..errors import UnsupportedContentError
 from .codec import Note, Notes
 from .continuity import asks_to_compact, drop_state, is_compaction, is_ours, note_state
 from .ids import CallPosition, Pairs
 from .media import fit_result, transcribe
 from .names import project_names
-from .request import join_texts
+from .request import join_texts, split_system
 
 CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
 """The message of the user that stands for a partial answer at the end of a conversation."""
@@ -30,12 +30,69 @@ _CANNOT_COMPACT = (
 _UNREADABLE = "only its issuer can read it; other models need the messages that it replaces"
 
 
-class ConversationWriter(ABC):
-    """Write the messages after the system prompt.
+class AnswerWriter(ABC):
+    """Write the blocks of an assistant message.
 
-    A method for a block of an assistant message returns its form on the wire, or ``None`` if the
-    block is not sent. By default a block is dropped, and audio is replaced by its transcript.
+    A method returns the form of a block on the wire, or ``None`` if the block is not sent. By
+    default a block is dropped, and audio is replaced by its transcript.
     """
+
+    notes: Notes
+    no_place: ClassVar[str] = "this wire has no place for it"
+
+    def drop(
+        self,
+        block: m.AssistantBlock,
+        path: str,
+        why: str | None = None,
+        *,
+        code: str | None = None,
+        loss: bool = True,
+    ) -> Any:
+        """Note that a block of an assistant message is not sent; return ``None`` in its place."""
+        if asks_to_compact(block):
+            # A reply without a compaction would end the client's session.
+            raise UnsupportedContentError(f"{path}: {_CANNOT_COMPACT}")
+        if code is None and is_compaction(block):
+            code = "compaction_unreadable"
+            why = _UNREADABLE
+        code = code or f"{block.__struct_config__.tag}_dropped"
+        self.notes.items.append(
+            Note(outcome="dropped", code=code, path=path, detail=why or self.no_place, loss=loss)
+        )
+
+    @abstractmethod
+    def text(self, block: m.Text, path: str) -> Any:
+        """Return the wire form of a text that the model wrote."""
+
+    @abstractmethod
+    def call(self, block: m.ToolCall, sent: str, path: str) -> Any:
+        """Return the wire form of a tool call, with the id ``sent``."""
+
+    @abstractmethod
+    def thinking(self, block: m.Thinking, path: str) -> Any:
+        """Return the wire form of the model's thinking."""
+
+    def redacted(self, block: m.RedactedThinking, path: str) -> Any:
+        """Return the wire form of redacted thinking."""
+        return self.drop(block, path)
+
+    def opaque(self, block: m.Opaque, path: str) -> Any:
+        """Return the wire form of a block that only its issuer can read."""
+        return self.drop(block, path)
+
+    def picture(self, block: m.Image, path: str) -> Any:
+        """Return the wire form of an image that the model generated."""
+        return self.drop(block, path)
+
+    def audio(self, block: m.Audio, path: str) -> Any:
+        """Return the wire form of audio that the model generated."""
+        transcript = transcribe(block, path, self.notes)
+        return None if transcript is None else self.text(m.Text(transcript), path)
+
+
+class ConversationWriter(AnswerWriter):
+    """Write the messages after the system prompt."""
 
     can_mark_errors: ClassVar[bool] = True  # whether a tool result can be marked as an error
     orphan_code: ClassVar[str] = "orphan_result_dropped"
@@ -46,12 +103,14 @@ class ConversationWriter(ABC):
     sends_compaction_first: ClassVar[bool] = False
     # the types of parts that the wire rejects at the end of a message
     unfinished: ClassVar[tuple[str, ...]] = ()
-    no_place: ClassVar[str] = "this wire has no place for it"
+    # whether a system message must follow all messages of the user before the model's next turn
+    system_ends_turn: ClassVar[bool] = False
     media_fields: ClassVar[tuple[str, ...]] = ("detail", "name")  # of media, that the wire has
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Any, notes: Notes) -> None:
         messages = project_names(request, quirks.name_rule, notes).messages
-        self.system, self.messages = m.join_system(messages)
+        self.leading, self.messages = split_system(messages, quirks.late_system)
+        self.system, _ = m.join_system(self.leading)
         self.first = len(messages) - len(self.messages)  # the index of the first of the messages
         self.home = home
         self.quirks = quirks
@@ -59,13 +118,14 @@ class ConversationWriter(ABC):
         self.written: list[Any] = []
         self.omits_media = quirks.result_media == "omit"  # whether tool results have no media
         self.media: list[Any] = []  # the media of tool results that follow the results
+        self.late: list[tuple[m.System, str]] = []  # system messages that wait for their place
         self.answer: m.Assistant  # the assistant message that is being written
 
     def write(self) -> list[Any]:
         """Return the messages in the form of the wire."""
         for at, message in enumerate(self.messages, self.first):
             self.message(message, at)
-        self.send_media()
+        self.close_group()
         return self.written
 
     def message(self, message: m.Message, at: int) -> None:
@@ -75,16 +135,50 @@ class ConversationWriter(ABC):
         if kind is m.ToolResult:
             self._result(message, at, path)  # type: ignore[arg-type]
             return
-        if self.media:
-            self.send_media()
+        if kind is m.System:
+            self.late.append((message, path))  # type: ignore[arg-type]
+            return
+        self.close_group(before=kind)
         if kind is m.Assistant:
             self._assistant(message, at, path)  # type: ignore[arg-type]
-        elif kind is m.User:
-            if type(message.content) is not str:
-                note_state(message, path, self.notes)  # type: ignore[arg-type]
-            self.user(message, path)  # type: ignore[arg-type]
+            return
+        if type(message.content) is not str:
+            note_state(message, path, self.notes)  # type: ignore[arg-type]
+        self.user(message, path)  # type: ignore[arg-type]
+
+    def close_group(self, before: type[m.Message] | None = None) -> None:
+        """Write what waits for the end of a group of tool results, which nothing may interrupt.
+
+        ``before`` is the kind of the message that follows, if any.
+        """
+        if self.media:
+            self.send_media()
+        late, self.late = self.late, []
+        for message, path in late:
+            if (
+                before is m.User
+                and self.system_ends_turn
+                and self.quirks.late_system == "in_place"
+            ):
+                self.late.append((message, path))
+            else:
+                self._late_system(message, path)
+
+    def _late_system(self, message: m.System, path: str) -> None:
+        place = self.quirks.late_system
+        if place == "in_place":
+            self.system_message(message, path)
+        elif place == "user":
+            why = "the model takes instructions in the conversation from the user only"
+            self.notes.rewrite(path, "system_sent_as_user", why, loss=True)
+            self.user(m.User(message.content, cache=message.cache), path)
         else:
-            raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
+            why = "the model takes instructions before the conversation only"
+            self.notes.rewrite(path, "system_moved", why, loss=True)
+
+    def system_message(self, message: m.System, path: str) -> None:
+        """Write a system message in the middle of the conversation."""
+        self.written.append({"role": "system", "content": message.content})
 
     def send_media(self) -> None:
         """Write the media of the preceding tool results, if any, as a message of the user."""
@@ -197,7 +291,7 @@ class ConversationWriter(ABC):
         assert type(block) is m.RedactedThinking
         return self.redacted(block, path)
 
-    def note_state(self, block: m.AssistantBlock, path: str) -> None:  # noqa: B027 - for some wires
+    def note_state(self, block: m.AssistantBlock, path: str) -> None:
         """Note that the opaque state of a block is dropped, unless the block's method does so."""
 
     def _call(self, block: m.ToolCall, at: int, index: int, path: str) -> Any:
@@ -222,56 +316,6 @@ class ConversationWriter(ABC):
     @abstractmethod
     def turn(self, parts: list[Any], at: int, path: str) -> bool:
         """Write an assistant message with these parts; return false if they are not enough."""
-
-    def drop(
-        self,
-        block: m.AssistantBlock,
-        path: str,
-        why: str | None = None,
-        *,
-        code: str | None = None,
-        loss: bool = True,
-    ) -> Any:
-        """Note that a block of an assistant message is not sent; return ``None`` in its place."""
-        if asks_to_compact(block):
-            # A reply without a compaction would end the client's session.
-            raise UnsupportedContentError(f"{path}: {_CANNOT_COMPACT}")
-        if code is None and is_compaction(block):
-            code = "compaction_unreadable"
-            why = _UNREADABLE
-        code = code or f"{block.__struct_config__.tag}_dropped"
-        self.notes.items.append(
-            Note(outcome="dropped", code=code, path=path, detail=why or self.no_place, loss=loss)
-        )
-
-    @abstractmethod
-    def text(self, block: m.Text, path: str) -> Any:
-        """Return the wire form of a text that the model wrote."""
-
-    @abstractmethod
-    def call(self, block: m.ToolCall, sent: str, path: str) -> Any:
-        """Return the wire form of a tool call, with the id ``sent``."""
-
-    @abstractmethod
-    def thinking(self, block: m.Thinking, path: str) -> Any:
-        """Return the wire form of the model's thinking."""
-
-    def redacted(self, block: m.RedactedThinking, path: str) -> Any:
-        """Return the wire form of redacted thinking."""
-        return self.drop(block, path)
-
-    def opaque(self, block: m.Opaque, path: str) -> Any:
-        """Return the wire form of a block that only its issuer can read."""
-        return self.drop(block, path)
-
-    def picture(self, block: m.Image, path: str) -> Any:
-        """Return the wire form of an image that the model generated."""
-        return self.drop(block, path)
-
-    def audio(self, block: m.Audio, path: str) -> Any:
-        """Return the wire form of audio that the model generated."""
-        transcript = transcribe(block, path, self.notes)
-        return None if transcript is None else self.text(m.Text(transcript), path)
 
 
 class PairedWriter(ConversationWriter):

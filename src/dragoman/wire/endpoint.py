@@ -19,7 +19,15 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, read_json
-from ..messages import ForceTool, Issuer, LossWarning, Request, ServerTool
+from ..messages import (
+    ForceTool,
+    Issuer,
+    LossWarning,
+    Request,
+    ServerTool,
+    System,
+    join_system,
+)
 from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
 from .canonical import sort_request
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
@@ -104,6 +112,40 @@ NO_COMPACTION = Refusal(
     {"compaction": False},
     detail="the endpoint refused to compact the conversation: it is sent as it is",
     applies=lambda request, quirks, reason: COMPACTION in request.config.extras,
+)
+
+
+def has_late_system(request: Request) -> bool:
+    """Return whether a request has a system message after the system prompt."""
+    _, rest = join_system(request.messages)
+    return any(type(message) is System for message in rest)
+
+
+LATE_SYSTEM = (
+    # vLLM and llama.cpp with Qwen: "System message must be at the beginning"
+    # (vllm-project/vllm#44505, ggml-org/llama.cpp#27367); MiniMax: "chat content has invalid
+    # message role: system" (BigPizzaV3/CodexPlusPlus#410); Mistral: "Unexpected role 'system'
+    # after role 'assistant'"; a server of the Responses wire: "System messages are not allowed"
+    # (router-for-me/CLIProxyAPI#4092); all seen 2026-11-19
+    Refusal(
+        re.compile(
+            r"system messages? (?:must be|are not allowed)|invalid message role: system"
+            r"|unexpected role\W{1,3}(?:system|developer)\b",
+            re.IGNORECASE,
+        ),
+        {"late_system": "user"},
+        detail="the endpoint refused a late system message: the user's role is used",
+        applies=lambda request, quirks, reason: (
+            quirks.late_system == "in_place" and has_late_system(request)
+        ),
+    ),
+    # Mistral: "Unexpected role 'user' after role 'tool'" (yetone/avante.nvim#2695, 2025-09)
+    Refusal(
+        re.compile(r"unexpected role\W{1,3}user\W{1,3}after role\W{1,3}tool", re.IGNORECASE),
+        {"late_system": "first"},
+        detail="the endpoint refused a message after the results: instructions come first",
+        applies=lambda request, quirks, reason: has_late_system(request),
+    ),
 )
 
 

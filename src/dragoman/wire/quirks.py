@@ -46,6 +46,15 @@ class WireQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     choice is sent as ``auto``. Both changes are reported.
     """
 
+    late_system: Literal["in_place", "user", "first"] = "user"
+    """How a system message in the middle of the conversation is sent. ``in_place``: at its place.
+    ``user``: at its place, as a message of the user. ``first``: at the end of the system prompt,
+    which changes the beginning of the request, so that nothing of a cached prefix is read, and
+    thinking that is bound to it is lost (BerriAI/litellm#41043, looplj/axonhub#2061). The last two
+    are reported. Chat templates of Qwen answer "System message must be at the beginning"
+    (vllm-project/vllm#44505, ggml-org/llama.cpp#27367; seen 2026-11-19).
+    """
+
     server_tools: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Fields that replace those of the wire's form of a portable server tool, by the portable
     name. New models have newer forms of a tool and refuse the old one: hosted OpenAI answers

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidRequestError, UnsupportedFeatureError
-from ..messages import Issuer, PromptCache, Request
+from ..messages import Issuer, Message, PromptCache, Request, System, join_system
 from .caching import note_unplaced, read_cache
 from .codec import Notes
 from .json import ordered_json
@@ -163,3 +163,17 @@ def join_texts(system: str | None, directive: str | None) -> str:
     if system and directive:
         return f"{system}\n\n{directive}"
     return system or directive or ""
+
+
+def split_system(
+    messages: Sequence[Message], late_system: str
+) -> tuple[list[System], Sequence[Message]]:
+    """Return the messages of the system prompt, and the conversation after the leading ones.
+
+    ``late_system`` is the quirk: with ``first``, later system messages belong to the prompt too.
+    """
+    _, rest = join_system(messages)
+    leading: list[System] = [*messages[: len(messages) - len(rest)]]  # type: ignore[list-item]
+    if late_system == "first":
+        leading += [each for each in rest if type(each) is System]
+    return leading, rest

@@ -1,9 +1,9 @@
 """Convert conversations to a form that every wire accepts.
 
-In this form, instructions come first, then a user message, and the last message is a user message
-or a tool result. Each vendor also accepts other forms: instructions in the middle, a greeting by
-the assistant, or a partial answer that the model continues. They are converted to the common form,
-and each change is reported.
+In this form, a user message follows the system prompt, and the last message is a user message or a
+tool result, which instructions may follow. Each vendor also accepts other forms: a greeting by the
+assistant, or a partial answer that the model continues. They are converted to the common form, and
+each change is reported. The codec of the model decides how later instructions are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ Change: TypeAlias = tuple[str, FieldRule, str]
 _OPENING = "[The conversation begins with a message of the assistant.]"
 _EMPTY = "[no text]"
 
-_MOVED = FieldRule("mapped", "instructions go before the conversation")
 _OPENED = FieldRule("mapped", "a message of the user was put before it")
 _CONTINUED = FieldRule("mapped", "a message of the user asks to continue it")
 _ASKED = FieldRule("mapped", "the instructions are sent as a message of the user")
@@ -34,36 +33,26 @@ def normalise(
     messages: Sequence[Message], root: str, changes: list[Change]
 ) -> tuple[Message, ...]:
     """Return the conversation in the form that every wire accepts; add each change to a list."""
-    system, talk = _lead_with_system(messages, root, changes)
-    first = len(system)
-    filled = [_fill(message, root, at, changes) for at, message in enumerate(talk, first)]
-    talk = [message for message in filled if type(message) is not Assistant or message.content]
+    filled = [_fill(message, root, at, changes) for at, message in enumerate(messages)]
+    kept = [each for each in filled if each.content or type(each) not in (Assistant, System)]
+    first = next((at for at, each in enumerate(kept) if type(each) is not System), len(kept))
+    system = [each for each in kept[:first] if isinstance(each, System)]
+    talk = kept[first:]
+    last = len(messages) - 1
     if not talk and system:
-        changes.append((f"{root}[{first - 1}]", _ASKED, "system_sent_as_user"))
+        changes.append((f"{root}[{last}]", _ASKED, "system_sent_as_user"))
         return (*system[:-1], User(system[-1].content))
     if talk and type(talk[0]) is not User:
         changes.append((f"{root}[{first}]", _OPENED, "opening_added"))
         talk.insert(0, User(_OPENING))
-    if talk and type(talk[-1]) is Assistant:
-        last = first + len(filled) - 1
+    end = next((type(each) for each in reversed(talk) if type(each) is not System), None)
+    if end is Assistant and isinstance(instructions := talk[-1], System):
+        changes.append((f"{root}[{last}]", _ASKED, "system_sent_as_user"))
+        talk[-1] = User(instructions.content)
+    elif end is Assistant:
         changes.append((f"{root}[{last}]", _CONTINUED, "prefill_rewritten"))
         talk.append(User(CONTINUE))
     return (*system, *talk)
-
-
-def _lead_with_system(
-    messages: Sequence[Message], root: str, changes: list[Change]
-) -> tuple[list[System], list[Message]]:
-    system: list[System] = []
-    talk: list[Message] = []
-    for at, message in enumerate(messages):
-        if type(message) is not System:
-            talk.append(message)
-        elif message.content:
-            if talk:
-                changes.append((f"{root}[{at}]", _MOVED, "system_moved"))
-            system.append(message)
-    return system, talk
 
 
 def _fill(message: Message, root: str, at: int, changes: list[Change]) -> Message:

@@ -35,6 +35,9 @@ class TurnWriter(PairedWriter):
     unfinished = ("thinking", "redacted_thinking")
     sends_compaction_first = True
     media_fields = ("name",)
+    # "role 'system' must precede an 'assistant' message or end the array"
+    # (anthropics/claude-code#73821, 2026-07-03)
+    system_ends_turn = True
 
     def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
@@ -96,11 +99,19 @@ class TurnWriter(PairedWriter):
             blocks = self.parts(message.content, path)
             blocks[-1] |= mark_of(message)
             self._open("user").extend(blocks)
-        elif message.cache or (self.written and self.written[-1]["role"] == "user"):
-            block = {"type": "text", "text": message.content, **mark_of(message)}
-            self._open("user").append(block)
         else:
-            self.written.append({"role": "user", "content": message.content})
+            self._write_text("user", message)
+
+    def _write_text(self, role: str, message: m.User | m.System) -> None:
+        """Write a message that is one text; consecutive messages of a role are one turn."""
+        if message.cache or (self.written and self.written[-1]["role"] == role):
+            block = {"type": "text", "text": message.content, **mark_of(message)}
+            self._open(role).append(block)
+        else:
+            self.written.append({"role": role, "content": message.content})
+
+    def system_message(self, message: m.System, path: str) -> None:
+        self._write_text("system", message)
 
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..endpoint import Refusal
+from ..endpoint import Refusal, has_late_system
 
 # The settings of Claude 4.7 and later, and the values that they use anyway.
 _SAMPLING: dict[str, Any] = {"temperature": 1, "top_p": 1, "top_k": None}
@@ -47,6 +47,20 @@ REFUSALS = (
     ),
     # "This model does not support assistant message prefill" (anomalyco/opencode#13768)
     Refusal(re.compile(r"assistant message prefill", re.IGNORECASE), {"prefill": False}),
+    # "role 'system' is not supported on this model" (BerriAI/litellm#33807); 'Unexpected role
+    # "system"' (anthropics/claude-agent-sdk-typescript#350); "messages[7].role: unknown variant
+    # `system`" (deepseek-ai/awesome-deepseek-integration#639); all seen 2026-11-19
+    Refusal(
+        re.compile(
+            r"role\W{1,3}system\W{1,3}is not supported|unexpected role\W{1,3}system"
+            r"|role: unknown variant\W{1,3}system",
+            re.IGNORECASE,
+        ),
+        {"late_system": "user"},
+        applies=lambda request, quirks, reason: (
+            quirks.late_system == "in_place" and has_late_system(request)
+        ),
+    ),
     # "thinking.adaptive.block_binding: Extra inputs are not permitted" (BerriAI/litellm#41203);
     # "Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header"
     Refusal(

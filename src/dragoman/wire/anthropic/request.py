@@ -49,8 +49,7 @@ class MessagesWriter(ThinkingWriter):
         body |= self.thinking(body.get("max_tokens"))
         cache = self.cache("ttl", default=self.quirks.cache == "auto")
         self._write_structure(body)
-        leading = self.request.messages[: conversation.first]
-        self._write_system(body, leading, conversation.system)
+        self._write_system(body, conversation.leading, conversation.system)
         if self.request.stream:
             body["stream"] = True
         body["messages"] = conversation.write()
@@ -139,10 +138,9 @@ class MessagesWriter(ThinkingWriter):
             self.notes.rewrite("tool_choice", "tool_choice_omitted", why)
 
     def _write_system(
-        self, body: dict[str, Any], messages: Sequence[m.Message], system: str | None
+        self, body: dict[str, Any], leading: Sequence[m.System], system: str | None
     ) -> None:
         """Write the system prompt as a string, or as blocks if a message is marked for caching."""
-        leading = [message for message in messages if isinstance(message, m.System)]
         directive = self.directive()
         if any(message.cache for message in leading):
             blocks = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
@@ -421,6 +421,28 @@ class AnthropicServer(ServerCodec):
         ]
         reason = {"type": "thinking_dropped", "reason": "prefix_binding_mismatch"}
         return {"input_transformations": [{**reason, "path": paths[at]} for at in dropped]}
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
+    ) -> Iterator[str]:
+        """Yield each system message at a place that the server rejects.
+
+        The words are those of BerriAI/litellm#33807 and anthropics/claude-code#73821; that a system
+        message follows the user is in the vendor's page (maximhq/bifrost#3945; seen 2026-11-19).
+        """
+        roles = [turn.get("role") for turn in body["messages"]]
+        for at, role in enumerate(roles):
+            if role != "system":
+                continue
+            if at == 0:
+                yield "messages.0: use the top-level 'system' parameter for the system prompt"
+            elif roles[at - 1] != "user":
+                yield f"messages.{at}: role 'system' must follow a 'user' message"
+            elif roles[at + 1 : at + 2] not in ([], ["assistant"]):
+                yield (
+                    f"messages.{at}: role 'system' must precede an 'assistant' message or end the"
+                    " array"
+                )
 
     def show_model(self, model: ListedModel) -> dict[str, Any]:
         """Return a model with its capabilities, of which only the known ones are listed."""

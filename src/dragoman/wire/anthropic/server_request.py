@@ -75,9 +75,6 @@ _SERVER_TOOL = refused("offer tools of your own, or ask a model of the same wire
 _BLOCK = refused("send text, images, documents and results of tools")
 _AS_TEXT = FieldRule("mapped", "it is sent as text")
 _FILE = refused("send the file's content", betas=betas.FILES)
-_MOVED = FieldRule(
-    "mapped", "instructions go before the conversation", betas=betas.SYSTEM, released=True
-)
 _TASK_BUDGET = hint("the model is not told a budget", betas=betas.TASK_BUDGETS)
 _BINDING = hint("it does not change what the answer means", betas=betas.THINKING_BINDING)
 _SCOPE = hint("each endpoint keeps its own cache", betas=("prompt-caching-scope-*",))
@@ -136,9 +133,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     stream = fields.flag("stream") or False
     system = _read_system(fields)
     talk = _read_turns(fields.inners("messages", required=True))
-    # Messages with instructions are moved before the conversation.
-    moved = [message for message in talk if isinstance(message, m.System)]
-    messages = [*system, *moved, *[each for each in talk if not isinstance(each, m.System)]]
+    messages = [*system, *talk]
     tools = _read_tools(fields)
     choice = _read_choice(fields)
     schema = _read_output(fields)
@@ -311,7 +306,6 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
             )
             messages.append(m.Assistant(blocks))
         elif role == "system":
-            turn.losses.leave(turn.where, _MOVED, "system_moved")
             messages += _read_instructions(content)
         else:
             turn.refuse("role", "must be user or assistant")

@@ -138,6 +138,7 @@ class ConverseWriter(ThinkingWriter):
             cache=quirks.cache,
             name_rule=quirks.name_rule,
             prefill=quirks.prefill,
+            late_system=quirks.late_system,
         )
         conversation = _Writer(request, self.home, rules, notes)
         conversation.silent_from = self.silent_from()
@@ -146,11 +147,9 @@ class ConverseWriter(ThinkingWriter):
             about = "Give your whole answer as the input of this tool."
             tool = m.Tool(schema_name(schema), about, parameters=dict(schema))
             tools = [_write_tool(tool, "response_schema", notes)]
-        leading = request.messages[: conversation.first]
         system = [
             {"type": "text", "text": each.content, **mark_of(each)}
-            for each in leading
-            if isinstance(each, m.System)
+            for each in conversation.leading
         ]
         if (directive := self.directive()) is not None:
             system.append({"type": "text", "text": directive})

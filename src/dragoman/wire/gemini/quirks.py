@@ -20,6 +20,11 @@ class Quirks(ResultQuirks, frozen=True):
     64.
     """
 
+    late_system: Literal["user", "first"] = "user"
+    """How a system message in the middle of the conversation is sent: at its place as a message of
+    the ``user``, or at the end of the system prompt (``first``). This wire has no role for it.
+    """
+
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested: in the field ``responseJsonSchema``, or in the
     prompt. Older servers answer 400 or 500 to this field; then the quirk changes automatically.

@@ -21,7 +21,7 @@ from ...messages import Request
 from ..caching import key_of, read_cache
 from ..codec import HttpReply, HttpRequest, Notes
 from ..described import Description
-from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
+from ..endpoint import LATE_SYSTEM, Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..json import dig, entries_of
 from ..lessons import is_about_field
 from ..readiness import check_call, get_json, refuse_failure, serves_one_model
@@ -93,6 +93,7 @@ class OpenAICodec(Endpoint[Quirks]):
     write_request = ChatWriter.write
     error_rows = ROWS
     refusals = (
+        *LATE_SYSTEM,
         Refusal(
             re.compile("stream_options"),
             {"stream_usage": False},

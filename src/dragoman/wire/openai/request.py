@@ -18,7 +18,7 @@ from ..conversation import FieldWriter
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
 from ..reasoning import merge_fields
-from ..request import RequestWriter
+from ..request import RequestWriter, split_system
 from ..schema import closed_object
 from ..seal import has_state
 from ..settings import write_settings
@@ -195,15 +195,14 @@ def _write_messages(
     request: m.Request, home: m.Issuer, quirks: Quirks, directives: list[str], notes: Notes
 ) -> list[Any]:
     """Return the messages in the form of this wire; add the directives to the system prompt."""
-    system, rest = m.join_system(request.messages)
+    prompt, rest = split_system(request.messages, quirks.late_system)
+    system, _ = m.join_system(prompt)
     if directives:
         system = "\n\n".join([system, *directives] if system else directives)
     leading: list[Any] = (
         [] if system is None else [{"role": quirks.system_role, "content": system}]
     )
-    if quirks.cache_control and any(
-        type(message) is m.System and message.cache for message in request.messages
-    ):
+    if quirks.cache_control and any(message.cache for message in prompt):
         mark_end(leading[0])
     plain = _write_plain(rest)
     if quirks.send_reasoning and quirks.reasoning_required:
@@ -255,19 +254,21 @@ class _Writer(FieldWriter):
 
     def write(self) -> list[Any]:
         written = self.written
-        marks = self.quirks.cache_control
         for at, simple in enumerate(self._plain):
             message = self.messages[at]
             if simple is None:
                 self.message(message, self.first + at)
-                if marks and isinstance(message, m.User | m.ToolResult):
-                    _mark_message(written[-1], message)
             else:
-                if self.media:
-                    self.send_media()
+                if self.media or self.late:
+                    self.close_group(before=type(message))
                 written.append(simple)
-        self.send_media()
+        self.close_group()
         return written
+
+    def system_message(self, message: m.System, path: str) -> None:
+        self.written.append({"role": self.quirks.system_role, "content": message.content})
+        if self.quirks.cache_control and message.cache:
+            mark_end(self.written[-1])
 
     # --- messages of users and tools
 
@@ -283,6 +284,8 @@ class _Writer(FieldWriter):
             else:
                 content = parts
         self.written.append({"role": "user", "content": content})
+        if self.quirks.cache_control:
+            _mark_message(self.written[-1], message)
 
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):
@@ -316,6 +319,8 @@ class _Writer(FieldWriter):
             self.written.append({"role": "user", "content": f"The tool answered: {content}"})
         else:
             self.written.append({"role": "tool", "tool_call_id": sent, "content": content})
+        if self.quirks.cache_control:
+            _mark_message(self.written[-1], message)
 
     # --- messages of the model
 

@@ -15,6 +15,7 @@ from ..codec import Decoder, HttpReply, HttpRequest
 from ..described import Description
 from ..endpoint import (
     COMPACTION,
+    LATE_SYSTEM,
     NO_COMPACTION,
     NO_TOOL_SEARCH,
     Endpoint,
@@ -46,6 +47,7 @@ _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNOR
 _REFUSALS = (
     NO_TOOL_SEARCH,
     NO_COMPACTION,
+    *LATE_SYSTEM,
     Refusal(
         re.compile(ADDED),
         {"additional_tools": False},

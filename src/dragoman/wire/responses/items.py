@@ -66,6 +66,13 @@ class ItemWriter(PairedWriter):
         if self.marks:
             mark_part(item, "content", message)
 
+    def system_message(self, message: m.System, path: str) -> None:
+        # The role of Codex, whose instructions come between the turns; some servers of this wire
+        # answer "System messages are not allowed" (router-for-me/CLIProxyAPI#4092, 2026-07-03).
+        self.written.append({"type": "message", "role": "developer", "content": message.content})
+        if self.marks:
+            mark_part(self.written[-1], "content", message)
+
     def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, m.Text):
             return {"type": "input_text", "text": block.text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UnsupportedFeatureError, quote
@@ -48,18 +49,15 @@ class ResponsesWriter(RequestWriter):
             body["stream"] = True
         body["input"] = conversation.write()
         if conversation.marks:
-            self._move_instructions(body)
+            self._move_instructions(body, conversation.leading)
             name_breakpoints(body["input"], self.notes)
         self._add_extras(body)
         body["input"] = body.pop("input")
         return body
 
-    def _move_instructions(self, body: dict[str, Any]) -> None:
+    def _move_instructions(self, body: dict[str, Any], leading: Sequence[System]) -> None:
         """Send the system prompt as a message if it is marked, as ``instructions`` has no parts."""
-        marked = [
-            each for each in self.request.messages if isinstance(each, System) and each.cache
-        ]
-        if marked:
+        if any(each.cache for each in leading):
             text = {"type": "input_text", "text": body.pop("instructions")}
             message = {"type": "message", "role": "developer", "content": [text]}
             mark_end(message)
