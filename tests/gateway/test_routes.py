@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import ollama
+import openai
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -145,6 +146,28 @@ async def test_reply_names_the_model_as_the_client_knows_it(model: str) -> None:
         ):
             async with http.post(url + path, json={**asked, **more}) as answer:
                 assert (await answer.json())["model"] == model
+
+
+async def test_openai_paths_are_served_under_openai_too() -> None:
+    async with (
+        bench() as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/openai/v1", api_key="x") as client,
+    ):
+        asked: Any = [{"role": "user", "content": "Hi"}]
+        made = await client.chat.completions.create(model="gemini", messages=asked)
+        assert made.choices[0].message.content == "Hello there"
+        assert (await client.responses.create(model="gemini", input="Hi")).output_text
+        assert "gemini" in [each.id async for each in client.models.list()]
+        with pytest.raises(openai.NotFoundError, match="POST /openai/v1/nothing is not served"):
+            await client.post("/nothing", cast_to=object)
+
+
+async def test_page_that_is_not_served_is_named_as_the_client_asked_for_it() -> None:
+    async with bench() as gateway, aiohttp.ClientSession(gateway.url) as http:
+        for path in ("/v1beta/cachedContents", "/v1/cachedContents", "/openai/v1/nothing"):
+            async with http.get(path) as answer:
+                said = (await answer.json())["error"]
+            assert said["message"].startswith(f"GET {path} is not served here")
 
 
 async def test_ollama_generate_and_list_routes_work() -> None:

@@ -69,6 +69,7 @@ _PASSED_ON = (
 )  # fmt: skip
 log = logging.getLogger("dragoman")
 
+_DOUBLE_ROOT = "/openai/v1/"
 _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
@@ -155,8 +156,13 @@ class _Gateway(Starlette):
         return app
 
     async def _find_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = scope
+        # Groq's SDK adds /openai/v1 to the base URL (groq 1.7.0, 2026-11-19), and Azure's address
+        # ends with it.
+        if scope["type"] == "http" and scope["path"].startswith(_DOUBLE_ROOT):
+            found = {**scope, "path": scope["path"].removeprefix("/openai")}
         try:
-            await self.router.app(scope, receive, send)
+            await self.router.app(found, receive, send)
         except HTTPException as error:
             asked = HttpAsked(scope)
             problem = explain(asked.method, asked.url.path, error.status_code)
