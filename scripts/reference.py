@@ -29,7 +29,7 @@ PACKAGE = Path(dragoman.__file__).parent
 
 # Modules that users look up, in the order of the documentation; a package is one page.
 MODULES = [
-    "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities",
+    "provider", "retrieval", "messages", "events", "calls", "errors", "capabilities",
     "registry",
     "middleware", "prices", "tokens", "batches", "comparison", "log", "session", "tools", "permission", "replay",
     "trace",

@@ -34,7 +34,7 @@ SILENCES = 30  # how often a part prints its stacks before it is stopped
 # time. These tests run in one process: worker processes would be traced twice.
 COVERED = [
     *("events", "messages", "validate", "wire"),
-    *("test_calls_api.py", "test_capabilities.py", "test_citations.py", "test_errors.py"),
+    *("test_calls_api.py", "test_capabilities.py", "test_errors.py"),
     *("test_model_ends.py", "test_plugins.py"),
 ]
 # The other tests run in parts of about equal length, each in one process: every worker of

@@ -30,7 +30,7 @@ class Box(NamedTuple):
 BOXES = {
     "core": Box(
         "models called over wires: values, codecs, transport, provider, middleware, names",
-        "errors citations messages capabilities events validate prices calls tokens wire "
+        "errors messages capabilities events validate prices calls tokens wire "
         "transport provider retrieval database middleware registry sync",
         extras="aws azure google keys otel postgres redis tokens truststore",
         packages="httpx2[socks] markdown-it-py numpy opentelemetry-sdk pydantic uvicorn "
@@ -99,7 +99,7 @@ TESTS = {
     "kit": (
         "wire conformance sim middleware/test_otel.py middleware/test_testing.py "
         "middleware/test_wrapping.py retrieval/test_bulk.py retrieval/test_cases.py "
-        "retrieval/test_kit.py test_calls_api.py test_cancel.py test_citations.py "
+        "messages/test_citations.py retrieval/test_kit.py test_calls_api.py test_cancel.py "
         "test_gather.py test_testing.py"
     ),
     "agent": (

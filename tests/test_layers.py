@@ -18,8 +18,8 @@ from .sources import PACKAGE, Source, read_package, read_sources
 # The list of layers. A module may import only from layers above its own in this list; a folder is
 # one layer. docs/design.md contains a copy, which ``python -m tests.test_docs`` updates.
 FLOORS = {
-    "errors": "the error tree", "citations": "the sources that a provider names",
-    "messages": "messages, blocks, requests and settings; schemas of functions",
+    "errors": "the error tree",
+    "messages": "messages, blocks, citations, requests and settings; schemas of functions",
     "capabilities": "what a model can do, and how we know",
     "events": "events, responses and the assembler that makes them",
     "validate": "checks of requests and of replies; faults of tool calls; strict YAML",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from . import sync as sync
     from .batches import BatchReport, batch
     from .capabilities import Capabilities
-    from .citations import Citation
     from .comparison import Comparison, compare
     from .errors import (
         AuthenticationError, BillingError, CallCancelledError, ContextOverflowError,
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     )
     from .local import LocalProvider
     from .messages import (
-        Assistant, Audio, Continuity, Document, ForceTool, Image, Inline, Issuer, LossWarning,
-        Message, Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig, ServerTool, System,
-        Text, Thinking, Tool, ToolCall, ToolResult, Url, User,
+        Assistant, Audio, Citation, Continuity, Document, ForceTool, Image, Inline, Issuer,
+        LossWarning, Message, Opaque, PromptCache, RedactedThinking, Request, RuntimeConfig,
+        ServerTool, System, Text, Thinking, Tool, ToolCall, ToolResult, Url, User,
     )
     from .middleware import (
         Cache, Fallback, Observe, RateLimit, Record, Retry, Spend, Wallet, describe,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 _NAMES = {
     "batches": "BatchReport batch",
     "capabilities": "Capabilities",
-    "citations": "Citation",
     "comparison": "Comparison compare",
     "errors": (
         "AuthenticationError BillingError CallCancelledError ContextOverflowError "
@@ -79,8 +77,8 @@ _NAMES = {
     ),
     "local": "LocalProvider",
     "messages": (
-        "Assistant Audio Continuity Document ForceTool Image Inline Issuer LossWarning Message "
-        "Opaque PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text "
+        "Assistant Audio Citation Continuity Document ForceTool Image Inline Issuer LossWarning "
+        "Message Opaque PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text "
         "Thinking Tool ToolCall ToolResult Url User"
     ),
     "middleware": "Cache Fallback Observe RateLimit Record Retry Spend Wallet describe",

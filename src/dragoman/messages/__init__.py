@@ -2,11 +2,11 @@
 
 Box: core.
 
-The smaller parts of messages are here too: media, unique ids, schemas of Python functions, and
+The smaller parts of messages are here too: media, citations, unique ids, schemas of Python functions, and
 texts for people.
 """
 
-from ..citations import Citation
+from .citations import Citation, read_citations
 from .media import Inline, Url
 from .ulid import new_ulid
 from .values import (
@@ -49,4 +49,5 @@ __all__ = [
     "LossWarning", "Message", "Opaque", "PromptCache", "RedactedThinking", "Request",
     "RuntimeConfig", "ServerTool", "System", "Text", "Thinking", "Tool", "ToolCall", "ToolChoice",
     "ToolResult", "Url", "User", "UserBlock", "join_system", "new_ulid",
+    "read_citations",
 ]  # fmt: skip

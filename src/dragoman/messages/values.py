@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 from msgspec import Struct, StructMeta, field
 from msgspec.structs import asdict, force_setattr
 
-from ..citations import Citation, read_citations
+from .citations import Citation, read_citations
 from .media import Inline, Url, read_media, read_source
 from .signatures import describe_function, schema_of
 from .summaries import summarise_block

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..citations import FOR_READERS
 from ..errors import ProviderError
 from ..messages import (
     Assistant,
@@ -26,6 +25,7 @@ from ..messages import (
     ToolResult,
     User,
 )
+from ..messages.citations import FOR_READERS
 from .codec import Note, Notes
 
 # Suffixes that ``model_line`` removes: dates, stages such as "preview", and numbered editions.

@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..citations import FOR_READERS
 from ..errors import InvalidRequestError
 from ..messages import (
     AssistantBlock,
@@ -33,6 +32,7 @@ from ..messages import (
     Thinking,
     ToolCall,
 )
+from ..messages.citations import FOR_READERS
 from ..validate.fields import Fields
 
 _T = TypeVar("_T")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import dragoman as d
-from dragoman.citations import read_citations
 from dragoman.events import Assembler
+from dragoman.messages import read_citations
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import Asked
 from tests.rows import read_table
