@@ -49,7 +49,8 @@ def test_error_names_a_stopped_local_server_and_gives_a_hint(tmp_path: Path) -> 
     assert result.stderr.splitlines() == [
         "error: provider_unavailable",
         "  ollama/llama3: the server at http://127.0.0.1:1 cannot be reached.",
-        "  Is `ollama serve` running? OLLAMA_HOST names another address.",
+        "  Is `ollama serve` running? OLLAMA_HOST names another address."
+        " The address comes from the environment variable OLLAMA_HOST.",
     ]
     as_json = run(*words, "--json", **nowhere)
     assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]

@@ -30,7 +30,8 @@ EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 # schema sent as a tool, a token limit that the codec adds, a reasoning effort sent as a budget or
 # as a switch, automatic caching, a switch for parallel calls, a model that only the URL names, the
 # private state of a router, which the gateway neither sends nor accepts, fields that a server
-# demands of every request or turn, and on every wire names of tools that are replaced.
+# demands of every request or turn, system messages that move behind the user's, and on every
+# wire names of tools that are replaced.
 REWRITTEN = {
     "gemini": (
         "tools-of-the-server quirk-server-invocations quirk-effort-budgets quirk-reasoning-style"
@@ -43,7 +44,7 @@ REWRITTEN = {
     "anthropic": (
         "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style "
         "cache-auto quirk-one-call quirk-raw-predict quirk-binds quirk-max-tokens "
-        "thinking-display"
+        "thinking-display quirk-late-system-in-place"
     ),
     "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
     "ollama": (
@@ -51,7 +52,7 @@ REWRITTEN = {
     ),
     "bedrock": (
         "cache-for-an-hour quirk-cache quirk-reasoning-style quirk-binds reasoning-budget "
-        "thinking-display"
+        "thinking-display quirk-late-system-in-place"
     ),
     "cohere": "quirk-reasoning-style strict-tools",
 }

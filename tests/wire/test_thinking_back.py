@@ -378,6 +378,25 @@ def test_unknown_field_of_a_body_is_named() -> None:
     assert [*found] == ["property 'user' is unsupported"]
 
 
+@pytest.mark.parametrize(
+    ("roles", "problems"),
+    [
+        ("user assistant user system", []),
+        ("user system assistant user", []),
+        ("system user", ["messages.0: use the top-level 'system' parameter for the system prompt"]),
+        ("user assistant system", ["messages.2: role 'system' must follow a 'user' message"]),
+        ("user system user", ["messages.1: role 'system' must precede an 'assistant' message or"
+                              " end the array"]),
+    ],
+)  # fmt: skip
+def test_problems_of_a_messages_body_name_each_misplaced_system_message(
+    roles: str, problems: list[str]
+) -> None:
+    body = {"messages": [{"role": role, "content": "Hi"} for role in roles.split()]}
+    found = SERVER_CODECS["anthropic"].list_problems(body, None, reasons=False, known=())
+    assert [*found] == problems
+
+
 def test_wires_without_rules_of_their_own_have_no_problems() -> None:
     server = SERVER_CODECS["cohere"]
     assert [*server.list_problems({}, None, reasons=True, known=())] == []
