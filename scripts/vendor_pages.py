@@ -146,7 +146,8 @@ def _key(vendor: Vendor) -> str:
 def write_facts(vendor_id: str) -> str:
     """Return a list of what the catalogue contains about one vendor."""
     vendor = load_vendor(vendor_id)
-    rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor))]
+    others = [f", or `{name}`" for name in vendor.key_aliases]
+    rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor) + "".join(others))]
     if vendor.aliases:
         rows.append(("other names", ", ".join(vendor.aliases)))
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import dragoman as d
 from dragoman import connect, connect_embedder, connect_reranker, cost
 from dragoman.cli import main
-from dragoman.registry import store_key
+from dragoman.registry import Registry, load_vendor, store_key
 
 from .server import Connection, serve
 
@@ -345,3 +345,22 @@ def test_gateway_rejects_a_model_at_its_own_address(monkeypatch: pytest.MonkeyPa
     refused = CliRunner().invoke(main, options)
     assert refused.exit_code == 2
     assert "OPENAI_BASE_URL names this gateway" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("set_variables", "sent"),
+    [
+        ({"XIAOMI_API_KEY": "second"}, "second"),
+        ({"MIMO_API_KEY": "third"}, "third"),
+        ({"XIAOMI_MIMO_API_KEY": "first", "XIAOMI_API_KEY": "second"}, "first"),
+        ({"XIAOMI_MIMO_API_KEY": "", "XIAOMI_API_KEY": "second"}, "second"),
+    ],
+)
+def test_key_is_found_in_the_variables_of_other_libraries(
+    set_variables: dict[str, str], sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in load_vendor("xiaomi").key_variables:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, key in set_variables.items():
+        monkeypatch.setenv(variable, key)
+    assert Registry().adapter("xiaomi").key() == sent

@@ -254,6 +254,7 @@ REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
     ("openai", "groq", "openai/gpt-oss-120b", {"prompt_cache_key": "k"}, "prompt_cache_key"),
     ("openai", "cerebras", "gpt-oss-120b", {"safety_identifier": "u"}, "is unsupported"),
     ("openai", "mistral", "mistral-large-3", {"stream_options": {}}, "is unsupported"),
+    ("openai", "mistral", "mistral-large-3", {"seed": 4}, "'seed' is unsupported"),
 ]  # fmt: skip
 
 

@@ -132,6 +132,7 @@ def test_claude_gets_no_thinking_without_a_signature() -> None:
         ("kimi:kimi-k3", "https://api.moonshot.ai/anthropic/v1/messages"),
         ("minimax:MiniMax-M3", "https://api.minimax.io/anthropic/v1/messages"),
         ("xiaomi:mimo-v2.5-pro", "https://api.xiaomimimo.com/anthropic/v1/messages"),
+        ("zai:glm-5.3", "https://api.z.ai/api/anthropic/v1/messages"),
         ("alibaba:qwen-plus", "https://dashscope-intl.aliyuncs.com/apps/anthropic/v1/messages"),
         ("vercel:anthropic/claude-opus-4.6", "https://ai-gateway.vercel.sh/v1/messages"),
         ("openrouter:z-ai/glm-4.7", "https://openrouter.ai/api/v1/messages"),

@@ -195,6 +195,10 @@ VENDORS: list[tuple[str | None, str, Checker, str | None, str | None]] = [
     ("vllm", "deepseek-ai/DeepSeek-V4", accept, "reasoning", "reasoning"),
     ("vllm", "Qwen/Qwen3.6-35B-A3B", accept, "reasoning", "reasoning"),
     ("sglang", "zai-org/GLM-5.3", accept, "reasoning_content", "reasoning_content"),
+    ("volcengine", "doubao-seed-2-1-pro", accept, "reasoning_content", "reasoning_content"),
+    ("tencent", "hy3-preview", accept, "reasoning_content", "reasoning_content"),
+    ("baidu", "ernie-5.0-thinking-preview", accept, "reasoning_content", "reasoning_content"),
+    ("siliconflow", "zai-org/GLM-4.7", accept, "reasoning_content", "reasoning_content"),
     ("llamacpp", "qwen3.6.gguf", accept, "reasoning_content", "reasoning_content"),
 ]  # fmt: skip
 

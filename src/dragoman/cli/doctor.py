@@ -88,8 +88,12 @@ def examine(packages: Mapping[str, Distribution]) -> Iterator[Finding]:
     advice = f"{len(problems)} mistakes: see dragoman config check" if problems else ""
     yield Finding("models", not problems, detail, advice)
     kept = stored_keys()
-    keys = {name: load_vendor(name).api_key_env for name in vendor_names()}
-    usable = [name for name, key in keys.items() if key and (os.environ.get(key) or key in kept)]
+    vendors = [load_vendor(name) for name in vendor_names()]
+    usable = [
+        vendor.id
+        for vendor in vendors
+        if vendor.api_key_env in kept or any(map(os.environ.get, vendor.key_variables))
+    ]
     advice = "" if usable else "dragoman keys set NAME stores one; dragoman chat needs none"
     yield Finding("keys", True, ", ".join(usable) or "none", advice)
 

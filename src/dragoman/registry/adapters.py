@@ -84,9 +84,13 @@ class Adapter(Struct, frozen=True, kw_only=True):
     def find_key(self, variable: str) -> str | None:
         """Return the API key that the environment or the key store has for a variable.
 
-        A stored key of a vendor is returned only if the adapter uses the vendor's address.
+        If the variable of a vendor is not set, those that other libraries read for the vendor
+        count. A stored key of a vendor is returned only if the adapter uses the vendor's address.
         """
-        if key := os.environ.get(variable):
+        vendor = self.vendor
+        is_vendors = vendor is not None and vendor.api_key_env == variable
+        variables = vendor.key_variables if vendor is not None and is_vendors else (variable,)
+        if key := next(filter(None, map(os.environ.get, variables)), None):
             return key
         key = read_key(variable)
         return key if key and self._may_have(variable) else None

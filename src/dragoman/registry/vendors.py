@@ -124,7 +124,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
     ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
     are the models that the vendor switches off, by day. ``aliases`` are other names of the vendor,
-    and ``source`` is where its address and its key variable were seen.
+    ``key_aliases`` are variables in which other libraries look for its key, which count if
+    ``api_key_env`` is not set, and ``source`` is where its address and its key variable were seen.
     """
 
     id: str = ""
@@ -132,6 +133,7 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     wire: str = "openai"
     base_url: str | None = None
     api_key_env: str | None = None
+    key_aliases: tuple[str, ...] = ()
     docs: str = ""
     aliases: tuple[str, ...] = ()
     source: str = ""
@@ -153,6 +155,11 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     retirements: dict[str, Retirement] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """The environment variables that may hold the vendor's key; the first one counts first."""
+        return (self.api_key_env, *self.key_aliases) if self.api_key_env else ()
 
     @cached_property
     def wires(self) -> dict[str, WireForm]:

@@ -23,6 +23,9 @@ class Quirks(WireQuirks, frozen=True):
     """The name of the field for the output limit. Reasoning models of hosted OpenAI reject
     ``max_tokens``; some local servers ignore the newer name (transformers serve)."""
 
+    seed_field: Literal["seed", "random_seed"] = "seed"
+    """The name of the field for the seed. Mistral has ``random_seed`` and rejects ``seed``."""
+
     system_role: Literal["system", "developer"] = "system"
     """The role of the system prompt. Hosted OpenAI prefers ``developer``, which llama-cpp-python
     answers with a 500."""

@@ -143,7 +143,7 @@ class ChatWriter(RequestWriter):
             reasons = False
         if self.config is m.NO_CONFIG:
             return reasons
-        names = SETTINGS | {"max_tokens": self.quirks.max_tokens_field}
+        names = {**SETTINGS, "max_tokens": quirks.max_tokens_field, "seed": quirks.seed_field}
         body |= write_settings(self.config, names)
         if self.config.reasoning is not None:
             merge_fields(body, self.effort(lambda effort: {"reasoning_effort": effort}))
