@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from dragoman.capabilities import Capabilities
+from dragoman.messages import Request, RuntimeConfig, User
 from dragoman.wire import CODECS
-from dragoman.wire.schema import schema_directive, schema_name
+from dragoman.wire.schema import schema_name
 
 TITLES = [
     ("Answer", "Answer"),
@@ -30,9 +32,22 @@ def test_schema_without_a_usable_title_is_named_by_its_digest(title: Any) -> Non
     assert name == schema_name({"type": "object", "title": title}) != schema_name({"title": title})
 
 
-def test_schema_instruction_ends_with_the_schema() -> None:
+@pytest.mark.parametrize("wire", CODECS)
+def test_schema_instruction_ends_with_the_schema(wire: str) -> None:
     schema = {"type": "object", "additionalProperties": False}
-    directives = [schema_directive(schema, wire) for wire in CODECS]
-    assert all(
-        text.endswith(':\n{"type":"object","additionalProperties":false}') for text in directives
-    )
+    codec = CODECS[wire].connect("m", "https://a.test", {"structured": "prompt"}, Capabilities())
+    request = Request([User("x")], response_schema=schema, config=RuntimeConfig(max_tokens=5))
+    body = codec.encode(request).http.body.decode()
+    assert r':\n{\"type\":\"object\",\"additionalProperties\":false}"' in body
+
+
+def test_wires_keep_their_instruction_for_a_schema() -> None:
+    # Another wording would invalidate existing cassettes and prompt caches.
+    kept = {"anthropic": "nothing else: no code fences, no comment", "gemini": "nothing around it"}
+    for wire in CODECS:
+        codec = CODECS[wire].connect(
+            "m", "https://a.test", {"structured": "prompt"}, Capabilities()
+        )
+        request = Request([User("x")], response_schema={}, config=RuntimeConfig(max_tokens=5))
+        body = codec.encode(request).http.body.decode()
+        assert kept.get(wire, "Reply with nothing but one JSON value") in body, wire

@@ -222,8 +222,7 @@ async def _incremental(server: Server) -> None:
 @_check("stream.label", "labels a stream as one")
 async def _label(server: Server) -> None:
     await server.listen(_QUESTION, config={"max_tokens": 2})
-    labels = {"ollama": "application/x-ndjson", "bedrock": "application/vnd.amazon.eventstream"}
-    wanted = labels.get(server.wire, "text/event-stream")
+    wanted: str = getattr(CODECS[server.wire], "stream_media", "text/event-stream")
     found = server.witness.last_headers.get("content-type", "nothing")
     _demand(found.startswith(wanted), f"the content type is {found}")
 
@@ -351,7 +350,8 @@ for _each in FAMILIES:
 
 @_check("schema.native", "keeps a JSON Schema", optional=True)
 async def _schema(server: Server) -> None:
-    if server.wire == "bedrock":
+    quirks = getattr(CODECS[server.wire], "quirks_type", None)
+    if quirks is not None and quirks().structured == "tool":
         raise NotApplicable("the wire has no field for a schema; it is the input of a tool")
     schema = {
         "type": "object",
@@ -446,7 +446,7 @@ async def _malformed(server: Server) -> str:
 
 @_check("errors.no_messages", "rejects a conversation without messages")
 async def _no_messages(server: Server) -> str:
-    name = {"gemini": "contents", "responses": "input"}.get(server.wire, "messages")
+    name: str = getattr(CODECS[server.wire], "messages_field", "messages")
     reply = await server.post(lambda body: {**body, name: []})
     _demand(reply.status >= 300, "the server replies to an empty list of messages")
     _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")

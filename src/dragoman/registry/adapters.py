@@ -26,14 +26,8 @@ from .limits import RateLimits, Retries, read_connection, read_rate_limit, read_
 from .pools import Connection
 from .vendors import RetrievalForm, Vendor, load_vendor, vendor_names
 
-# The adapter contract allows arbitrary "options" for an adapter. The options below are sent as
-# HTTP headers.
-_ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
-_HEADER_OPTIONS = {
-    "openai": _ORGANISATION,
-    "responses": _ORGANISATION,
-    "anthropic": {"anthropic_beta": "anthropic-beta", "beta": "anthropic-beta"},
-}
+# The adapter contract allows arbitrary "options" for an adapter. It has these settings, and
+# ``header_options`` of a wire's codec are sent as headers.
 _OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
 
 
@@ -424,7 +418,9 @@ def _read_headers(section: Section) -> dict[str, str]:
 
 
 def _header_of(option: str, wire: str) -> str | None:
-    return _HEADER_OPTIONS.get(wire, {}).get(option.replace("-", "_"))
+    """Return the header that an option of an adapter is sent as, if any."""
+    options: Mapping[str, str] = getattr(CODECS[wire], "header_options", {})
+    return options.get(option.replace("-", "_"))
 
 
 def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError]) -> None:

@@ -110,6 +110,10 @@ class Notes(Struct, eq=False):
         )
 
 
+Questions: TypeAlias = Generator[HttpRequest, HttpReply, int | None]
+"""Requests that count tokens: yield each, receive its reply, and return the count, if any."""
+
+
 class Encoded(Struct, frozen=True):
     """An encoded request, and notes on the parts that were rewritten or dropped."""
 

@@ -30,7 +30,7 @@ from ..messages import (
 )
 from .beliefs import find_beliefs, paths_of_reasoning, vendor_of
 from .canonical import sort_request
-from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
+from .codec import JSON_HEADERS, Decoder, Encoded, Notes, Questions, encode_post
 from .errors import ErrorRow, Failure, build_error, read_failure
 from .json import dict_of, dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
@@ -176,8 +176,10 @@ class Endpoint(ABC, Generic[Q]):
     wire: ClassVar[str]
     route: ClassVar[str] = ""  # the path of the API after the base URL
     list_path: ClassVar[str] = ""  # where a server lists its models, if not at ``models``
+    stream_media: ClassVar[str] = "text/event-stream"  # the media type of a stream
     end_marks: ClassVar[Sequence[bytes]] = ()  # one of these is at the end of a stream
     version: ClassVar[str] = ""  # what precedes ``route`` if the base URL has no path
+    messages_field: ClassVar[str] = "messages"  # what has the conversation in a body
     quirks_type: type[Q]
     decoder_type: ClassVar[Callable[..., Decoder]]
     write_request: ClassVar[Callable[..., dict[str, Any]]]
@@ -205,6 +207,10 @@ class Endpoint(ABC, Generic[Q]):
     hosted: ClassVar[HostedTools] = NO_HOSTED
     # The capabilities without which a response schema is requested in the prompt.
     schemas_need: ClassVar[Sequence[str]] = ("supports_structured_output",)
+    # Ask the server to count the input tokens of an encoded request, if it can.
+    ask_count: ClassVar[Callable[..., Questions] | None] = None
+    # The options of an adapter in ``models.yaml`` that are sent as headers.
+    header_options: ClassVar[Mapping[str, str]] = {}
     # The header of a request to which configured values are added instead of replacing it.
     joined_header: ClassVar[str] = ""
     # The bytes that a server may send between two events to keep a connection open.

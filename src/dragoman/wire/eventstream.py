@@ -27,6 +27,9 @@ _TEXT = 7
 _LENGTHS = (6, _TEXT)
 
 
+MEDIA_TYPE = "application/vnd.amazon.eventstream"
+
+
 class EventStreamError(ValueError):
     """A message is too long, or has a wrong checksum or unreadable headers."""
 

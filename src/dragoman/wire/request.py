@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import InvalidRequestError, UnsupportedFeatureError
 from ..messages import Issuer, Message, PromptCache, Request, System, join_system
@@ -12,7 +12,7 @@ from .caching import note_unplaced, read_cache
 from .codec import Notes
 from .json import ordered_json
 from .reasoning import translate_reasoning
-from .schema import schema_directive
+from .schema import INSTRUCTION, schema_directive
 
 PORTABLE = (
     "web_search", "code_execution", "url_context", "file_search", "computer_use", "tool_search",
@@ -27,6 +27,10 @@ class RequestWriter(ABC):
     forced tool or in the prompt. Messages come last in a body, so that the body of the next turn
     begins with the same bytes.
     """
+
+    # What asks for a response schema in the prompt. It differs between wires for historical
+    # reasons: a change would invalidate existing cassettes and prompt caches.
+    instruction: ClassVar[str] = INSTRUCTION
 
     def __init__(
         self, request: Request, home: Issuer, quirks: Any, path: str | None, notes: Notes
@@ -57,7 +61,7 @@ class RequestWriter(ABC):
         """Return the instruction for the system prompt that requests the response schema, if any."""
         if self.path != "prompt":
             return None
-        return schema_directive(self.request.response_schema or {}, self.home.wire)
+        return schema_directive(self.request.response_schema or {}, self.instruction)
 
     def reasoning(self, room: int | None = None) -> dict[str, Any] | None:
         """Return the fields that set the amount of reasoning; ``None`` if no amount is set.

@@ -27,24 +27,14 @@ def closed_object(**properties: Any) -> dict[str, Any]:
     }
 
 
-def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
-    """Return the prompt instruction that asks the model for JSON.
-
-    The wording differs between wires for historical reasons. It is part of the request, so a
-    change would invalidate existing cassettes and prompt caches. The schema keeps the order of its
-    properties, because the model fills them in that order.
-    """
-    return f"{_DIRECTIVES.get(wire, _DIRECTIVE)}\n{json_text(schema)}"
-
-
-_DIRECTIVE = (
+INSTRUCTION = (
     "Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:"
 )
-_DIRECTIVES = {
-    "anthropic": (
-        "Answer with one JSON value and nothing else: no code fences, no comment. It must satisfy:"
-    ),
-    "gemini": (
-        "Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:"
-    ),
-}
+
+
+def schema_directive(schema: Mapping[str, Any], instruction: str = INSTRUCTION) -> str:
+    """Return the prompt instruction that asks the model for JSON.
+
+    The schema keeps the order of its properties, because the model fills them in that order.
+    """
+    return f"{instruction}\n{json_text(schema)}"

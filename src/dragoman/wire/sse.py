@@ -40,6 +40,9 @@ class Frame(Struct, frozen=True, gc=False):
     retry: int | None = None
 
 
+JSON_LINES = "application/x-ndjson"  # the media type that ``LineDecoder`` reads
+
+
 class SseError(ValueError):
     """A line or an event is longer than allowed."""
 

@@ -14,8 +14,9 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError, InvalidResponseError, ProviderError, cut
 from ...events import Assembler
 from ...messages import Issuer, Request
-from ..codec import HttpReply, HttpRequest, Notes
+from ..codec import Codec, HttpReply, HttpRequest, Notes, Questions
 from ..continuity import find_compaction
+from ..counting import ask_below
 from ..described import Description
 from ..endpoint import (
     COMPACTION,
@@ -41,6 +42,18 @@ from .refusals import REFUSALS
 from .reply import AnthropicDecoder
 from .request import SERVER_TOOLS, SETTINGS, MessagesWriter, structured_path
 from .thinking import BINDING
+
+_ask_below = ask_below(
+    "/count_tokens",
+    ["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"],
+)
+
+
+def _ask_count(codec: Codec, sent: HttpRequest, model: str) -> Questions:
+    """Count a request's input tokens; Google Cloud serves models of this wire without a count."""
+    if not sent.url.endswith("/messages"):
+        return None
+    return (yield from _ask_below(codec, sent, model))
 
 
 class AnthropicCodec(Endpoint[Quirks]):
@@ -69,6 +82,8 @@ class AnthropicCodec(Endpoint[Quirks]):
         ("allowed_domains", "blocked_domains", "user_location", "max_uses"),
     )
     joined_header = HEADER
+    ask_count = staticmethod(_ask_count)
+    header_options: ClassVar[Mapping[str, str]] = {"anthropic_beta": HEADER, "beta": HEADER}
     keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks
     error_rows = ROWS

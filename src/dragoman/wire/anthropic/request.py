@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
@@ -40,6 +40,9 @@ class MessagesWriter(ThinkingWriter):
     # The model's output limit, if known. It is sent if the caller sets no ``max_tokens``, which
     # the wire requires.
     limit: int | None = None
+    instruction: ClassVar[str] = (
+        "Answer with one JSON value and nothing else: no code fences, no comment. It must satisfy:"
+    )
 
     def body(self) -> dict[str, Any]:
         conversation = TurnWriter(self.request, self.home, self.quirks, self.notes)

@@ -14,6 +14,7 @@ from ..anthropic.refusals import REFUSALS
 from ..codec import HttpReply, HttpRequest, Notes
 from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
+from ..eventstream import MEDIA_TYPE
 from ..readiness import check_call, get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -32,6 +33,7 @@ class BedrockCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "bedrock"
     end_marks = (b"messageStop", b"metadata")
+    stream_media = MEDIA_TYPE
     list_path = "/foundation-models"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"inferenceConfig.{field}" for name, field in SETTINGS.items()

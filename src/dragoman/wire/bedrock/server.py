@@ -21,7 +21,7 @@ from ...messages import (
     ToolCall,
 )
 from ..codec import HttpReply
-from ..eventstream import encode_message
+from ..eventstream import MEDIA_TYPE, encode_message
 from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
 from ..json import dict_of, dig
 from ..media import describe_medium
@@ -45,7 +45,7 @@ from .server_request import TABLE, read_request
 
 
 class _StreamEncoder(ReplyEncoder):
-    content_type = "application/vnd.amazon.eventstream"
+    content_type = MEDIA_TYPE
     wire = "bedrock"
     finish = FINISH
 

@@ -14,6 +14,7 @@ from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..readiness import check_call, get_json, read_success
 from ..rules import HostedTools
 from ..urls import join_url
+from .counting import ask_count
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import GeminiDecoder
@@ -78,6 +79,7 @@ class GeminiCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "gemini"
+    messages_field = "contents"
     reasoning_parent = "generationConfig"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"generationConfig.{field}" for name, field in NAMES.items()
@@ -86,6 +88,7 @@ class GeminiCodec(Endpoint[Quirks]):
         "top_k": "generationConfig.topK",
         "json_mode": ("generationConfig.responseMimeType", lambda _: "application/json"),
     }
+    ask_count = staticmethod(ask_count)
     hosted = HostedTools(
         {
             "googleSearch": "web_search",

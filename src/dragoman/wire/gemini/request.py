@@ -6,7 +6,7 @@ The module ``contents`` encodes the messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
@@ -47,6 +47,10 @@ _CACHED = {"systemInstruction": "messages[0]", "tools": "tools", "toolConfig": "
 
 class GeminiWriter(RequestWriter):
     """Write the body of a request; most settings are in the object ``generationConfig``."""
+
+    instruction: ClassVar[str] = (
+        "Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:"
+    )
 
     def body(self) -> dict[str, Any]:
         conversation = ContentWriter(self.request, self.home, self.quirks, self.notes)

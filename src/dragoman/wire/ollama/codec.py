@@ -13,6 +13,7 @@ from ..endpoint import Endpoint, Place, Refusal
 from ..json import dig, entries_of
 from ..openai.errors import ROWS
 from ..readiness import check_call, get_json, read_success
+from ..sse import JSON_LINES
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import SETTINGS, OllamaWriter
@@ -25,6 +26,7 @@ class OllamaCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "ollama"
     end_marks = (b'"done":true',)
+    stream_media = JSON_LINES
     list_path = "/api/tags"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"options.{field}" for name, field in SETTINGS.items()

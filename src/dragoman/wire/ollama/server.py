@@ -22,6 +22,7 @@ from ..server import (
     escape_line_ends,
 )
 from ..server_errors import code_field, message_on
+from ..sse import JSON_LINES
 from .finish import FINISH
 from .model_pages import PAGES, show_model
 from .reply import USAGE
@@ -44,7 +45,7 @@ def format_time(created: int) -> str:
 class LineEncoder(ReplyEncoder):
     """What the encoders of bodies and streams share. A body is the only line of a reply."""
 
-    content_type = "application/x-ndjson"
+    content_type = JSON_LINES
     wire = "ollama"
     finish = FINISH
 

@@ -28,12 +28,14 @@ from ..readiness import check_call, get_json, refuse_failure, serves_one_model
 from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
 from ..urls import join_url
+from .counting import ask_count
 from .described import describe_entry
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
 from .request import SETTINGS, ChatWriter, coerces, has_result_image, structured_path
 
+ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 _NAMES_FORMAT = re.compile("response_format|json_schema")
 # Servers name the field (``unknown variant `image_url```), the lack ("image input is not
 # supported", "is not a multimodal model"), or the message: Mistral's models on Scaleway answer
@@ -89,6 +91,8 @@ class OpenAICodec(Endpoint[Quirks]):
     }
     # Search is a property of the model, and a server without search ignores the field.
     hosted = HostedTools({"web_search_options": "web_search"}, depend_on_model=True)
+    ask_count = staticmethod(ask_count)
+    header_options = ORGANISATION
     quirks_type = Quirks
     write_request = ChatWriter.write
     error_rows = ROWS

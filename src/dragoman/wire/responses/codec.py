@@ -12,6 +12,7 @@ from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder, HttpReply, HttpRequest
+from ..counting import ask_below
 from ..described import Description
 from ..endpoint import (
     COMPACTION,
@@ -25,6 +26,7 @@ from ..endpoint import (
 )
 from ..openai import OpenAICodec, describe_entry
 from ..openai import Quirks as OpenAIQuirks
+from ..openai.codec import ORGANISATION
 from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
 from ..strict import strict_form
@@ -85,9 +87,29 @@ class ResponsesCodec(Endpoint[Quirks]):
     end_marks = (b"response.completed", b"response.incomplete")
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
+    messages_field = "input"
     setting_paths: ClassVar[Mapping[str, str]] = SETTINGS
     usual_reasoning = ReasoningStyle(effort="reasoning.effort", off={"reasoning.effort": "none"})
     reasoning_places: ClassVar[Mapping[str, str]] = {"reasoning_effort": "reasoning.effort"}
+    ask_count = staticmethod(
+        ask_below(
+            "/input_tokens",
+            [
+                "model",
+                "input",
+                "instructions",
+                "tools",
+                "tool_choice",
+                "text",
+                "reasoning",
+                "parallel_tool_calls",
+                "truncation",
+                "previous_response_id",
+                "conversation",
+            ],
+        )
+    )
+    header_options = ORGANISATION
     concepts: ClassVar[Mapping[str, Place]] = {
         **{name: name for name in CONCEPTS},
         "json_mode": ("text.format", lambda _: {"type": "json_object"}),
