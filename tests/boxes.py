@@ -77,6 +77,7 @@ SERVERS = (
 # The commands of other boxes. The command lists those whose file is present.
 COMMANDS = {
     "cli/serve.py": "gateway", "cli/ui.py": "gateway", "cli/gateway_keys.py": "gateway",
+    "cli/spend.py": "gateway",
     "cli/check.py": "kit", "cli/sim.py": "kit", "cli/import.py": "extras",
 }  # fmt: skip
 
@@ -121,7 +122,7 @@ TESTS = {
     ),
     "whole": (
         "cli/test_acp.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py "
-        "cli/test_import.py gateway/test_matrix.py session/test_every_field.py "
+        "cli/test_import.py cli/test_spend.py gateway/test_matrix.py session/test_every_field.py "
         "wire/test_folds.py "
         "conformance/test_gateway.py conformance/test_live.py gateway/test_fleet.py "
         "gateway/test_metrics.py gateway/test_operations.py gateway/test_random_kills.py "

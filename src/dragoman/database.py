@@ -112,13 +112,22 @@ def open_database(
 ) -> Database:
     """Open a SQLite file, ``:memory:``, or a ``postgresql://`` URL, and create the missing tables.
 
-    ``{bytes}`` and ``{serial}`` in the schema are replaced by the database's own column types.
+    ``{bytes}`` and ``{serial}`` in the schema are replaced by the database's own column types, and
+    ``{clustered}`` after a table by the option of SQLite that stores rows in the primary key.
     ``busy_seconds`` is how long SQLite waits for a lock, by default ``BUSY_SECONDS``.
     """
     if not is_postgres(place):
-        types = {"bytes": "blob", "serial": "integer primary key autoincrement"}
+        types = {
+            "bytes": "blob",
+            "serial": "integer primary key autoincrement",
+            "clustered": "without rowid",
+        }
         return _Sqlite(place, [each.format(**types) for each in schema], busy_seconds)
-    types = {"bytes": "bytea", "serial": "bigint generated always as identity primary key"}
+    types = {
+        "bytes": "bytea",
+        "serial": "bigint generated always as identity primary key",
+        "clustered": "",
+    }
     return _Postgres(place, [each.format(**types) for each in schema])
 
 

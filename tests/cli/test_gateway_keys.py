@@ -40,8 +40,15 @@ def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     assert (found.models, str(found.budget_usd_month)) == (("fast", "anthropic:*"), "20")
     assert found.requests_per_minute == 60
     assert found.team_budget_usd_month == 100
-    run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
+    assert (found.user, found.names_user) == (None, False)
+    run("change", "ann", "--user", "ann@example.org", "--names-user")
     found = find(place, key)
+    assert (found.user, found.names_user) == ("ann@example.org", True)
+    assert "the user of a key must be" in run("change", "ann", "--user", "", code=2).stderr
+    run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
+    run("change", "ann", "--no-names-user", "--user", "none")
+    found = find(place, key)
+    assert (found.user, found.names_user) == (None, False)
     assert (found.budget_usd_month, found.max_concurrency, found.models) == (None, 4, ("*",))
     rotated = run("rotate", "ann", "--overlap", "2h")
     new = rotated.stdout.removeprefix("key: ").strip()
@@ -53,7 +60,7 @@ def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     run("revoke", "ann")
     assert find(place, new) is None
     actions = [each["action"] for each in json.loads(run("audit", "--json").stdout)]
-    assert actions == ["revoke", "rotate", "change", "team", "create"]
+    assert actions == ["revoke", "rotate", *["change"] * 3, "team", "create"]
     everything = "".join(
         [
             run(*words).output

@@ -42,6 +42,7 @@ _COMMANDS = {
     "rerank": "Order documents by their relevance to a query.",
     "serve": "Serve models to existing clients over the APIs of the vendors.",
     "sim": "Serve a simulated model whose replies and faults a script defines.",
+    "spend": "Show what the calls of a gateway cost, by team, user, tag, model or day.",
     "templates": "Manage saved prompts with variables for dragoman ask -t and chat -t.",
     "ui": "Talk with models in a browser, and see what is sent to each.",
 }

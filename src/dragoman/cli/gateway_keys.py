@@ -85,6 +85,14 @@ class KeyRights(Struct):
     team: Annotated[str | None, "Let the key share the budget of this team.", option("NAME")] = (
         None
     )
+    user: Annotated[
+        str | None, "Bill the key's calls to this user, such as ann@example.org.", option("NAME")
+    ] = None
+    names_user: Annotated[
+        bool | None,
+        "Let the key's clients name their user in a request.",
+        option(flags="--names-user/--no-names-user"),
+    ] = None
     models: Annotated[
         tuple[str, ...],
         "Allow only this model, such as fast or 'anthropic:*'; may be repeated.",
@@ -203,7 +211,9 @@ def list_keys(
     if as_json:
         show_json({"keys": [show_key(key) for key in keys], "teams": teams})
         return
-    show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
+    show_table(
+        ["NAME", "USER", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys]
+    )
     for team in teams:
         usd = team.budget_usd_month
         click.echo(f"team {team.id}: {'no budget' if usd is None else f'${usd} a month'}")
@@ -262,7 +272,7 @@ def _row(key: Key) -> list[str]:
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
     models = ", ".join(key.models)
     limited = ", ".join(limits) + old
-    return [key.id, key.team or "", models, limited, str(key.expires or "")]
+    return [key.id, key.user or "", key.team or "", models, limited, str(key.expires or "")]
 
 
 def _show_key(name: str, key: str, *, as_json: bool, **more: str) -> None:

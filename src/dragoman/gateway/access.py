@@ -143,6 +143,16 @@ class Caller(Struct, frozen=True):
         """The id of the key, to which stored responses belong; empty without a key."""
         return "" if self.key is None else self.key.id
 
+    @property
+    def user(self) -> str:
+        """The user to whom the key belongs; empty if there is none."""
+        return "" if self.key is None else self.key.user or ""
+
+    @property
+    def team(self) -> str:
+        """The team to which the key belongs; empty if there is none."""
+        return "" if self.key is None else self.key.team or ""
+
     def may_use(self, name: str) -> bool:
         """Return whether the key allows a model of this name; without keys, all are allowed."""
         return self.key is None or self.key.allows(name)

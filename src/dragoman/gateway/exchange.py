@@ -26,6 +26,7 @@ from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
 from .kept_state import KeptState
+from .labels import read_labels, read_tag_header
 from .models import Models
 from .reading import Incoming, decode_request, parse_body
 from .request_account import Account, ChatCall
@@ -96,6 +97,7 @@ def identify(service: Service, front: ServerCodec, scope: Scope, account: Accoun
     headers = read_headers(scope)
     account.span = begin_trace(service.tracing, scope["path"], front.wire, headers)
     account.caller = service.identify(scope, headers, front)
+    read_tag_header(account, headers)
     return account.caller
 
 
@@ -153,7 +155,7 @@ class ChatHandler:
         if question is not None:
             await writer.reply_json(answer_question(question, models, caller, account))
             return
-        fields = await incoming.work(parse_body, body, service.bounds)
+        fields = read_labels(account, await incoming.work(parse_body, body, service.bounds))
         memory = None
         if front.keeps_responses and service.store is not None:
             if is_background(fields) and not front.is_count(path):

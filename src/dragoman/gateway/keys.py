@@ -51,6 +51,8 @@ _NOT_TIME = "must be a time such as 2030-01-31T12:00:00Z"
 _NOT_DATE = "must be a date such as 2030-01-31"
 MAX_LIMIT = 10**12
 """The highest limit of a key: its US dollars, requests, tokens and concurrent calls."""
+MAX_NAME = 200
+"""The most characters in the name of a key, a team or a user."""
 _FINEST = -18  # the exponent of the last digit of an amount of money
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "max_concurrency")
 
@@ -78,6 +80,9 @@ class Key(Struct, frozen=True):
     # the hash that the key had before its rotation, valid until ``old_until``
     old_hash: str | None = None
     old_until: datetime | None = None
+    # the person to whom the key belongs, and whether its clients may name their user in a request
+    user: str | None = None
+    names_user: bool = False
 
     def allows(self, model: str) -> bool:
         """Return whether this key may use the model with this name."""
@@ -287,6 +292,11 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
     if "hash" not in found:
         raise section.fail(_NOT_HASH, "hash")
     found["models"] = found.get("models") or ("*",)
+    if "user" in found:
+        try:
+            check_user(found["user"])
+        except ValueError as error:
+            raise section.fail(str(error), "user") from None
     return Key(
         name,
         budget_usd=_read_money(section, "budget_usd"),
@@ -315,6 +325,12 @@ def _read_value(
 def _read_time(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def check_user(text: str) -> None:
+    """Raise ``ValueError`` if a text cannot name a user."""
+    if not 1 <= len(text) <= MAX_NAME or not text.isprintable():
+        raise ValueError(f"must be 1 to {MAX_NAME} printable characters")
 
 
 def read_money(text: str) -> Decimal:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ..database import is_postgres, open_database
-from .keys import TEAM, Key, KeyRing, new_key
+from .keys import MAX_NAME, TEAM, Key, KeyRing, check_user, new_key
 
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
@@ -152,6 +152,7 @@ class KeyStore:
             hashes = {each for key in known for each in (key.hash, key.old_hash)}
             for key in keys:
                 _check_name(key.id)
+                _check_owner(key)
                 if key.id in names:
                     raise ValueError(f"there is a key named {key.id!r} already")
                 if key.hash in hashes:
@@ -166,6 +167,7 @@ class KeyStore:
         with self._lock, self._base.transaction(_LOCK) as now:
             before = self._read(name)
             after = replace(before, **fields)
+            _check_owner(after)
             self._write(after)
             old = _describe(before)
             new = _describe(after)
@@ -254,11 +256,19 @@ def _describe(key: Key) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    if not name or len(name) > 200 or not name.isprintable() or name.startswith(TEAM):
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(TEAM):
         raise ValueError(
-            "the name of a key or team is 1 to 200 printable characters and does not begin with "
-            f"{TEAM}"
+            f"the name of a key or team is 1 to {MAX_NAME} printable characters and does not "
+            f"begin with {TEAM}"
         )
+
+
+def _check_owner(key: Key) -> None:
+    if key.user is not None:
+        try:
+            check_user(key.user)
+        except ValueError as error:
+            raise ValueError(f"the user of a key {error}") from None
 
 
 def _find_actor() -> str:

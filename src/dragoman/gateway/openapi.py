@@ -180,6 +180,7 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("get", "/health", "The process is alive.", ()),
     ("get", "/ready", "Whether calls can be expected to succeed.", _DENIED),
     ("get", "/metrics", "Counters of all workers.", _DENIED),
+    ("get", "/v1/spend", "The bill of a period.", _MISSING),
     *[("get", root, "The models this key may use.", _DENIED) for root in _ROOTS],
     *[("get", f"{root}/{{name}}", "One model.", _MISSING) for root in _ROOTS],
 ]

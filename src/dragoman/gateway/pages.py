@@ -18,6 +18,7 @@ from ..wire import SERVER_CODECS, ServerCodec
 from ..wire.listing import ListedModel
 from .access import Caller, Service, read_headers
 from .openapi import document
+from .spend_page import show_spend
 from .unknown_paths import find_codec
 
 Page = Callable[[HttpAsked, Caller], Awaitable[Any]]
@@ -25,18 +26,22 @@ Page = Callable[[HttpAsked, Caller], Awaitable[Any]]
 
 
 def serve_page(
-    service: Service, make: Page, front: ServerCodec | None = None
+    service: Service,
+    make: Page,
+    front: ServerCodec | None = None,
+    caller: Caller | None = None,
 ) -> Callable[[HttpAsked], Awaitable[Response]]:
     """Return a route handler that checks the client's key and reports errors to the client.
 
-    Without a ``front``, the wire of a request is found by its path and headers.
+    Without a ``front``, the wire of a request is found by its path and headers. With a ``caller``,
+    the key was checked already.
     """
 
     async def answer(asked: HttpAsked) -> Response:
         spoken = front or find_codec(asked.url.path, asked.headers)
         try:
-            caller = service.identify(asked.scope, read_headers(asked.scope), spoken)
-            made = await make(asked, caller)
+            headers = read_headers(asked.scope)
+            made = await make(asked, caller or service.identify(asked.scope, headers, spoken))
         except ProviderError as error:
             return refuse(spoken, error)
         return made if isinstance(made, Response) else JSONResponse(made)
@@ -72,6 +77,7 @@ class Pages:
             "/health": self._show_health,
             "/ready": ready if self._service.open_ready else serve_page(self._service, ready),
             "/metrics": self._show_metrics,
+            "/v1/spend": self._show_spend,
             "/openapi.json": self._show_openapi,
         }
         return [Route(path, handle, methods=["GET"]) for path, handle in handlers.items()]
@@ -102,6 +108,16 @@ class Pages:
         if self._service.is_admin(asked.headers):
             return await self._write_metrics(asked, Caller({}, None))
         return await serve_page(self._service, self._write_metrics)(asked)
+
+    async def _show_spend(self, asked: HttpAsked) -> Response:
+        """Return the bill; the admin key reads all of it, a gateway key its own part."""
+
+        async def show(asked: HttpAsked, caller: Caller) -> Any:
+            return await show_spend(self._service, asked, caller)
+
+        if self._service.is_admin(asked.headers):
+            return await serve_page(self._service, show, caller=Caller({}, None))(asked)
+        return await serve_page(self._service, show)(asked)
 
     async def _write_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
         service = self._service

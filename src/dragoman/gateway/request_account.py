@@ -72,6 +72,8 @@ class Account:
     error: ProviderError | None = None
     # whether the client got the reply that caused the error as a complete one
     is_passed_on = False
+    user = ""  # the user that the client named, if its key allows this
+    tag = ""
     conversation = ""  # the session of the event log that a call of the playground belongs to
     _id: str | None = None
     # The records that the ledger has counted, and the error at that time: the call may still fail
@@ -232,6 +234,10 @@ class Account:
             unpriced=int(is_unpriced),
             latency=round(seconds * 1000),
             session=session,
+            user=self.user or self.caller.user,
+            team=self.caller.team,
+            tag=self.tag,
+            vendor=counted[-1].provider if counted else "",
         )
 
     def _settle(self, key: Key, tokens: int, money: Decimal) -> None:

@@ -1,7 +1,8 @@
-"""Statistics for the overview: one row for each request of the last 31 days, and those in progress.
+"""One row for each request of the last 31 days, the sums of all requests, and those in progress.
 
-Each process adds its rows to the database of the ledger every two seconds; if a process is killed,
-at most its last two seconds are lost. Budgets do not depend on these numbers.
+Each process adds its rows to the database of the ledger every two seconds, and to the sums of the
+bill in the same transaction; if a process is killed, at most its last two seconds are lost.
+Budgets do not depend on these numbers.
 """
 
 from __future__ import annotations
@@ -16,16 +17,37 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ..database import open_database
 from ..errors import scrub
 from ..messages import new_ulid
 from ..prices.results import EXACT
+from .sums import (
+    MOST_LINES,
+    SCHEMA,
+    Billed,
+    BillRow,
+    NameBounds,
+    Period,
+    add_sums,
+    prune_sums,
+    select_bill,
+)
 
 log = logging.getLogger("dragoman")
 
 _SCHEMA = [
+    (
+        "create table if not exists dragoman_calls (at bigint not null, id text not null, "
+        "key text not null, model text not null, status bigint not null, error text not null, "
+        "input bigint not null, output bigint not null, usd bigint not null, "
+        "unpriced bigint not null, latency bigint not null, session text not null, "
+        "owner text not null, team text not null, tag text not null, vendor text not null)"
+    ),
+    "create index if not exists dragoman_calls_at on dragoman_calls (at)",
+    # Version 0.2 wrote this table, which has no owner. Its rows are moved to the other one, also
+    # while a gateway of that version still runs.
     (
         "create table if not exists dragoman_requests (at bigint not null, id text not null, "
         "key text not null, model text not null, status bigint not null, error text not null, "
@@ -33,6 +55,7 @@ _SCHEMA = [
         "unpriced bigint not null, latency bigint not null, session text not null)"
     ),
     "create index if not exists dragoman_requests_at on dragoman_requests (at)",
+    *SCHEMA,
     (
         "create table if not exists dragoman_lost_reasoning (at bigint not null, "
         "key text not null, wire text not null, model text not null, session text not null)"
@@ -42,6 +65,7 @@ _SCHEMA = [
         "life text primary key, at double precision not null, data text not null)"
     ),
 ]
+_LOCK = "usage"
 _FLUSH_SECONDS = 2.0
 # if a process has not written for this many seconds, it is assumed to have ended
 _FRESH_SECONDS = 15.0
@@ -50,6 +74,10 @@ _MAX_LIVE = 200  # maximum number of running requests that one process lists
 _MAX_ROWS = 1_000_000  # the oldest rows above this number are deleted
 _MAX_WAITING = 100_000  # rows that wait while the database is unavailable
 _DAYS = 31
+_MOVED = 1000  # rows of an earlier version that are moved in one transaction
+_MOVES = 20  # transactions that move rows between two flushes
+_MOVE_SECONDS = 60.0  # seconds until earlier rows are looked for again
+_MOST_TOKENS = 10**15  # of one request; the sums of many requests must fit into 64 bits
 _LARGEST = 2**63 - 1  # the largest integer of both databases
 _MAX_DIGITS = 18  # no cost has as many digits before the point
 _UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are exact
@@ -83,6 +111,10 @@ class UsageRow(Struct, frozen=True):
     unpriced: int
     latency: int
     session: str
+    user: str = ""
+    team: str = ""
+    tag: str = ""
+    vendor: str = ""
 
 
 class LostReasoning(Struct, frozen=True):
@@ -133,6 +165,8 @@ class UsageBook:
         self._new: list[UsageRow] = []
         self._lost: list[LostReasoning] = []
         self._pruned = 0.0
+        self._names = NameBounds(self._base)
+        self._moving = 0.0  # when earlier rows are looked for again
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
         self.on_miss: Callable[[], None] | None = None  # called for each row that is left out
 
@@ -151,6 +185,7 @@ class UsageBook:
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush(live)
+            await self.move_earlier()
 
     async def flush(self, live: Iterable[Any]) -> None:
         """Write the rows and the running requests, given by their accounts, to the database.
@@ -181,10 +216,36 @@ class UsageBook:
                 self._new = [*rows, *self._new][:_MAX_WAITING]
                 self._lost = [*lost, *self._lost][:_MAX_WAITING]
 
+    async def move_earlier(self) -> None:
+        """Move some rows of an earlier version to the present table, and add them to the sums."""
+        if time.monotonic() < self._moving:
+            return
+        for _ in range(_MOVES):
+            async with self._turn:
+                try:
+                    is_done = not await asyncio.to_thread(self._move)
+                except Exception as error:  # it is tried again, whatever the driver raises
+                    log.warning("earlier usage cannot be summed up: %s", scrub(str(error)))
+                    is_done = True
+            if is_done:
+                self._moving = time.monotonic() + _MOVE_SECONDS
+                return
+
+    async def read_bill(
+        self,
+        period: Period,
+        by: Sequence[str],
+        only: Mapping[str, str],
+        page: range = range(MOST_LINES),
+    ) -> list[BillRow]:
+        """Return the sums of the requests in a period with some labels, grouped by others."""
+        async with self._turn:
+            return await asyncio.to_thread(select_bill, self._base, period, by, only, page)
+
     async def sum_up(self, since: int, step: int) -> list[Sums]:
         """Return the sums of the requests since a time, by slots of ``step`` milliseconds."""
         rows = await self._select(
-            f"select at / ?, key, model, error, {_SUMS} from dragoman_requests "  # noqa: S608
+            f"select at / ?, key, model, error, {_SUMS} from dragoman_calls "  # noqa: S608
             "where at >= ? group by 1, 2, 3, 4 order by 1",
             (step, since),
         )
@@ -196,7 +257,7 @@ class UsageBook:
 
     async def find_latency(self, since: int, model: str = "") -> dict[str, int] | None:
         """Return the 50th and 95th percentile of the latency of requests that did not fail."""
-        where = "from dragoman_requests where at >= ? and status < 400 and (model = ? or ? = '')"
+        where = "from dragoman_calls where at >= ? and status < 400 and (model = ? or ? = '')"
         values = (since, model, model)
         [(count,)] = await self._select(f"select count(*) {where}", values)
         if not count:
@@ -230,7 +291,7 @@ class UsageBook:
             where.append("at < ?")
             values.append(int(wanted["until"]))
         rows = await self._select(
-            f"select * from dragoman_requests where {' and '.join(where)} "  # noqa: S608 - our own
+            f"select * from dragoman_calls where {' and '.join(where)} "  # noqa: S608 - our own
             f"order by {first}at desc limit ?",
             (*values, most),
         )
@@ -284,12 +345,8 @@ class UsageBook:
         return kept
 
     def _write(self, rows: Sequence[UsageRow], lost: Sequence[LostReasoning], live: bytes) -> None:
-        marks = ", ".join("?" * len(UsageRow.__struct_fields__))
-        with self._base.transaction("usage") as now:
-            for row in rows:
-                values = _to_values(row)
-                if values is not None:
-                    self._base.run(f"insert into dragoman_requests values ({marks})", values)  # noqa: S608
+        with self._base.transaction(_LOCK) as now:
+            self._add(rows)
             for loss in lost:
                 statement = "insert into dragoman_lost_reasoning values (?, ?, ?, ?, ?)"
                 self._base.run(statement, astuple(loss))
@@ -300,17 +357,57 @@ class UsageBook:
                 (self._life, now, live.decode()),
             )
             if now - self._pruned > 3600:
-                self._prune(int((now - _DAYS * 86_400) * 1000))
+                self._prune(now)
                 self._pruned = now
 
-    def _prune(self, before: int) -> None:
-        self._base.run("delete from dragoman_requests where at < ?", (before,))
+    def _add(self, rows: Iterable[UsageRow]) -> None:
+        """Write rows, and add them to the sums."""
+        marks = ", ".join("?" * len(UsageRow.__struct_fields__))
+        billed = []
+        for given in rows:
+            row = replace(
+                given,
+                tag=self._names.bound("tag", given.at, given.tag),
+                user=self._names.bound("user", given.at, given.user),
+            )
+            values = _to_values(row)
+            if values is None:
+                continue
+            self._base.run(f"insert into dragoman_calls values ({marks})", values)  # noqa: S608
+            billed.append(
+                Billed(
+                    at=row.at, key=row.key, user=row.user, team=row.team, tag=row.tag,
+                    model=row.model, vendor=row.vendor, status=row.status, error=row.error,
+                    input=row.input, output=row.output, usd=values[_USD], unpriced=row.unpriced,
+                    latency=row.latency,
+                )
+            )  # fmt: skip
+        add_sums(self._base, billed)
+
+    def _move(self) -> bool:
+        """Move the oldest rows of an earlier version; return whether there were any."""
+        if not self._base.run("select at from dragoman_requests limit 1"):
+            return False
+        with self._base.transaction(_LOCK):
+            last = self._base.run(
+                "select at from dragoman_requests order by at limit 1 offset ?", (_MOVED - 1,)
+            )
+            until = last[0][0] if last else _LARGEST
+            rows = self._base.run("select * from dragoman_requests where at <= ?", (until,))
+            self._add([UsageRow(*[*row[:8], row[8] * _UNIT, *row[9:]]) for row in rows])
+            self._base.run("delete from dragoman_requests where at <= ?", (until,))
+        return True
+
+    def _prune(self, now: float) -> None:
+        before = int((now - _DAYS * 86_400) * 1000)
+        self._base.run("delete from dragoman_calls where at < ?", (before,))
         self._base.run("delete from dragoman_lost_reasoning where at < ?", (before,))
         last = self._base.run(
-            "select at from dragoman_requests order by at desc limit 1 offset ?", (_MAX_ROWS,)
+            "select at from dragoman_calls order by at desc limit 1 offset ?", (_MAX_ROWS,)
         )
         if last:
-            self._base.run("delete from dragoman_requests where at <= ?", (last[0][0],))
+            self._base.run("delete from dragoman_calls where at <= ?", (last[0][0],))
+        prune_sums(self._base, int(now * 1000))
 
 
 def _to_values(row: UsageRow) -> list[Any] | None:
@@ -321,4 +418,4 @@ def _to_values(row: UsageRow) -> list[Any] | None:
     values[_USD] = int(EXACT.divide(row.usd, _UNIT))
     if any(type(value) is int and abs(value) > _LARGEST for value in values):
         return None
-    return values
+    return None if max(abs(row.input), abs(row.output)) > _MOST_TOKENS else values

@@ -29,6 +29,8 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
     action: Literal["new", "change", "rotate", "block", "revoke", "team"]
     name: str
     team: str | UnsetType | None = UNSET
+    user: str | UnsetType | None = UNSET
+    names_user: bool | UnsetType = UNSET
     models: Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
     budget_usd: str | UnsetType | None = UNSET
     budget_usd_month: str | UnsetType | None = UNSET
