@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpRequest
 
 from .gateway.upstream import write_reply
+from .listed import Clock
 from .server import Connection, completion, replying, serve
 from .waiting import settle
 
@@ -206,6 +208,51 @@ async def test_failing_key_command_is_reported(file: Path) -> None:
         with pytest.raises(AuthenticationError, match="ended with status 3") as caught:
             await registry.open("a:m").complete("Hi")
     assert "canary" not in str(caught.value)
+
+
+async def test_renewed_key_file_is_read_again_when_its_time_is_over(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(4e9)  # in 2096, so that what is read first stays valid
+    monkeypatch.setattr(auth_module, "time", SimpleNamespace(time=clock))
+    key = tmp_path / "key"
+    key.write_text("first-key\n")
+    async with serve(answer) as server:
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
+            f" auth: {{type: file, path: '{key}'}}}}}}\n"
+        )
+        async with Registry.load(file) as registry:
+            await registry.open("a:m").complete("Hi")
+            key.write_text("second-key")
+            await registry.open("a:m").complete("Hi")
+        clock.now = 0
+        async with Registry.load(file) as registry:
+            await registry.open("a:m").complete("Hi")
+            key.write_text("third-key")
+            await registry.open("a:m").complete("Hi")
+    sent = [each.headers["authorization"] for each in server.requests]
+    assert sent == [f"Bearer {name}-key" for name in ("first", "first", "second", "third")]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "FileNotFoundError"), (b"  ", "is empty"), (b"k" * 65537, "more than 65536 bytes")],
+)
+async def test_unusable_key_file_is_reported(
+    file: Path, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    key = tmp_path / "key"
+    if content is not None:
+        key.write_bytes(content)
+    file.write_text(
+        "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', "
+        f"max_retries: 0, auth: {{type: file, path: '{key}'}}}}}}\n"
+    )
+    async with Registry.load(file) as registry:
+        with pytest.raises(AuthenticationError, match=problem) as caught:
+            await registry.open("a:m").complete("Hi")
+    assert str(key) in str(caught.value)
 
 
 async def test_cloud_tokens_are_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

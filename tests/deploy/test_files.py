@@ -422,11 +422,23 @@ def test_pods_have_enough_time_to_shut_down_and_write_nothing_but_scratch_folder
     (container,) = pod["containers"]
     options = check_command(container["args"])
     limit = pod["terminationGracePeriodSeconds"]
+    assert int(options["drain"]) == 900, "as long as a reply may last"
     assert int(options["drain"]) + int(options["drain_delay"]) < limit
+    longer = by_kind(render({**MINIMAL, "drain": 1800}))
+    assert pod_of(longer)["terminationGracePeriodSeconds"] - limit == 900
+    assert "--drain=1800" in pod_of(longer)["containers"][0]["args"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert pod["securityContext"]["runAsNonRoot"] is True
     written = [each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")]
     assert written == ["/tmp", "/state"]
+
+
+def test_changed_models_do_not_restart_the_pods() -> None:
+    models = {"models": {"openai:gpt-6-luna": {"aliases": ["fast"]}}}
+    assert (
+        by_kind(render(MINIMAL))["Deployment"]
+        == (by_kind(render({**MINIMAL, "modelsYaml": models}))["Deployment"])
+    )
 
 
 def test_chart_and_compose_use_the_same_alert_rules() -> None:

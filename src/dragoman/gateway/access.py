@@ -6,6 +6,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -186,6 +187,8 @@ class Service(Struct, kw_only=True, eq=False):
     drain_delay: float = 0.0
     # a function that opens the configured models again
     reload: Callable[[], Models] | None = None
+    config: Path | None = None  # the file with the models; they are reloaded when it changes
+    config_stamp: tuple[int, int, int] | None = None  # of the file when it was read
     open_ready: bool  # whether /ready can be requested without a key
     # opens the separate port for /ready; closed after the last reply of a drain
     side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None

@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -32,6 +33,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..log import EventLog, open_log
 from ..registry import Registry
+from ..registry.entries import config_path
+from ..registry.folders import read_stamp
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
 from .access import Bounds, Service
@@ -46,7 +49,7 @@ from .limits import RedisLimits
 from .models import Models, ServedModel
 from .pages import Pages, refuse
 from .retrieval import RetrievalHandler
-from .signals import handle_signals
+from .signals import follow_config, handle_signals
 from .store import DAY, ResponseStore
 from .stored_response_pages import kept_routes
 from .tracing import Tracing
@@ -218,6 +221,8 @@ def _list_work(service: Service) -> list[tuple[str, Callable[[], Coroutine[Any, 
     work: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = []
     if service.keys is not None and service.keys.source is not None:
         work.append(("reading the keys", partial(_poll, service.keys)))
+    if service.config is not None:
+        work.append(("following the configuration", partial(follow_config, service)))
     if service.usage is not None:
         work.append(("writing the usage", partial(service.usage.keep_flushing, service.live)))
     if service.gathering is not None:
@@ -331,6 +336,8 @@ def create_app_from_environment() -> Starlette:
         limits = RedisLimits(
             settings["redis"], on_failure=settings["on_redis_failure"], spare=spare
         )
+    config = Path(settings["config"]) if settings["config"] else config_path()
+    stamp = read_stamp(config)  # taken before the file is read, so that no change is missed
     app = create_app(
         _open_models(settings),
         keys=keys,
@@ -348,4 +355,6 @@ def create_app_from_environment() -> Starlette:
         service.gathering = MetricsFolder(settings["metrics"], service.metrics)
     service.drain_delay = settings["drain_delay"]
     service.reload = lambda: Models(_open_models(settings))
+    service.config = config
+    service.config_stamp = stamp
     return app

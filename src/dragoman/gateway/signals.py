@@ -11,10 +11,13 @@ import threading
 from typing import Any
 
 from ..errors import scrub
+from ..registry.folders import read_stamp
 from .access import Service
 from .models import Models
 
 log = logging.getLogger("dragoman")
+
+_POLL_SECONDS = 1.0  # seconds between two looks at the configuration file
 
 
 def handle_signals(service: Service) -> None:
@@ -61,6 +64,8 @@ async def reload_models(service: Service) -> bool:
     If the configuration is invalid, write an error to the log and keep the current models.
     """
     assert service.reload is not None
+    if service.config is not None:
+        service.config_stamp = await asyncio.to_thread(read_stamp, service.config)
     try:
         fresh = await asyncio.to_thread(service.reload)
     except Exception as error:  # an invalid file may raise any exception
@@ -72,6 +77,19 @@ async def reload_models(service: Service) -> bool:
     if not earlier.users:
         await earlier.close()
     return True
+
+
+async def follow_config(service: Service) -> None:
+    """Reload the models within a second of a change of the file that configures them.
+
+    A file that is missing for a moment, as while an editor replaces it, changes nothing.
+    """
+    assert service.config is not None
+    while True:
+        await asyncio.sleep(_POLL_SECONDS)
+        stamp = await asyncio.to_thread(read_stamp, service.config)
+        if stamp not in (None, service.config_stamp):
+            await reload_models(service)
 
 
 async def release_models(models: Models) -> None:

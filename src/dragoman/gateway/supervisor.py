@@ -15,14 +15,17 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 from starlette.applications import Starlette
-from uvicorn.config import STARTUP_FAILURE, Config
+from uvicorn.config import STARTUP_FAILURE, Config, create_ssl_context
 from uvicorn.server import Server
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from ..registry.folders import read_stamp
 from .access import Service
 from .app import create_app_from_environment
 from .readiness import serve_readiness
@@ -35,15 +38,50 @@ _ANSWER_SECONDS = 60.0  # seconds after which a worker that does not answer is r
 class ServerConfig(Config):
     """Let ``BoundedHttpProtocol`` make the TLS handshake, with its limits, in place of asyncio.
 
-    asyncio waits 60 seconds for a handshake, and uvicorn counts only connections after it.
+    asyncio waits 60 seconds for a handshake, and uvicorn counts only connections after it. A
+    certificate that is renewed is used from the next connection on.
     """
 
-    tls: ssl.SSLContext | None = None
+    _tls: ssl.SSLContext | None = None
+    _stamps: tuple[Any, ...] = ()
 
     def load(self) -> None:
         """Load the settings, and keep the TLS context away from uvicorn."""
+        self._stamps = self._read_stamps()  # before the files, so that no change is missed
         super().load()
-        self.tls, self.ssl = self.ssl, None
+        self._tls = self.ssl
+        self.ssl = None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context of the next connection, or nothing without TLS."""
+        if self._tls is None:
+            return None
+        stamps = self._read_stamps()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            self._renew_certificate()
+        return self._tls
+
+    def _read_stamps(self) -> tuple[Any, ...]:
+        files = (self.ssl_certfile, self.ssl_keyfile)
+        return tuple([read_stamp(Path(file)) for file in files if file is not None])
+
+    def _renew_certificate(self) -> None:
+        """Read the certificate and its key again; keep the earlier ones if they do not fit.
+
+        They are two files, so that one of them is older for a moment.
+        """
+        assert self.ssl_certfile is not None
+        try:
+            self._tls = create_ssl_context(
+                self.ssl_certfile, self.ssl_keyfile, None, self.ssl_version, self.ssl_cert_reqs,
+                self.ssl_ca_certs, self.ssl_ciphers,
+            )  # fmt: skip
+        except (OSError, ssl.SSLError) as error:
+            log.error("the certificate was not read again: %s", error)  # noqa: TRY400 - without a traceback
+            return
+        log.warning("the certificate was read again")
 
 
 class _Supervisor(Multiprocess):

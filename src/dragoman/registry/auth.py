@@ -5,6 +5,7 @@
 ``google``      a Google Cloud token, obtained with ``google-auth`` (extra ``google``)
 ``aws``         AWS Signature Version 4; keys from the environment, or found by ``botocore`` (extra ``aws``)
 ``command``     the output of a program: the key, or JSON with ``token`` and ``expires_at`` or ``expires_in``
+``file``        the content of a file, such as a mounted secret; a renewed file is read within ten seconds
 ==============  ====================================================================================================
 """
 
@@ -15,6 +16,7 @@ import shlex
 import subprocess
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from msgspec import Struct
 
 from ..errors import AuthenticationError
 from ..provider import AccessKeys, Auth, SignatureAuth, Token, TokenAuth
+from ..provider.auth import MARGIN
 from ..validate.yaml import Section
 
 _KEYS = {
@@ -29,11 +32,14 @@ _KEYS = {
     "google": ("scopes",),
     "aws": ("region", "service", "profile"),
     "command": ("command", "seconds"),
+    "file": ("path",),
 }
 _ENTRA_SCOPE = "https://cognitiveservices.azure.com/.default"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 300.0  # How long to use a key that a command printed without an expiry time
 _COMMAND_SECONDS = 60.0
+_FILE_SECONDS = 10.0  # How long to use the content of a file before reading it again
+_FILE_BYTES = 64 * 1024
 
 
 class AuthSettings(Struct, frozen=True):
@@ -46,6 +52,7 @@ class AuthSettings(Struct, frozen=True):
     profile: str | None = None
     command: tuple[str, ...] = ()
     seconds: float = _SECONDS
+    path: str = ""
 
     def build(self) -> Auth:
         """Return the object that supplies the credentials.
@@ -64,6 +71,8 @@ class AuthSettings(Struct, frozen=True):
                 or "us-east-1"
             )
             return SignatureAuth(partial(_find_access_keys, self.profile), region, self.service)
+        if self.type == "file":
+            return TokenAuth(partial(_read_key_file, Path(self.path).expanduser()))
         return TokenAuth(partial(_run_command, self.command, self.seconds))
 
 
@@ -87,6 +96,8 @@ def read_auth(section: Section) -> AuthSettings | None:
         found["scope"] = " ".join(inner.texts("scopes") or ()) or None
     if kind == "command":
         found["command"] = _read_command(inner)
+    if kind == "file" and not found.get("path"):
+        inner.complain("needs the path of a file that holds the key", "path")
     return AuthSettings(**found)
 
 
@@ -166,6 +177,21 @@ def _run_command(words: tuple[str, ...], seconds: float) -> Token:
     if end is None:
         end = time.time() + float(record.get("expires_in", seconds))
     return Token(record.get("token") or record["access_token"], float(end))
+
+
+def _read_key_file(path: Path) -> Token:
+    """Return the content of a file as a key. An error names the file, but not what is in it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES + 1)
+    except OSError as error:
+        problem = f"the key file {path} could not be read: {type(error).__name__}"
+        raise AuthenticationError(problem, provider_code="no_credentials") from None
+    text = data.decode("utf-8", "replace").strip()
+    if not text or len(data) > _FILE_BYTES:
+        size = "is empty" if not text else f"has more than {_FILE_BYTES} bytes"
+        raise AuthenticationError(f"the key file {path} {size}", provider_code="no_credentials")
+    return Token(text, time.time() + MARGIN + _FILE_SECONDS)
 
 
 def _missing(extra: str) -> AuthenticationError:

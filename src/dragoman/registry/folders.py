@@ -25,6 +25,18 @@ def _find(kind: str, variables: tuple[str | None, ...]) -> Path:
     return path
 
 
+def read_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return numbers that differ after a file was written or replaced; nothing if it is missing."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        # The path exists but cannot be examined; reading it will report the problem.
+        return (-1, error.errno or 0, 0)
+    return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file atomically; only its owner can read the new file."""
     # the file has the mode 0600

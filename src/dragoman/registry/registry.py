@@ -25,6 +25,7 @@ from ..validate.yaml import ConfigError
 from .adapters import Adapter
 from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file
+from .folders import read_stamp
 from .groups import Group
 from .names import Names
 from .stacks import NOT_CHAT, OpenOptions, Stacks, Subscriber
@@ -54,7 +55,7 @@ class Registry:
         groups: Iterable[Group] = (),
     ) -> None:
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp = None if path is None else read_stamp(path)
         self._read = Names(
             File(adapters=tuple(adapters), models=tuple(models), groups=tuple(groups))
         )
@@ -279,8 +280,10 @@ class Registry:
 
     def _names(self) -> Names:
         """Return the index of names; first read ``models.yaml`` again if it has changed."""
-        stamp = _stamp(self._path)
-        if self._path is None or stamp == self._stamp:
+        if self._path is None:
+            return self._read
+        stamp = read_stamp(self._path)
+        if stamp == self._stamp:
             return self._read
         self._stamp = stamp
         try:
@@ -361,14 +364,3 @@ def _load(path: Path) -> Names:
     for remark in file.remarks:
         log.warning("%s", remark)
     return Names(file)
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    try:
-        facts = path.stat() if path is not None else None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        # The path exists but cannot be examined; reading it will report the problem.
-        return (-1, error.errno or 0, 0)
-    return (facts.st_mtime_ns, facts.st_size, facts.st_ino) if facts else None
