@@ -515,9 +515,14 @@ class Gate:
                 return Decision(
                     False, "nobody", reason=f"asking failed: {name}", rule=verdict.rule
                 )
-            if not once and (grant := _Grant.of(decision, proposal)) is not None:
-                self._granted.append(grant)
+            if not once:
+                self.remember(decision, proposal)
         return decision
+
+    def remember(self, decision: Decision, proposal: Proposal) -> None:
+        """Apply the scope of a decision to later proposals."""
+        if (grant := _Grant.of(decision, proposal)) is not None:
+            self._granted.append(grant)
 
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
         return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)

@@ -135,6 +135,7 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
             "message.recorded",
             logs.MessageRecorded(message=d.ToolResult("call_1", "exit 1", is_error=True)),
         ),
+        ("tool.answered", logs.ToolAnswered("tu_01", "shipped", is_error=True)),
         (
             "tool.started",
             logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),

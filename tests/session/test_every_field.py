@@ -49,7 +49,7 @@ from dragoman.log import (
     MemoryLog,
     Routing,
 )
-from dragoman.messages import LossWarning
+from dragoman.messages import LossWarning, Tool
 from dragoman.middleware import Cache, Fallback, Observe, Retry
 from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
@@ -224,6 +224,10 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
         asked = (await until_asked(log, remote.id, after=asked)).intent_id
         answer_question(log, remote.id, asked, decision)
     await running
+    elsewhere = Session(Listed(calls[0], "Done."), [Tool("bash", external=True)], ALL, log)
+    outcome = await elsewhere.run("Go.")
+    await elsewhere.observe(outcome.pending[0].intent_id, "failed", is_error=True)
+    await elsewhere.run()
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:

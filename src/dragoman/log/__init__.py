@@ -29,6 +29,20 @@ from ..calls import (
     StopReason,
 )
 from ..database import is_postgres
+from .actions import (
+    PermissionAnswered,
+    PermissionDenied,
+    PermissionGranted,
+    PermissionRequested,
+    SideEffect,
+    ToolAnswered,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolIntentValidated,
+    ToolObserved,
+    ToolStarted,
+)
 from .chain import Break, ChainReport
 from .conversation import Conversation, Sent
 from .errors import (
@@ -62,23 +76,12 @@ from .payloads import (
     MessageRecorded,
     ModelSwapped,
     Payload,
-    PermissionAnswered,
-    PermissionDenied,
-    PermissionGranted,
-    PermissionRequested,
     Routing,
     Sensitivity,
     SessionFinished,
     SessionResumed,
     SessionStarted,
-    SideEffect,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolIntentValidated,
-    ToolObserved,
     ToolsChanged,
-    ToolStarted,
     TurnStarted,
     parse_payload,
 )
@@ -99,7 +102,7 @@ __all__ = [
     "PermissionGranted", "PermissionRequested", "PostgresLog", "Progress", "ProviderRecovered",
     "ProviderUnavailable", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
     "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
-    "SqliteLog", "StopReason", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
+    "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
     "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolStarted",
     "ToolsChanged", "TurnStarted",
     "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",

@@ -31,12 +31,24 @@ from ..calls import (
 )  # fmt: skip
 from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
-from ..messages import Assistant, LossWarning, Message, System, Tool, ToolResult, User, UserBlock
+from ..messages import Assistant, LossWarning, Message, System, Tool, ToolResult, User
+from .actions import (
+    PermissionAnswered,
+    PermissionDenied,
+    PermissionGranted,
+    PermissionRequested,
+    ToolAnswered,
+    ToolFailed,
+    ToolIntentClosed,
+    ToolIntentRejected,
+    ToolIntentValidated,
+    ToolObserved,
+    ToolStarted,
+)
 from .errors import InvalidRecordError, LogCorruptError, UnknownTypeError
 
 Actor: TypeAlias = Literal["user", "agent", "system", "tool", "worker"]
 Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "aggregatable"]
-SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
 # --- payloads of sessions and turns ------------------------------------------------------------
@@ -101,9 +113,13 @@ class ToolsChanged(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionFinished(Struct, frozen=True, omit_defaults=True):
-    """A session ended; ``exhausted`` means that a budget or the turn limit ended it."""
+    """A run of a session ended.
 
-    outcome: Literal["completed", "failed", "cancelled", "exhausted"]
+    ``exhausted`` means that a budget or the turn limit ended it, and ``waiting`` that a decision
+    or a result must come from outside before it continues.
+    """
+
+    outcome: Literal["completed", "failed", "cancelled", "exhausted", "waiting"]
     detail: str | None = None
     turns: int | None = None
 
@@ -248,128 +264,6 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True, kw_only=True):
     problem: str | None = None
 
 
-# --- payloads of tools and permissions ---------------------------------------------------------
-
-
-class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
-    """An intent names an existing tool and has valid input.
-
-    ``side_effect`` is the kind of effect that running the tool has.
-    """
-
-    intent_id: str
-    tool_name: str
-    side_effect: SideEffect
-    paths: tuple[str, ...] = ()
-
-
-class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
-    """An intent cannot be run. This is neither a permission decision nor a failure of a tool."""
-
-    intent_id: str
-    tool_name: str
-    problem: Literal["unknown_tool", "invalid_arguments"]
-    detail: str = ""
-
-
-class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
-    """An intent ended without a result: it was open when the session stopped, or was abandoned.
-
-    ``started`` is whether it had begun to run, in which case its effect is unknown; ``None`` in
-    older records.
-    """
-
-    intent_id: str
-    reason: str
-    tool_name: str | None = None
-    started: bool | None = None
-
-
-class PermissionRequested(Struct, frozen=True, omit_defaults=True):
-    """A permission decision about an intent is needed."""
-
-    intent_id: str
-    tool_name: str
-    reason: str = ""
-    rule: str | None = None
-
-
-class PermissionGranted(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An intent may run; ``by`` is the user or the rule that allowed it.
-
-    Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the
-    decision changed it. ``scope`` is what else the decision allows in the session: all calls of
-    the tool, calls with the same paths, or commands that begin with ``prefix``.
-    """
-
-    intent_id: str
-    tool_name: str
-    by: str
-    rule: str | None = None
-    reason: str = ""
-    scope: Literal["once", "session", "path", "prefix"] = "once"
-    prefix: str | None = None
-    input: dict[str, Any] | None = None
-
-
-class PermissionDenied(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An intent was denied permission to run. This is a decision, not an error."""
-
-    intent_id: str
-    tool_name: str
-    by: str
-    rule: str | None = None
-    reason: str = ""
-
-
-class PermissionAnswered(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Another process answered a permission request of a session; the session records the result.
-
-    The record belongs to the session ``NAME.answers``, since only the process that runs a session
-    writes to it.
-    """
-
-    intent_id: str
-    allowed: bool
-    by: str
-    reason: str = ""
-    scope: Literal["once", "session", "path", "prefix"] = "once"
-    prefix: str | None = None
-    input: dict[str, Any] | None = None
-
-
-class ToolStarted(Struct, frozen=True, omit_defaults=True):
-    """A tool began to run with ``input``; ``context`` describes how (folder, sandbox, limits)."""
-
-    intent_id: str
-    tool_name: str
-    input: dict[str, Any]
-    context: dict[str, Any] = field(default_factory=dict)
-
-
-class ToolObserved(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a tool returned. An error that the tool returned is also an observation."""
-
-    intent_id: str
-    tool_name: str
-    content: str | tuple[UserBlock, ...]
-    is_error: bool = False
-    truncated: bool = False
-    exit_code: int | None = None
-    duration_ms: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-class ToolFailed(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A tool could not be run to completion, so there is no observation."""
-
-    intent_id: str
-    tool_name: str
-    kind: str
-    message: str
-    duration_ms: float | None = None
-
-
 class LogPruned(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A session was removed because of its age; ``head`` is the last hash of its chain."""
 
@@ -408,6 +302,7 @@ Payload: TypeAlias = (
     | PermissionGranted
     | PermissionDenied
     | PermissionAnswered
+    | ToolAnswered
     | ToolStarted
     | ToolObserved
     | ToolFailed
@@ -457,6 +352,7 @@ _ENTRIES = (
     Entry("permission.granted", PermissionGranted, "system", "private"),
     Entry("permission.denied", PermissionDenied, "system", "private"),
     Entry("permission.answered", PermissionAnswered, "user", "private"),
+    Entry("tool.answered", ToolAnswered, "tool", "private"),
     Entry("tool.started", ToolStarted, "tool", "private"),
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),

@@ -422,11 +422,13 @@ class Tool(_Named, frozen=True, kw_only=True):
 
     ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for
     it; by default the wire's own default applies. A ``deferred`` tool is loaded when a tool search
-    finds it: the provider's, where the wire has one, otherwise the session's.
+    finds it: the provider's, where the wire has one, otherwise the session's. The calls of an
+    ``external`` tool are proposed to a session and permitted there, but run elsewhere.
     """
 
     strict: bool | None = None
     deferred: bool = False
+    external: bool = False
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:

@@ -26,6 +26,7 @@ def canonical(request: Request | EmbedRequest | RerankRequest) -> dict[str, Any]
         plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
         holder = plain["config"]
         for tool in plain["tools"]:
+            del tool["external"]  # where a call runs does not change the reply
             if not tool["deferred"]:
                 del tool["deferred"]  # so that keys without this field stay valid
     else:

@@ -15,6 +15,7 @@ continues from the log and runs nothing twice.
 
 from __future__ import annotations
 
+from .answers import answer, observe
 from .budget import Budget, Spending
 from .context import (
     ContextPolicy,
@@ -30,6 +31,7 @@ from .context import (
 from .hooks import HookError, hook
 from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
+from .pending import Pending
 from .remote_approval import Question, RemoteApprover, answer_question, find_questions
 from .session import Session
 from .state import IntentState, State, reduce_records
@@ -37,7 +39,8 @@ from .telemetry import SessionTelemetry
 
 __all__ = [
     "Budget", "ContextPolicy", "ContextView", "DropOldToolResults", "HookError", "IntentState",
-    "KeepAll", "NativeCompaction", "Outcome", "Part", "Projection", "Question", "RemoteApprover",
-    "Session", "SessionError", "SessionTelemetry", "Spending", "State", "Step", "Summarise",
-    "ToolIds", "Window", "answer_question", "find_questions", "hook", "reduce_records",
+    "KeepAll", "NativeCompaction", "Outcome", "Part", "Pending", "Projection", "Question",
+    "RemoteApprover", "Session", "SessionError", "SessionTelemetry", "Spending", "State", "Step",
+    "Summarise", "ToolIds", "Window", "answer", "answer_question", "find_questions", "hook",
+    "observe", "reduce_records",
 ]  # fmt: skip

@@ -8,20 +8,27 @@ from .journal import Journal
 from .records import end_lost_call, record_result
 
 
-async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
+async def close_open(
+    journal: Journal, reason: str, *, keep: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """Close the open model call and the open intents, and return the ids of these intents.
 
-    Calls without a result get a tool result that explains why.
+    Calls without a result get a tool result that explains why. The intents in ``keep`` stay open,
+    and then no call of their reply gets its result yet.
     """
     await _close_call(journal, reason)
-    closed = await close_intents(journal, reason)
+    closed = await close_intents(journal, reason, keep=keep)
+    if keep:
+        return closed
     await answer_calls(journal)
     return closed
 
 
-async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Record that the open intents will not run, and return their ids."""
-    found = journal.state.open_intents
+async def close_intents(
+    journal: Journal, reason: str, *, keep: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Record that the open intents will not run, except ``keep``, and return their ids."""
+    found = [kept for kept in journal.state.open_intents if kept.intent.id not in keep]
     for kept in found:
         closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name, kept.started)
         await journal.write(closed, parent=kept.record, turn=kept.turn)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,25 +20,31 @@ from ..events import ToolIntent
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
 from ..tools import (
+    DEFAULT_OUTPUT_LIMIT,
     ExecutableTool,
     Observation,
     RecordedTool,
     SearchTools,
     Toolbox,
     ToolFailure,
+    limit_output,
 )
+from .answers import Answers, is_machine, make_decision, read_answers
 from .journal import Journal
-from .remote_approval import is_machine
 from .state import IntentState
 
 
 @dataclass(eq=False)
 class Pipeline:
-    """Process the intents of one reply."""
+    """Process the intents of one reply, from the last record of each.
+
+    With ``waits``, the approver is not asked: an intent that needs a decision stays open.
+    """
 
     tools: Toolbox
     gate: Gate
     journal: Journal
+    waits: bool = False
 
     async def refresh_tools(self) -> None:
         """Take changed tools from their sources; record which differ from the recorded ones."""
@@ -52,12 +58,21 @@ class Pipeline:
             tools = tuple([self.tools.find(name).description for name in differing])
             await self.journal.write(logs.ToolsChanged(tools, differing, removed))
 
-    async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
+    async def read_answers(self) -> Answers:
+        """Return the answers that other processes have given to this session."""
+        return await asyncio.to_thread(read_answers, self.journal.log, self.journal.session)
+
+    async def process(self, intents: Sequence[ToolIntent]) -> None:
         """Validate every intent, get permission for it, and run it if it is allowed.
 
-        Intents run concurrently if all their tools are read-only, otherwise in order.
+        Intents run concurrently if all their tools are read-only, otherwise in order: nothing runs
+        here before what is in front of it has ended. Calls that run elsewhere are handed out
+        together.
         """
-        runs = [_IntentRun(each, turn, self.tools, self.gate, self.journal) for each in intents]
+        kept = [self.journal.state.intents[intent.id] for intent in intents]
+        has_waited = any(each.waits_for is not None for each in kept)
+        answers = await self.read_answers() if has_waited else Answers()
+        runs = [_IntentRun(each, self, answers) for each in kept]
         if len(intents) > 1 and self.tools.may_overlap([intent.tool_name for intent in intents]):
             try:
                 async with asyncio.TaskGroup() as group:
@@ -66,44 +81,100 @@ class Pipeline:
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             return
+        if self.waits:  # ask all questions before the run ends
+            for run in runs:
+                await run.settle()
+        is_blocked = False
         for run in runs:
-            await run.process()
+            await run.settle()
+            if run.kept.waits_for == "decision" or (is_blocked and not run.is_external):
+                return
+            await run.execute()
+            is_blocked = is_blocked or run.kept.is_open
 
 
-@dataclass(eq=False)
 class _IntentRun:
     """Process one intent. The parent of each of its records is the record before it."""
 
-    intent: ToolIntent
-    turn: str
-    tools: Toolbox
-    gate: Gate
-    journal: Journal
+    def __init__(self, kept: IntentState, pipeline: Pipeline, answers: Answers) -> None:
+        self.kept = kept
+        self.intent = kept.intent
+        self.tools = pipeline.tools
+        self.gate = pipeline.gate
+        self.journal = pipeline.journal
+        self._waits = pipeline.waits
+        self._answers = answers
+        self._permitted: Proposal | None = None
 
-    def __post_init__(self) -> None:
-        self._parent = self.journal.state.intents[self.intent.id].record
+    @property
+    def is_external(self) -> bool:
+        """Whether the call runs outside of this session."""
+        return self.kept.external or self.tools.find(self.intent.tool_name).external
 
     async def process(self) -> None:
         """Validate the intent, get permission for it, and run it if it is allowed."""
+        await self.settle()
+        await self.execute()
+
+    async def settle(self) -> None:
+        """Validate the intent and get permission for it, unless that was done."""
+        if not self.kept.is_open or self.kept.started or self._permitted is not None:
+            return
         intent = self.intent
-        rejection = self.tools.validate(intent.tool_name, intent.input)
+        rejection = self.tools.validate(intent.tool_name, self.kept.input)
         if rejection is not None:
-            await self._write(logs.ToolIntentRejected(intent.id, intent.tool_name, *rejection))
+            await self._reject(*rejection)
             return
         tool = self.tools.find(intent.tool_name)
-        proposal = self._propose(tool, intent.input)
-        await self._write(
-            logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, proposal.paths)
+        proposal = self._propose(tool, self.kept.input)
+        if self.kept.side_effect is None:
+            await self._write(
+                logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, proposal.paths)
+            )
+        if not self.kept.granted:
+            self._permitted = await self._permit(tool, proposal)
+        elif self.gate.policy.judge(proposal).action == "deny":
+            await self._close("it was allowed before a rule of the policy denied it")
+        else:
+            self._permitted = proposal
+
+    async def execute(self) -> None:
+        """Run the intent if it is permitted, or record the result of one that runs elsewhere."""
+        if self.kept.waits_for == "result":
+            await self._receive()
+        elif self._permitted is not None:
+            await self._run(self.tools.find(self.intent.tool_name), self._permitted)
+
+    async def _reject(
+        self, problem: Literal["unknown_tool", "invalid_arguments"], why: str
+    ) -> None:
+        if self.kept.side_effect is not None:  # the tool changed after the intent was validated
+            await self._close(f"it cannot be run any more: {why}")
+            return
+        rejected = logs.ToolIntentRejected(self.intent.id, self.intent.tool_name, problem, why)
+        await self._write(rejected)
+
+    async def _close(self, reason: str) -> None:
+        closed = logs.ToolIntentClosed(
+            self.intent.id, reason, self.intent.tool_name, started=False
         )
-        granted = await self._permit(tool, proposal)
-        if granted is not None:
-            await self._run(tool, granted)
+        await self._write(closed)
+
+    async def _receive(self) -> None:
+        """Record the result of a call that runs elsewhere, if there is one."""
+        result = self._answers.results.get(self.intent.id)
+        if result is None:
+            return
+        seen = Observation(result.content, is_error=result.is_error)
+        limit = DEFAULT_OUTPUT_LIMIT
+        if any(tool.name == self.intent.tool_name for tool in self.tools):
+            limit = self.tools.find(self.intent.tool_name).output_limit
+        await self._observe(limit_output(seen, limit))
 
     async def _write(self, payload: logs.Payload, actor: logs.Actor | None = None) -> None:
-        record = await self.journal.write(
-            payload, parent=self._parent, turn=self.turn, actor=actor
+        await self.journal.write(
+            payload, parent=self.kept.record, turn=self.kept.turn, actor=actor
         )
-        self._parent = record.id
 
     def _propose(self, tool: ExecutableTool, given: dict[str, Any]) -> Proposal:
         return Proposal(
@@ -116,15 +187,11 @@ class _IntentRun:
         )
 
     async def _permit(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
-        """Return the permitted call, or ``None`` if the call is denied."""
+        """Return the permitted call, or ``None`` if the call is denied or waits for a decision."""
         intent = self.intent
-        verdict, decision = self.gate.settle(proposal)
-        if decision is None and isinstance(tool, SearchTools):
-            decision = Decision(True, "policy", reason="it reads only the list of tools")
+        decision = await self._decide(tool, proposal)
         if decision is None:
-            facts = intent.id, proposal.tool_name, verdict.reason, verdict.rule
-            await self._write(logs.PermissionRequested(*facts))
-            decision = await self.gate.ask(proposal, verdict)
+            return None
         if decision.allowed is True and isinstance(tool, RecordedTool):
             decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
@@ -145,6 +212,24 @@ class _IntentRun:
         )
         await self._write(granted, actor)
         return proposal
+
+    async def _decide(self, tool: ExecutableTool, proposal: Proposal) -> Decision | None:
+        """Return the decision about a call, or ``None`` if it must come from another process."""
+        verdict, decision = self.gate.settle(proposal)
+        if isinstance(tool, SearchTools) and verdict.action == "ask":
+            decision = decision or Decision(
+                True, "policy", reason="it reads only the list of tools"
+            )
+        answered = self._answers.decisions.get(self.intent.id)
+        if answered is not None and verdict.action != "deny":
+            decision = replace(make_decision(answered), rule=verdict.rule)
+            self.gate.remember(decision, proposal)
+        if decision is not None:
+            return decision
+        if self.kept.asked is None:
+            facts = self.intent.id, proposal.tool_name, verdict.reason, verdict.rule
+            await self._write(logs.PermissionRequested(*facts))
+        return None if self._waits else await self.gate.ask(proposal, verdict)
 
     def _edit(
         self, tool: ExecutableTool, proposal: Proposal, decision: Decision
@@ -179,7 +264,11 @@ class _IntentRun:
             "output_limit": tool.output_limit,
             **tool.context(),
         }
+        if tool.external:
+            context = {"side_effect": tool.side_effect, "external": True}
         await self._write(logs.ToolStarted(intent.id, tool.name, proposal.input, context))
+        if tool.external:
+            return
         try:
             withheld = self.gate.policy.withheld(proposal)
             ask = partial(self._ask, tool)

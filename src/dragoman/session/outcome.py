@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from ..events import Parsed, Response, ToolIntent
 from ..log import PermissionDenied
 from ..messages import Assistant
+from ..tools import Toolbox
 from .budget import Spending
+from .pending import Pending, list_pending
 from .state import State
 
-Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted"]
+Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted", "waiting"]
 
 
 class SessionError(RuntimeError):
@@ -21,10 +23,12 @@ class SessionError(RuntimeError):
 
 
 class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
-    """How a session ended.
+    """How a run of a session ended.
 
-    ``text`` is the model's last text; ``exhausted`` means that a budget ended the session.
-    ``denied`` has the tool calls that were not permitted, each with the reason.
+    ``text`` is the model's last text; ``exhausted`` means that a budget ended the session, and
+    ``waiting`` that it continues after a decision
+    or a result from outside: ``pending`` lists the calls that need one. ``denied`` has the tool calls that were not permitted, each with
+    the reason.
     """
 
     session: str
@@ -34,6 +38,7 @@ class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
     spent: Spending
     parsed: Parsed | None = None
     denied: tuple[PermissionDenied, ...] = ()
+    pending: tuple[Pending, ...] = ()
 
     @property
     def output(self) -> Parsed:
@@ -69,7 +74,12 @@ def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
 
 
 def make_outcome(
-    session: str, state: State, ending: Ending, detail: str | None, parsed: Any = None
+    session: str,
+    state: State,
+    ending: Ending,
+    detail: str | None,
+    parsed: Any = None,
+    tools: Toolbox | None = None,
 ) -> Outcome[Any]:
     """Return the outcome of a session in this state."""
     last = state.messages[-1].message if state.messages else None
@@ -84,4 +94,5 @@ def make_outcome(
         spent=replace(state.spent),
         parsed=parsed,
         denied=denied,
+        pending=list_pending(session, state, tools) if ending == "waiting" else (),
     )

@@ -1,25 +1,18 @@
-"""Approvals from another process: the open questions in a log, and answers to them.
-
-Only the process that runs a session may write to it. An answer from another process is therefore
-stored in a session of its own, ``NAME.answers``. This session is in the same log if several
-processes can write to that log, otherwise in the file ``log.db.answers`` next to it. The running
-process reads the answer there and records the result.
-"""
+"""Approvals from another process: the open questions in a log, and an approver that waits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from .. import log as logs
 from ..events import ToolIntent
 from ..permission import Approver, Decision, Proposal, Verdict, ask
+from .answers import make_answer, make_decision, read_answers, record_answer, refuse_machine
 from .outcome import SessionError
 
 _TYPES = (
@@ -87,64 +80,15 @@ def _make_question(
 def answer_question(
     log: logs.EventLog, session: str, intent_id: str, decision: Decision
 ) -> logs.LogRecord:
-    """Answer an open question of a session that runs in another process.
-
-    The first answer counts. Raise ``SessionError`` if the question is not open or was answered
-    before, or if the name of the decider is reserved for this process. ``log`` may be
-    open for reading only.
-    """
-    if is_machine(decision.by):
-        raise SessionError(f"{decision.by!r} is not the name of a person")
+    """Answer an open question, as ``answer`` does, but raise ``SessionError`` for a second answer."""
+    refuse_machine(decision)
     if not any(question.intent_id == intent_id for question in find_questions(log, session)):
         raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
-    facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
-    with _open_answers(log, readonly=False) as answers:
-        assert answers is not None
-        name = name_answers(session)
-        record = answers.append_sync(name, logs.PermissionAnswered(intent_id=intent_id, **facts))
-        # the order of the log decides, since others may have answered at the same time
-        for earlier in answers.read(name):
-            given = earlier.payload
-            if isinstance(given, logs.PermissionAnswered) and given.intent_id == intent_id:
-                if earlier.seq < record.seq:
-                    raise SessionError(
-                        f"{given.by!r} answered the question about {intent_id!r} before"
-                    )
-                break
-        return record
-
-
-def is_machine(by: str) -> bool:
-    """Return whether a decision was made by rules or a hook, not by a person."""
-    return by in ("policy", "nobody") or by.startswith("hook")
-
-
-def name_answers(session: str) -> str:
-    """Return the name of the session that stores the answers to another session's questions."""
-    return f"{session}.answers"
-
-
-@contextmanager
-def _open_answers(log: logs.EventLog, *, readonly: bool) -> Iterator[logs.EventLog | None]:
-    """Open the log that stores the answers to the questions in ``log``.
-
-    With ``readonly``, yield ``None`` if there is no such log yet.
-    """
-    # only a log in a SQLite file stores the answers next to it, since one process can write to it
-    path = (
-        log.path.with_name(f"{log.path.name}.answers") if isinstance(log, logs.SqliteLog) else None
-    )
-    if path is None and isinstance(log, logs.PostgresLog) and not readonly:
-        with log.reopen() as answers:
-            # The log may be open for reading only, so it is opened again to write the answer.
-            yield answers
-    elif path is None:
-        yield log
-    elif readonly and not path.exists():
-        yield None
-    else:
-        with logs.SqliteLog(path, readonly=readonly) as answers:
-            yield answers
+    record, is_new = record_answer(log, session, make_answer(intent_id, decision))
+    if not is_new:
+        by = record.data.get("by")
+        raise SessionError(f"{by!r} answered the question about {intent_id!r} before")
+    return record
 
 
 class RemoteApprover:
@@ -182,21 +126,13 @@ class RemoteApprover:
             await asyncio.to_thread(self._read, proposal.session)
             answer = self._answers.pop(proposal.intent_id, None)
             if answer is not None:
-                facts = {
-                    name: value for name, value in asdict(answer).items() if name != "intent_id"
-                }
-                return Decision(**facts, rule=verdict.rule)
+                return replace(make_decision(answer), rule=verdict.rule)
             await asyncio.sleep(self._interval)
 
     def _read(self, session: str) -> None:
-        name = name_answers(session)
         try:
-            with _open_answers(self._log, readonly=True) as answers:
-                for record in (
-                    answers.read(name, self._after.get(name, 0)) if answers is not None else ()
-                ):
-                    self._after[name] = record.seq
-                    if isinstance(record.payload, logs.PermissionAnswered):
-                        self._answers.setdefault(record.payload.intent_id, record.payload)
+            found = read_answers(self._log, session, self._after.get(session, 0))
         except logs.LogError:
-            pass  # the file is being created, or the server is briefly unavailable: poll again
+            return  # the file is being created, or the server is briefly unavailable: poll again
+        self._after[session] = found.last
+        self._answers = found.decisions | self._answers

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, cast
+from typing import Any, Literal, Self, cast
 
 import msgspec
-from msgspec import to_builtins
 
 from .. import errors
 from .. import log as logs
-from ..calls import redact
-from ..events import Event, Parsed, Response, Usage
-from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
+from ..events import Event, Parsed
+from ..messages import LossWarning, Message, RuntimeConfig, ToolChoice, User, new_ulid
 from ..messages.display import Display, Displayed
 from ..middleware.attempts import Price
 from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
-from ..prices import Unpriced
 from ..provider import Provider
-from ..tools import ExecutableTool, Toolbox, add_search, gather_tools
+from ..tools import Observation, Toolbox, Tools, add_search, gather_tools
 from ..validate import ResponseSchema, parse_config
 from ..validate.arguments import ConfigRecord
 from ..wire import SwapPlan
+from .answers import answer, observe
 from .budget import Budget
 from .closing import close_open
 from .context import ContextPolicy
@@ -38,20 +36,19 @@ from .display import describe_session
 from .execution import Pipeline
 from .fork import write_fork
 from .journal import Journal, Watcher, finish_writing
-from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
+from .loop import Loop, name_model, read_goal
+from .outcome import Outcome, SessionError, Step
 from .projector import Projector
-from .records import record_message
 from .state import State, reduce_records
 from .supervisor import Supervisor
-from .turn import RUNNABLE, Turn, TurnSettings
+from .turn import TurnSettings
 
 log = logging.getLogger("dragoman")
 
 _HARMLESS = Rule("allow", side_effect=("none", "read"), name="tools that change nothing")
-_FINAL = "Now give the final answer in the required form, as JSON alone."
 
 
-class Session(Displayed, Generic[Parsed]):
+class Session(Displayed, Loop[Parsed]):
     """Run an agent: a provider and tools, usually with a policy and a log.
 
     ::
@@ -68,7 +65,9 @@ class Session(Displayed, Generic[Parsed]):
     is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session
     can be run again. With ``output``, a type, the model is asked at the end for a structured
     answer, and asked again if the answer is invalid; ``outcome.output`` is the instance.
-    ``approve`` decides when the policy asks; without it, nothing that needs approval runs.
+    ``approve`` decides when the policy asks; without it, nothing that needs approval runs. With
+    ``approve="wait"`` the run ends with the outcome ``waiting`` instead, and continues after
+    ``answer``, which any process can call.
     ``on_record`` receives every record once it is stored, and ``on_event`` receives the model's
     events as they arrive: print the text of ``TextDelta`` to stream from a session. An invalid
     call is rejected, and the model receives the reason; after ``corrections`` unusable replies in
@@ -81,7 +80,7 @@ class Session(Displayed, Generic[Parsed]):
     def __init__(
         self,
         provider: Provider,
-        tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None = None,
+        tools: Tools = None,
         policy: Policy | None = None,
         log: logs.EventLog | str | Path | None = None,
         *,
@@ -90,7 +89,7 @@ class Session(Displayed, Generic[Parsed]):
         config: RuntimeConfig | ConfigRecord | None = None,
         tool_choice: ToolChoice | None = None,
         budget: Budget | None = None,
-        approve: Approver | None = None,
+        approve: Approver | Literal["wait"] | None = None,
         on_record: Watcher | None = None,
         on_event: Callable[[Event], object] | None = None,
         price: Price | None = None,
@@ -120,11 +119,11 @@ class Session(Displayed, Generic[Parsed]):
         self._journal = Journal(self.log, self.id, State(), on_record)
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
-        gate = Gate(self.policy, _deny if policy is None and approve is None else approve)
-        self._pipeline = Pipeline(self.tools, gate, self._journal)
+        gate = Gate(self.policy, _find_approver(approve, policy))
+        self._pipeline = Pipeline(self.tools, gate, self._journal, waits=approve == "wait")
         self._routing = logs.Routing(
             mode="default",
-            chosen=_name(self.provider),
+            chosen=name_model(self.provider),
             reason="the provider the session was given",
         )
         self._loaded = False
@@ -141,7 +140,7 @@ class Session(Displayed, Generic[Parsed]):
     async def resume(
         cls,
         provider: Provider,
-        tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None,
+        tools: Tools,
         policy: Policy | None,
         log: logs.EventLog | str | Path,
         session_id: str,
@@ -175,10 +174,10 @@ class Session(Displayed, Generic[Parsed]):
             raise SessionError(f"session {session_id!r} has no record {at}")
         session._at = at
         known = session.state.model
-        if known is not None and known != _name(session.provider):
+        if known is not None and known != name_model(session.provider):
             session._routing = logs.Routing(
                 mode="manual",
-                chosen=_name(session.provider),
+                chosen=name_model(session.provider),
                 reason=f"resumed with another provider than {known}",
             )
         return session
@@ -187,7 +186,7 @@ class Session(Displayed, Generic[Parsed]):
     async def fork(
         cls,
         provider: Provider,
-        tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None,
+        tools: Tools,
         policy: Policy | None,
         log: logs.EventLog | str | Path,
         session_id: str,
@@ -214,11 +213,6 @@ class Session(Displayed, Generic[Parsed]):
         return await cls.resume(provider, tools, policy, log, name, **settings)
 
     @property
-    def state(self) -> State:
-        """The state derived from the records of this session."""
-        return self._journal.state
-
-    @property
     def messages(self) -> list[Message]:
         """The conversation as it would be sent to the current provider."""
         return self.state.project(self.provider.name)
@@ -237,7 +231,7 @@ class Session(Displayed, Generic[Parsed]):
 
     def follow_up(self, goal: str | User) -> None:
         """Queue a goal to pursue after the current one; a run in progress continues with it."""
-        self._queued.append(_as_user(goal))
+        self._queued.append(read_goal(goal))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Stop the run and wait until that is recorded; return ``False`` if nothing is running."""
@@ -253,7 +247,7 @@ class Session(Displayed, Generic[Parsed]):
         Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """
         self._supervisor.refuse_running()
-        before = _name(self.provider)
+        before = name_model(self.provider)
         messages = self.state.project(provider.name)
         plan = (
             provider.plan(messages)
@@ -270,13 +264,13 @@ class Session(Displayed, Generic[Parsed]):
             )
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
         why = reason or "swapped by the caller"
-        swapped = logs.ModelSwapped(before, _name(provider), why, losses)
+        swapped = logs.ModelSwapped(before, name_model(provider), why, losses)
 
         async def replace() -> None:
             if self.state.root is not None and provider is not self.provider:
                 await self._journal.write(swapped)
             self.provider = provider
-            self._routing = logs.Routing(mode="manual", chosen=_name(provider), reason=why)
+            self._routing = logs.Routing(mode="manual", chosen=name_model(provider), reason=why)
             if config is not None:
                 self._settings = msgspec.structs.replace(self._settings, config=config)
                 self._projector.use_config(config)
@@ -292,6 +286,20 @@ class Session(Displayed, Generic[Parsed]):
         self._supervisor.refuse_running()
         return await close_open(self._journal, reason)
 
+    async def answer(self, intent_id: str, decision: Decision) -> Decision:
+        """Decide about a call that this session waits for; return the decision that counts.
+
+        ``dragoman.session.answer`` does this with the log alone. The next ``run`` continues.
+        """
+        return await asyncio.to_thread(answer, self.log, self.id, intent_id, decision)
+
+    async def observe(self, intent_id: str, content: Any, is_error: bool = False) -> Observation:
+        """Give the result of a call that runs elsewhere; return the result that counts.
+
+        ``dragoman.session.observe`` does this with the log alone. The next ``run`` continues.
+        """
+        return await asyncio.to_thread(observe, self.log, self.id, intent_id, content, is_error)
+
     async def close(self) -> None:
         """Close the log, if the session opened it."""
         if self._owned is not None:
@@ -305,7 +313,7 @@ class Session(Displayed, Generic[Parsed]):
 
     def __repr__(self) -> str:
         where = ", log in memory" if isinstance(self.log, logs.MemoryLog) else ""
-        return f"<Session {self.id} {_name(self.provider)}{where}>"
+        return f"<Session {self.id} {name_model(self.provider)}{where}>"
 
     def _display(self) -> Display:
         return describe_session(self.id, self.provider, self.state)
@@ -318,250 +326,6 @@ class Session(Displayed, Generic[Parsed]):
         async with self.log.hold(self.id, takeover=self._takeover):
             return await self._supervisor.run(self._drive(goal, once=once), self.budget.seconds)
 
-    async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
-        begun = False
-        try:
-            await finish_writing(self._begin(goal))
-            begun = True
-            step = await self._advance()
-            while not once and step.outcome is None:
-                step = await self._advance()
-        except asyncio.CancelledError:
-            return await finish_writing(self._wind_up())
-        except logs.LogError:
-            raise  # the log failed or another process took over, so nothing more can be written
-        except Exception as error:
-            if begun:
-                word = (
-                    error.kind if isinstance(error, errors.ProviderError) else type(error).__name__
-                )
-                detail = redact(f"{word}: {error}"[:2000])
-                left = "the session failed before it came to this"
-                try:
-                    await finish_writing(self._finish("failed", detail, left=left))
-                except asyncio.CancelledError:
-                    # After ``cancel()``, which came too late, ``run()`` raises the error. A task
-                    # that is cancelled must raise its cancellation.
-                    if self._supervisor.stop is None:
-                        raise
-            raise
-        return step
-
-    async def _advance(self) -> Step:
-        """Run one turn, unless the session has ended."""
-        if self._queued and self.state.has_answered:
-
-            async def take() -> None:  # a goal that could not be recorded stays in the queue
-                await self._journal.write(record_message(self._queued[0]))
-                self._queued.pop(0)
-
-            await finish_writing(take())
-        if self.state.has_answered:
-            reason = self.state.messages[-1].finish_reason or "stop"
-            if self._settings.output is None or reason != "stop":
-                return Step(
-                    self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
-                )
-            await self._journal.write(record_message(User(_FINAL)), actor="system")
-            self._final = True
-        excess = self.budget.find_excess(self.state.spent)
-        if excess is None:
-            return await self._turn()
-        await self._journal.write(excess)
-        detail = excess.detail or f"the budget of {excess.limit} {excess.unit} is used up"
-        return Step(self.state.spent.turns, None, (), await self._finish("exhausted", detail))
-
-    async def _turn(self) -> Step:
-        await self._pipeline.refresh_tools()
-        number = self.state.spent.turns + 1
-        final = self._settings.output is not None and (self._final or not self.tools.describe())
-        turn = Turn(
-            number, self.provider, self._routing, self.tools, self._journal, self._projector,
-            self._settings,
-            final=final,
-        )  # fmt: skip
-        try:
-            response, intents = await turn.run(self._pipeline)
-        except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
-            self._unusable += 1
-            if self._unusable > self._corrections:
-                raise
-            if isinstance(error, errors.StructuredOutputError):
-                await turn.correct_output(error)
-            else:
-                await turn.correct(error)
-            return Step(number, error.response)
-        rejected = [self.state.intents[intent.id].end for intent in intents]
-        if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
-            self._unusable += 1
-            if self._unusable > self._corrections:
-                raise _reject(response, rejected[0])
-        else:
-            self._unusable = 0
-        if intents and response.finish_reason in RUNNABLE:
-            return Step(number, response, intents)
-        await close_open(self._journal, f"the reply ended with {response.finish_reason}")
-        if response.is_paused or (
-            self._queued and self.state.has_answered and response.finish_reason == "stop"
-        ):
-            return Step(number, response, intents)
-        if self._settings.output is not None and not final and response.finish_reason == "stop":
-            # The session continues: the next turn requests the structured answer.
-            return Step(number, response, intents)
-        ending = find_ending(response.finish_reason)
-        return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
-
-    async def _wind_up(self) -> Step:
-        stop = self._supervisor.stop
-        ending, reason = (
-            (stop.ending, stop.reason)
-            if stop
-            else ("cancelled", "the task that ran it was cancelled")
-        )
-        over = self.state.finished  # the session may have ended while it was being stopped
-        if over is not None:
-            outcome = make_outcome(self.id, self.state, over.outcome, over.detail)
-        elif self.state.root is not None:
-            await close_open(self._journal, reason)
-            if ending == "exhausted":
-                await self._journal.write(self.budget.time_exceeded())
-            outcome = await self._finish(ending, reason)
-        else:
-            outcome = make_outcome(self.id, self.state, ending, reason)
-        if stop is None:
-            raise asyncio.CancelledError
-        return Step(self.state.spent.turns, None, (), outcome)
-
-    # --- starting and finishing the session -----------------------------------------------------
-
-    async def _begin(self, goal: str | User | None) -> None:
-        is_queued = goal is None and bool(self._queued)
-        if is_queued:
-            goal = self._queued[0]
-        if self.state.root is None:
-            await self._start(goal)
-        elif (
-            self._at is None
-            and goal is None
-            and self.state.finished is not None
-            and self.state.has_answered
-        ):
-            raise SessionError("the model has answered; give the session another goal")
-        elif self._loaded or self.state.finished is not None:
-            await self._continue("another goal" if goal is not None else "to go on")
-            self._loaded = False
-        if goal is None and not any(
-            isinstance(entry.message, User) for entry in self.state.messages
-        ):
-            goal = self.state.goal  # the session ended before its first message was written
-        if goal is not None:
-            message = _as_user(goal)
-            if self._system and not self.state.messages:
-                await self._journal.write(record_message(System(self._system)))
-            await self._journal.write(record_message(message))
-        if is_queued:
-            self._queued.pop(0)
-
-    async def _start(self, goal: str | User | None) -> None:
-        if goal is None:
-            raise SessionError("a new session needs a goal; pass a text to run()")
-        if next(iter(self.log.read(self.id)), None) is not None:
-            raise SessionError(
-                f"there is a session {self.id!r} in this log already; use Session.resume"
-            )
-        _check_price(self.provider, self.budget, self._settings.price)
-        message = _as_user(goal)
-        metadata = {
-            "budget": to_builtins(self.budget, enc_hook=str),
-            "policy": repr(self.policy),
-            **self._metadata,
-        }
-        digests = {tool.name: tool.digest for tool in self.tools}
-        started = logs.SessionStarted(
-            goal=message.text,
-            model=self.provider.model,
-            provider=self.provider.name,
-            tools=tuple(digests),
-            metadata=metadata,
-            tool_digests=digests,
-            definitions=self.tools.describe(),
-        )
-        await self._journal.write(started)
-
-    async def _continue(self, why: str) -> None:
-        """Record that the session is resumed; close the call and the intents left open."""
-        state = self.state
-        dangling = tuple([kept.intent.id for kept in state.open_intents])
-        ended = state.finished.outcome if state.finished is not None else "interrupted"
-        reason = f"{why}; it was {ended}"
-        digests = {tool.name: tool.digest for tool in self.tools}
-        changed = {
-            name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new
-        }
-        known = state.tool_digests
-        definitions = tuple(
-            [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
-        )
-        resumed = logs.SessionResumed(
-            after=state.last_seq,
-            open_intents=dangling,
-            reason=reason,
-            epoch=state.epoch + 1,
-            takeover=self._takeover,
-            changed_tools=changed,
-            definitions=definitions,
-            at=self._at,
-        )
-        await self._journal.write(resumed)
-        self._at = None
-        self._takeover = False
-        await close_open(self._journal, "the session ended before this came to an end")
-
-    async def _finish(
-        self, ending: Ending, detail: str | None = None, parsed: Any = None, left: str = ""
-    ) -> Outcome[Parsed]:
-        """Record how the run ended; with ``left``, first close what is open, for that reason."""
-        if left:
-            await close_open(self._journal, left)
-        await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
-        self._final = False
-        return make_outcome(self.id, self.state, ending, detail, parsed)
-
-
-def _name(provider: Provider) -> str:
-    return f"{provider.name}:{provider.model}"
-
-
-def _as_user(goal: str | User) -> User:
-    message = User(goal) if isinstance(goal, str) else goal
-    if not message.content:
-        raise ValueError("goal: is empty")
-    return message
-
-
-def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:
-    """Raise ``ValueError`` if the cost is limited and the price of the model is unknown."""
-    if budget.cost_usd is None:
-        return
-    nothing = Usage(input_tokens=0, output_tokens=0)
-    found = (
-        price(nothing, _name(provider)) if price is not None else provider.priced_as.cost(nothing)
-    )
-    if isinstance(found, Unpriced):
-        raise ValueError(
-            f"budget.cost_usd: the price of {_name(provider)} is not known: {found.reason}"
-        )
-
-
-def _reject(response: Response, end: Any) -> errors.MalformedToolCallError:
-    return errors.MalformedToolCallError(
-        f"tool call ({errors.cut(end.tool_name)}): {end.detail or end.problem}",
-        provider=response.provider,
-        model=response.model,
-        request_id=response.request_id,
-        response=response,
-    )
-
 
 def _load(log: logs.EventLog, session: str) -> State:
     """Return the state of a session; raise ``LogCorruptError`` unless its hash chain is intact."""
@@ -572,6 +336,15 @@ def _load(log: logs.EventLog, session: str) -> State:
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")
     return state
+
+
+def _find_approver(approve: object, policy: Policy | None) -> Approver | None:
+    """Return the function to ask in this process."""
+    if isinstance(approve, str) and approve != "wait":
+        raise ValueError(f"approve: must be a function, 'wait' or None, not {approve!r}")
+    if approve is None and policy is None:
+        return _deny
+    return cast("Approver", approve) if callable(approve) else None
 
 
 def _deny(proposal: Proposal, verdict: Verdict) -> Decision:

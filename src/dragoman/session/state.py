@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ from ..validate.content import check_depth
 from .budget import Spending
 from .ids import ToolIds
 
+RUNNABLE = ("tool_calls", "stop", "length")  # finish reasons after which tool calls are run
+
 IntentEnd: TypeAlias = (
     logs.ToolObserved
     | logs.ToolFailed
@@ -30,18 +33,31 @@ IntentEnd: TypeAlias = (
 
 # the records that change the state of an intent
 _IntentChange: TypeAlias = (
-    logs.ToolIntentValidated | logs.PermissionGranted | logs.ToolStarted | IntentEnd
+    logs.ToolIntentValidated
+    | logs.PermissionRequested
+    | logs.PermissionGranted
+    | logs.ToolStarted
+    | IntentEnd
 )
 
 
 class IntentState(Struct, kw_only=True):
-    """An intent and what became of it; ``record`` is the id of its last record."""
+    """An intent and what became of it; ``record`` is the id of its last record, ``since`` its time.
+
+    ``asked`` is the request for permission, if there was one. An ``external`` intent that has
+    started runs outside of the session, which waits for its result.
+    """
 
     intent: ToolIntent
     record: str
     turn: str | None
+    since: datetime
     started: bool = False
+    external: bool = False
     side_effect: logs.SideEffect | None = None
+    paths: tuple[str, ...] = ()
+    asked: logs.PermissionRequested | None = None
+    granted: bool = False
     edited: dict[str, Any] | None = None
     end: IntentEnd | None = None
 
@@ -49,6 +65,20 @@ class IntentState(Struct, kw_only=True):
     def is_open(self) -> bool:
         """Whether this intent has no recorded end yet."""
         return self.end is None
+
+    @property
+    def waits_for(self) -> Literal["decision", "result"] | None:
+        """What must come from outside before this intent continues, if anything."""
+        if self.end is not None:
+            return None
+        if self.started:
+            return "result" if self.external else None
+        return "decision" if self.asked is not None and not self.granted else None
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input to run with: the proposed one, or the one that a decision replaced it by."""
+        return self.intent.input if self.edited is None else self.edited
 
 
 class OpenCall(Struct):
@@ -95,7 +125,9 @@ class State:
         if isinstance(payload, logs.MessageRecorded):
             self._hear(payload)
         elif isinstance(payload, ToolIntent):
-            kept = IntentState(intent=payload, record=record.id, turn=record.turn)
+            kept = IntentState(
+                intent=payload, record=record.id, turn=record.turn, since=record.timestamp
+            )
             self.intents[payload.id] = self._open[payload.id] = kept
         elif isinstance(payload, logs.CallStarted | logs.CallCompleted | logs.CallFailed):
             self._follow_call(record, payload)
@@ -160,12 +192,18 @@ class State:
         if kept is None or not isinstance(payload, _IntentChange):
             return
         kept.record = record.id
+        kept.since = record.timestamp
         if isinstance(payload, logs.ToolIntentValidated):
             kept.side_effect = payload.side_effect
+            kept.paths = payload.paths
+        elif isinstance(payload, logs.PermissionRequested):
+            kept.asked = payload
         elif isinstance(payload, logs.PermissionGranted):
+            kept.granted = True
             kept.edited = payload.input
         elif isinstance(payload, logs.ToolStarted):
             kept.started = True
+            kept.external = payload.context.get("external") is True
         else:
             kept.end = payload
             self._open.pop(kept.intent.id, None)
@@ -190,6 +228,26 @@ class State:
     def open_intents(self) -> list[IntentState]:
         """The intents without a recorded end, in the order they were proposed."""
         return list(self._open.values())
+
+    def find_continuable(self, *, unasked: bool) -> frozenset[str]:
+        """Return the ids of the open intents that a resumed session can continue.
+
+        They belong to the last reply and did not start here, so the effect of none is unknown.
+        With ``unasked``, all of these are returned, otherwise only if the session asked about one
+        of them or handed one out.
+        """
+        called = [self.intents.get(intent or "") for _, intent in self.unanswered()]
+        replies = [each for each in self.messages if isinstance(each.message, Assistant)]
+        if None in called or not replies or replies[-1].finish_reason not in RUNNABLE:
+            return frozenset()
+        left = [
+            kept
+            for kept in called
+            if kept is not None and kept.is_open and (kept.external or not kept.started)
+        ]
+        if not unasked and not any(kept.asked or kept.external for kept in left):
+            return frozenset()
+        return frozenset([kept.intent.id for kept in left])
 
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
         """Return the calls of the last reply that have no result yet, with their intents."""

@@ -44,7 +44,6 @@ from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
 from ..validate.structured import response_schema_of
 from .closing import answer_calls, close_intents
-from .execution import Pipeline
 from .journal import Journal, finish_writing
 from .projector import Projector
 from .records import is_repeatable, make_message, record_message
@@ -52,7 +51,6 @@ from .records import is_repeatable, make_message, record_message
 log = logging.getLogger("dragoman")
 
 _PLACE = re.compile(r"messages\[(\d+)\](.*)", re.DOTALL)
-RUNNABLE = ("tool_calls", "stop", "length")  # finish reasons after which tool calls are run
 
 
 class TurnSettings(Struct, frozen=True):
@@ -92,8 +90,8 @@ class Turn:
         self._begun_by = ""  # the id of the record that the starts of attempts follow from
         self._started = ""  # the id of the start of the current attempt
 
-    async def run(self, pipeline: Pipeline) -> tuple[ev.Response, tuple[ev.ToolIntent, ...]]:
-        """Call the model; process the intents if the finish reason allows it."""
+    async def run(self) -> tuple[ev.Response, tuple[ev.ToolIntent, ...]]:
+        """Call the model; return its reply and the intents, none of which has been processed."""
         record = await self._write(
             TurnStarted(self.number, self.provider.model, self.provider.name)
         )
@@ -102,14 +100,16 @@ class Turn:
         if paused_by is not None and paused_by != self.provider.name:
             await self._tell("Continue.")
         response = await self._call(record.id)
-        intents = tuple([end.intent for end in self._ends if end.intent is not None])
-        if intents and response.finish_reason in RUNNABLE:
-            await pipeline.process(intents, self._id)
-            await answer_calls(self.journal)
-        return response, intents
+        return response, tuple([end.intent for end in self._ends if end.intent is not None])
 
-    async def correct(self, error: MalformedToolCallError) -> None:
-        """Report to the model that its calls are invalid. No call of that reply runs."""
+    async def correct(self, error: MalformedToolCallError | StructuredOutputError) -> None:
+        """Report to the model what is wrong with its reply. No call of that reply runs."""
+        if isinstance(error, StructuredOutputError):
+            await self._tell(
+                f"This answer cannot be used: {error.error_message or error.message}. Answer "
+                "again, as JSON alone."
+            )
+            return
         await close_intents(self.journal, "another call of the same reply could not be used")
         problem = f"Not run: {error.message}"
         if self.journal.state.unanswered():
@@ -118,13 +118,6 @@ class Turn:
         await self._tell(
             f"{problem}. Propose it again with arguments that fit the tool's schema, or answer "
             "without it."
-        )
-
-    async def correct_output(self, error: StructuredOutputError) -> None:
-        """Ask for the structured answer again, and explain why the last one is unusable."""
-        await self._tell(
-            f"This answer cannot be used: {error.error_message or error.message}. Answer again, as"
-            " JSON alone."
         )
 
     async def _tell(self, text: str) -> None:

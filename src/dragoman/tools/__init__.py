@@ -18,11 +18,12 @@ descriptions. A session validates a call, asks for permission and records it bef
 
 from __future__ import annotations
 
-from .function import FunctionTool, run_in_thread, tool
+from .external import ExternalTool
+from .function import FunctionTool, make_observation, run_in_thread, tool
 from .mcp import McpServer, McpTool
 from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore, describe_client, log_in_by_browser
 from .pins import AcceptChange, ToolChange, ToolPins
-from .plugins import gather_tools, plugin_tools
+from .plugins import Tools, gather_tools, plugin_tools
 from .process import ProcessTool, clean_environment
 from .protection import Protection, hide_memory, list_protections
 from .recorded import RecordedRun, RecordedTool
@@ -42,10 +43,11 @@ from .workspace import BashTool, PathError, Workspace, workspace_tools
 
 __all__ = [
     "DEFAULT_OUTPUT_LIMIT", "DEFAULT_TIMEOUT", "AcceptChange", "BashTool", "ExecutableTool",
-    "FailureKind", "FunctionTool", "KeyringTokens", "McpOAuth", "McpServer", "McpTool",
+    "ExternalTool", "FailureKind", "FunctionTool", "KeyringTokens", "McpOAuth", "McpServer",
+    "McpTool",
     "Observation", "PathError", "ProcessTool", "Protection", "RecordedRun", "RecordedTool",
-    "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolFailure", "ToolPins", "Toolbox",
+    "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolFailure", "ToolPins", "Toolbox", "Tools",
     "Workspace", "add_search", "clean_environment", "describe_client", "find_sandbox", "gather_tools", "hide_memory",
-    "limit_output", "list_protections", "log_in_by_browser", "plugin_tools", "run_in_thread",
+    "limit_output", "list_protections", "log_in_by_browser", "make_observation", "plugin_tools", "run_in_thread",
     "tool", "workspace_tools",
 ]  # fmt: skip

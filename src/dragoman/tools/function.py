@@ -43,11 +43,13 @@ class FunctionTool(runtime.ExecutableTool):
         locate: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None,
         context: Mapping[str, Any] | None = None,
         deferred: bool = False,
+        external: bool = False,
     ) -> None:
         description = replace(Tool.from_function(function, name=name), deferred=deferred)
         super().__init__(
             description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
         )
+        self.external = external
         self._function = function
         self._hints = get_type_hints(called_by(function), include_extras=True)
         self._defaults = field_defaults(function)
@@ -91,7 +93,7 @@ class FunctionTool(runtime.ExecutableTool):
             raise
         except Exception as error:
             return runtime.Observation(f"{type(error).__name__}: {error}", is_error=True)
-        return _observe(value)
+        return make_observation(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Convert arguments to the parameters' types, and add the defaults of each ``Field``."""
@@ -110,7 +112,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return any(map(inspect.iscoroutinefunction, (called, function)))
 
 
-def _observe(value: Any) -> runtime.Observation:
+def make_observation(value: Any) -> runtime.Observation:
     """Return a function's result as an observation."""
     if isinstance(value, runtime.Observation):
         return value
@@ -178,6 +180,7 @@ def tool(
     timeout: float | None = runtime.DEFAULT_TIMEOUT,
     output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
     deferred: bool = False,
+    external: bool = False,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
@@ -191,7 +194,8 @@ def tool(
     ``"none"``, ``"read"``, ``"write"``, ``"network"`` or ``"execute"``: the permission rules of a
     session depend on it. ``timeout`` is in seconds, or ``None``. A result of more than
     ``output_limit`` characters is shortened. A ``deferred`` tool is offered once a tool search
-    finds it.
+    finds it. A session does not call the function of an ``external`` tool: it ends with the outcome
+    ``waiting``, and continues once ``observe`` gave the result of each call.
     """
     if function is not None:
         return FunctionTool(function)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
+from ..messages import Tool
 from ..provider.plugins import load_plugin
+from .external import ExternalTool
 from .function import FunctionTool
 from .runtime import ExecutableTool, Toolbox
 
+Tools: TypeAlias = Iterable[ExecutableTool | Tool | Callable[..., Any]] | Toolbox | None
+"""What a session takes as its tools."""
 
-def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
-    """Return a toolbox of tools and plain functions; functions get the side effect ``execute``."""
+
+def gather_tools(tools: Tools) -> Toolbox:
+    """Return a toolbox of tools and plain functions; functions get the side effect ``execute``.
+
+    A description is a tool if it is ``external``.
+    """
     if isinstance(tools, Toolbox):
         return tools
     problem = " cannot be run; give a function or an ExecutableTool"
@@ -39,6 +47,8 @@ def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
 def _as_tool(value: Any, place: str, problem: str) -> ExecutableTool:
     if isinstance(value, ExecutableTool):
         return value
+    if isinstance(value, Tool) and value.external:
+        return ExternalTool(value)
     if callable(value):
         return FunctionTool(value)
     raise ValueError(f"{place} {type(value).__name__}{problem}")

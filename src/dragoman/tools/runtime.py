@@ -89,6 +89,7 @@ class ExecutableTool(ABC):
     timeout: float | None = DEFAULT_TIMEOUT
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     interruptible: ClassVar[bool] = True
+    external: bool = False  # whether the session only waits for the result of its calls
     source: ToolSource | None = None
 
     def __init__(
@@ -128,7 +129,9 @@ class ExecutableTool(ABC):
     def digest(self) -> str:
         """The SHA-256 of the definition that the model receives: name, description and schema."""
         sent = {
-            name: value for name, value in asdict(self.description).items() if name != "deferred"
+            name: value
+            for name, value in asdict(self.description).items()
+            if name not in ("deferred", "external")
         }
         return hashlib.sha256(msgspec.json.encode(sent, order="sorted")).hexdigest()
 

@@ -201,7 +201,7 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
     if (kind == "function" or not isinstance(kind, str)) and "function" in record:
         record.allow("type", "function")
         record = record.need_inner("function")
-    record.allow("name", "description", "parameters", "type", "strict", "deferred")
+    record.allow("name", "description", "parameters", "type", "strict", "deferred", "external")
     parameters = record.take("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         record.refuse("parameters", "must be a JSON Schema object")
@@ -211,6 +211,7 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
         record.text("description") or "",
         strict=record.flag("strict"),
         deferred=record.flag("deferred") or False,
+        external=record.flag("external") or False,
         **made,
     )
 

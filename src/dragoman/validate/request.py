@@ -188,7 +188,8 @@ def _check_tools(tools: Sequence[m.Tool]) -> dict[str, Schema]:
                 f"tools[{at}].name: {quote(tool.name)} is used twice; rename one"
             )
         need_text(tool.description, f"tools[{at}].description")
-        for name, value in (("strict", tool.strict), ("deferred", tool.deferred)):
+        flags = {"strict": tool.strict, "deferred": tool.deferred, "external": tool.external}
+        for name, value in flags.items():
             if type(value) is not bool and not (value is None and name == "strict"):
                 raise InvalidRequestError(
                     f"tools[{at}].{name} must be true or false, not {kind_of(value)}"

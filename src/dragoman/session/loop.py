@@ -1,0 +1,369 @@
+"""The loop of a session: begin, call the model, process the tool calls, and finish.
+
+The state is derived from the log alone, so the loop continues after any record of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Generic
+
+from msgspec import to_builtins
+
+from .. import errors
+from .. import log as logs
+from ..calls import redact
+from ..events import Parsed, Response, ToolIntent, Usage
+from ..messages import System, User
+from ..middleware.attempts import Price
+from ..permission import Policy
+from ..prices import Unpriced
+from ..provider import Provider
+from ..tools import Toolbox
+from .budget import Budget
+from .closing import answer_calls, close_open
+from .execution import Pipeline
+from .journal import Journal, finish_writing
+from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
+from .pending import describe_pending, list_pending
+from .projector import Projector
+from .records import record_message
+from .state import RUNNABLE, State
+from .supervisor import Supervisor
+from .turn import Turn, TurnSettings
+
+_FINAL = "Now give the final answer in the required form, as JSON alone."
+
+
+class Loop(Generic[Parsed]):
+    """Advance a session turn by turn; ``Session`` has the methods for its users."""
+
+    provider: Provider
+    tools: Toolbox
+    policy: Policy
+    budget: Budget
+    id: str
+    log: logs.EventLog
+    _system: str | None
+    _settings: TurnSettings
+    _metadata: dict[str, Any]
+    _journal: Journal
+    _projector: Projector
+    _pipeline: Pipeline
+    _routing: logs.Routing
+    _supervisor: Supervisor
+    _corrections: int
+    _unusable: int  # how many unusable replies there were in a row
+    _queued: list[User]  # goals that are pursued after the current one
+    _at: int | None  # the number of the record to continue after, if it is not the last one
+    _final: bool  # whether the next turn requests the structured answer
+    _loaded: bool  # whether the state was read from the log, and no run continued it yet
+    _takeover: bool
+
+    @property
+    def state(self) -> State:
+        """The state derived from the records of this session."""
+        return self._journal.state
+
+    async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
+        begun = False
+        try:
+            if await self._still_waits(goal):
+                waiting = self.state.finished
+                assert waiting is not None
+                outcome = self._make_outcome("waiting", waiting.detail)
+                return Step(self.state.spent.turns, None, (), outcome)
+            await finish_writing(self._begin(goal))
+            begun = True
+            step = await self._advance()
+            while not once and step.outcome is None:
+                step = await self._advance()
+        except asyncio.CancelledError:
+            return await finish_writing(self._wind_up())
+        except logs.LogError:
+            raise  # the log failed or another process took over, so nothing more can be written
+        except Exception as error:
+            if begun:
+                word = (
+                    error.kind if isinstance(error, errors.ProviderError) else type(error).__name__
+                )
+                detail = redact(f"{word}: {error}"[:2000])
+                left = "the session failed before it came to this"
+                try:
+                    await finish_writing(self._finish("failed", detail, left=left))
+                except asyncio.CancelledError:
+                    # After ``cancel()``, which came too late, ``run()`` raises the error. A task
+                    # that is cancelled must raise its cancellation.
+                    if self._supervisor.stop is None:
+                        raise
+            raise
+        return step
+
+    async def _advance(self) -> Step:
+        """Run one turn, unless the session has ended or waits."""
+        continued = self.state.find_continuable(unasked=True)
+        if continued:
+            opened = [kept.intent for kept in self.state.open_intents]
+            waiting = await self._process([each for each in opened if each.id in continued])
+            if waiting is not None:
+                return Step(self.state.spent.turns, None, (), waiting)
+        if self._queued and self.state.has_answered:
+
+            async def take() -> None:  # a goal that could not be recorded stays in the queue
+                await self._journal.write(record_message(self._queued[0]))
+                self._queued.pop(0)
+
+            await finish_writing(take())
+        if self.state.has_answered:
+            reason = self.state.messages[-1].finish_reason or "stop"
+            if self._settings.output is None or reason != "stop":
+                return Step(
+                    self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
+                )
+            await self._journal.write(record_message(User(_FINAL)), actor="system")
+            self._final = True
+        excess = self.budget.find_excess(self.state.spent)
+        if excess is None:
+            return await self._turn()
+        await self._journal.write(excess)
+        detail = excess.detail or f"the budget of {excess.limit} {excess.unit} is used up"
+        return Step(self.state.spent.turns, None, (), await self._finish("exhausted", detail))
+
+    async def _turn(self) -> Step:
+        await self._pipeline.refresh_tools()
+        number = self.state.spent.turns + 1
+        final = self._settings.output is not None and (self._final or not self.tools.describe())
+        turn = Turn(
+            number, self.provider, self._routing, self.tools, self._journal, self._projector,
+            self._settings,
+            final=final,
+        )  # fmt: skip
+        try:
+            response, intents = await turn.run()
+        except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
+            self._unusable += 1
+            if self._unusable > self._corrections:
+                raise
+            await turn.correct(error)
+            return Step(number, error.response)
+        is_runnable = bool(intents) and response.finish_reason in RUNNABLE
+        waiting = await self._process(intents) if is_runnable else None
+        rejected = [self.state.intents[intent.id].end for intent in intents]
+        if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
+            self._unusable += 1
+            if self._unusable > self._corrections:
+                raise _reject(response, rejected[0])
+        else:
+            self._unusable = 0
+        if is_runnable:
+            return Step(number, response, intents, waiting)
+        await close_open(self._journal, f"the reply ended with {response.finish_reason}")
+        if response.is_paused or (
+            self._queued and self.state.has_answered and response.finish_reason == "stop"
+        ):
+            return Step(number, response, intents)
+        if self._settings.output is not None and not final and response.finish_reason == "stop":
+            # The session continues: the next turn requests the structured answer.
+            return Step(number, response, intents)
+        ending = find_ending(response.finish_reason)
+        return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
+
+    async def _process(self, intents: Sequence[ToolIntent]) -> Outcome[Parsed] | None:
+        """Process open intents; if some of them wait, end the run and return its outcome."""
+        await self._pipeline.process(intents)
+        pending = list_pending(self.id, self.state, self.tools)
+        if pending:
+            return await self._finish("waiting", describe_pending(pending))
+        await answer_calls(self._journal)
+        return None
+
+    async def _wind_up(self) -> Step:
+        stop = self._supervisor.stop
+        ending, reason = (
+            (stop.ending, stop.reason)
+            if stop
+            else ("cancelled", "the task that ran it was cancelled")
+        )
+        over = self.state.finished  # the session may have ended while it was being stopped
+        if over is not None:
+            outcome = self._make_outcome(over.outcome, over.detail)
+        elif self.state.root is not None:
+            await close_open(self._journal, reason)
+            if ending == "exhausted":
+                await self._journal.write(self.budget.time_exceeded())
+            outcome = await self._finish(ending, reason)
+        else:
+            outcome = self._make_outcome(ending, reason)
+        if stop is None:
+            raise asyncio.CancelledError
+        return Step(self.state.spent.turns, None, (), outcome)
+
+    # --- starting and finishing the session -----------------------------------------------------
+
+    async def _still_waits(self, goal: str | User | None) -> bool:
+        """Return whether the session waits, and no answer has arrived that it can continue with.
+
+        Raise ``SessionError`` if it gets another goal before that.
+        """
+        finished = self.state.finished
+        if finished is None or finished.outcome != "waiting" or self._at is not None:
+            return False
+        pending = list_pending(self.id, self.state, self.tools)
+        if not self._pipeline.waits and any(each.kind == "decision" for each in pending):
+            return False  # this process has an approver to ask
+        answers = await self._pipeline.read_answers()
+        arrived = [
+            each
+            for each in pending
+            if each.intent_id
+            in (answers.decisions if each.kind == "decision" else answers.results)
+        ]
+        if goal is not None and len(arrived) < len(pending):
+            raise SessionError(
+                f"the session {describe_pending(pending)}; answer first, or call close_open_intents(), "
+                "before it pursues another goal"
+            )
+        return bool(pending) and not arrived
+
+    async def _begin(self, goal: str | User | None) -> None:
+        is_queued = goal is None and bool(self._queued)
+        if is_queued:
+            goal = self._queued[0]
+        if self.state.root is None:
+            await self._start(goal)
+        elif (
+            self._at is None
+            and goal is None
+            and self.state.finished is not None
+            and self.state.has_answered
+        ):
+            raise SessionError("the model has answered; give the session another goal")
+        elif self._loaded or self.state.finished is not None:
+            await self._continue("another goal" if goal is not None else "to go on")
+            self._loaded = False
+        if goal is None and not any(
+            isinstance(entry.message, User) for entry in self.state.messages
+        ):
+            goal = self.state.goal  # the session ended before its first message was written
+        if goal is not None:
+            message = read_goal(goal)
+            if self._system and not self.state.messages:
+                await self._journal.write(record_message(System(self._system)))
+            await self._journal.write(record_message(message))
+        if is_queued:
+            self._queued.pop(0)
+
+    async def _start(self, goal: str | User | None) -> None:
+        if goal is None:
+            raise SessionError("a new session needs a goal; pass a text to run()")
+        if next(iter(self.log.read(self.id)), None) is not None:
+            raise SessionError(
+                f"there is a session {self.id!r} in this log already; use Session.resume"
+            )
+        _check_price(self.provider, self.budget, self._settings.price)
+        message = read_goal(goal)
+        metadata = {
+            "budget": to_builtins(self.budget, enc_hook=str),
+            "policy": repr(self.policy),
+            **self._metadata,
+        }
+        digests = {tool.name: tool.digest for tool in self.tools}
+        started = logs.SessionStarted(
+            goal=message.text,
+            model=self.provider.model,
+            provider=self.provider.name,
+            tools=tuple(digests),
+            metadata=metadata,
+            tool_digests=digests,
+            definitions=self.tools.describe(),
+        )
+        await self._journal.write(started)
+
+    async def _continue(self, why: str) -> None:
+        """Record that the session is resumed; close the call and the intents left open."""
+        state = self.state
+        dangling = tuple([kept.intent.id for kept in state.open_intents])
+        ended = state.finished.outcome if state.finished is not None else "interrupted"
+        reason = f"{why}; it was {ended}"
+        digests = {tool.name: tool.digest for tool in self.tools}
+        changed = {
+            name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new
+        }
+        known = state.tool_digests
+        definitions = tuple(
+            [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
+        )
+        resumed = logs.SessionResumed(
+            after=state.last_seq,
+            open_intents=dangling,
+            reason=reason,
+            epoch=state.epoch + 1,
+            takeover=self._takeover,
+            changed_tools=changed,
+            definitions=definitions,
+            at=self._at,
+        )
+        await self._journal.write(resumed)
+        continued: frozenset[str] = frozenset()
+        if self._at is None:
+            continued = state.find_continuable(unasked=self._pipeline.waits)
+        self._at = None
+        self._takeover = False
+        await close_open(
+            self._journal, "the session ended before this came to an end", keep=continued
+        )
+
+    async def _finish(
+        self, ending: Ending, detail: str | None = None, parsed: Any = None, left: str = ""
+    ) -> Outcome[Parsed]:
+        """Record how the run ended; with ``left``, first close what is open, for that reason."""
+        if left:
+            await close_open(self._journal, left)
+        await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
+        self._final = False
+        return self._make_outcome(ending, detail, parsed)
+
+    def _make_outcome(
+        self, ending: Ending, detail: str | None, parsed: Any = None
+    ) -> Outcome[Parsed]:
+        return make_outcome(self.id, self.state, ending, detail, parsed, self.tools)
+
+
+def name_model(provider: Provider) -> str:
+    """Return ``provider:model``."""
+    return f"{provider.name}:{provider.model}"
+
+
+def read_goal(goal: str | User) -> User:
+    """Return a goal as a message; raise ``ValueError`` if it is empty."""
+    message = User(goal) if isinstance(goal, str) else goal
+    if not message.content:
+        raise ValueError("goal: is empty")
+    return message
+
+
+def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:
+    """Raise ``ValueError`` if the cost is limited and the price of the model is unknown."""
+    if budget.cost_usd is None:
+        return
+    nothing = Usage(input_tokens=0, output_tokens=0)
+    found = (
+        price(nothing, name_model(provider))
+        if price is not None
+        else provider.priced_as.cost(nothing)
+    )
+    if isinstance(found, Unpriced):
+        raise ValueError(
+            f"budget.cost_usd: the price of {name_model(provider)} is not known: {found.reason}"
+        )
+
+
+def _reject(response: Response, end: Any) -> errors.MalformedToolCallError:
+    return errors.MalformedToolCallError(
+        f"tool call ({errors.cut(end.tool_name)}): {end.detail or end.problem}",
+        provider=response.provider,
+        model=response.model,
+        request_id=response.request_id,
+        response=response,
+    )

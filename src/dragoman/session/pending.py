@@ -1,0 +1,79 @@
+"""What a session waits for: decisions about tool calls, and results of calls that run elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ..tools import Toolbox
+from .state import IntentState, State
+
+
+class Pending(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A tool call that waits: for a decision whether it may run, or for its result.
+
+    ``question`` is a text for the person who answers. ``schema`` is the JSON Schema of the tool's
+    input, which an edited input must satisfy too. ``since`` is when the session began to wait.
+    ``dragoman.session.answer`` answers a decision, ``observe`` gives a result.
+    """
+
+    kind: Literal["decision", "result"]
+    intent_id: str
+    tool_name: str
+    input: dict[str, Any]
+    session: str
+    question: str
+    schema: dict[str, Any]
+    since: datetime
+    side_effect: str = "execute"
+    paths: tuple[str, ...] = ()
+    rule: str | None = None
+
+
+def list_pending(session: str, state: State, tools: Toolbox | None = None) -> tuple[Pending, ...]:
+    """Return what a session in this state waits for, in the order of the calls."""
+    schemas = {tool.name: tool.description.parameters for tool in tools or ()}
+    return tuple(
+        [
+            _describe(session, kept, schemas.get(kept.intent.tool_name, {}))
+            for kept in state.open_intents
+            if kept.waits_for is not None
+        ]
+    )
+
+
+def _describe(session: str, kept: IntentState, schema: dict[str, Any]) -> Pending:
+    kind = kept.waits_for
+    assert kind is not None
+    name = kept.intent.tool_name
+    question = f"What is the result of {name}?"
+    if kind == "decision":
+        reason = kept.asked.reason if kept.asked is not None else ""
+        question = f"May {name} run?" + (f" {reason}" if reason else "")
+    return Pending(
+        kind=kind,
+        intent_id=kept.intent.id,
+        tool_name=name,
+        input=kept.input,
+        session=session,
+        question=question,
+        schema=schema,
+        since=kept.since,
+        side_effect=kept.side_effect or "execute",
+        paths=kept.paths,
+        rule=kept.asked.rule if kept.asked is not None else None,
+    )
+
+
+def describe_pending(pending: tuple[Pending, ...]) -> str:
+    """Return what a session waits for as a phrase: ``waits for a decision about refund``."""
+    decisions = [each.tool_name for each in pending if each.kind == "decision"]
+    results = [each.tool_name for each in pending if each.kind == "result"]
+    parts: list[str] = []
+    if decisions:
+        parts.append(f"a decision about {', '.join(decisions)}")
+    if results:
+        parts.append(f"the result of {', '.join(results)}")
+    return f"waits for {' and '.join(parts)}"
