@@ -65,7 +65,11 @@ BOXES = {
         packages="langchain-anthropic langchain-ollama langchain-openai langchain-tests fastapi gguf",
     ),
     "cli": Box(
-        "the command", "cli", imports="agent local batches comparison servers", extras="acp cli"
+        "the command",
+        "cli",
+        imports="agent local batches comparison servers",
+        extras="acp cli",
+        packages="axe-playwright-python setuptools uv",
     ),
 }
 # The server halves of the wires: pure, so that the simulator and the batches use them too.

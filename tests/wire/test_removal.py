@@ -6,15 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from dragoman.gateway.openapi import document
+
 from ..sources import PACKAGE
 from ..test_layers import present
 
-WIRE = "cohere"
-# Retrieval has a wire of this name too, which is a file of its own.
-ALSO_RETRIEVAL = ("retrieval/", "sim/retrieval.py")
+# Wires on which no other wire is built, with one of their paths.
+WIRES = {"bedrock": "/model/{name}/converse", "cohere": "/v2/chat"}
+# Retrieval has a wire of the name cohere too, which is a file of its own, and Bedrock is also the
+# name of the service that requests are signed for.
+OTHERS = ("retrieval/", "sim/retrieval.py", "registry/auth.py")
 
 WITHOUT = """
 import asyncio
+import sys
 import dragoman as d
 from dragoman.capabilities import Capabilities
 from dragoman.conformance import CODECS as CHECKED
@@ -23,13 +30,15 @@ from dragoman.gateway.openapi import document
 from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.wire import CODECS, SERVER_CODECS
 
-assert "cohere" not in CODECS and "cohere" not in SERVER_CODECS
+wire, path = sys.argv[1:]
+assert wire not in CODECS
+assert wire not in SERVER_CODECS
 for wire in CODECS:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9/v1", None, Capabilities())
     codec.encode(d.Request([d.User("x")], config=d.RuntimeConfig(max_tokens=5)))
     SERVER_CODECS[wire].error(d.RateLimitError("x"))
 create_app({"m": ScriptedProvider("Hi")})
-assert "/v2/chat" not in document()["paths"]
+assert path not in document()["paths"]
 
 async def call(url):
     async with d.connect("sim", base_url=url) as model:
@@ -40,29 +49,34 @@ with SimServer(ScriptedProvider("Hi")) as server:
 """
 
 
-def test_package_works_without_the_folder_and_the_two_lines_of_a_wire(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wire", WIRES)
+def test_package_works_without_the_folder_and_the_two_lines_of_a_wire(
+    wire: str, tmp_path: Path
+) -> None:
+    assert WIRES[wire] in document()["paths"]
     copy = tmp_path / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("cases", "__pycache__"))
-    shutil.rmtree(copy / "wire" / WIRE)
+    shutil.rmtree(copy / "wire" / wire)
     index = copy / "wire/__init__.py"
     lines = index.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if WIRE not in line]
+    kept = [line for line in lines if wire not in line]
     assert len(lines) - len(kept) == 2
     index.write_text("".join(kept))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", WITHOUT]
+    command = [sys.executable, "-c", WITHOUT, wire, WIRES[wire]]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_other_file_names_the_wire() -> None:
+@pytest.mark.parametrize("wire", WIRES)
+def test_no_other_file_names_the_wire(wire: str) -> None:
     naming = set()
     for module in present():
         path = module.path.as_posix()
-        if path.startswith((f"wire/{WIRE}/", *ALSO_RETRIEVAL)):
+        if path.startswith((f"wire/{wire}/", *OTHERS)):
             continue
         identifiers, literals = module.names
         texts = [text for _, text in identifiers | literals]
-        if any(WIRE in text.lower() for text in texts if "\n" not in text):
+        if any(wire in text.lower() for text in texts if "\n" not in text):
             naming.add(path)
     assert naming == {"wire/__init__.py"}

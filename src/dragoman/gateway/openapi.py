@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..errors import InvalidRequestError
 from ..retrieval.wire.server import RETRIEVAL_SERVERS, RetrievalServer
-from ..wire import SERVER_CODECS, ServerCodec
+from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS, ServerCodec
+from ..wire.request_schema import FREE, TEXT, TEXT_OR_PARTS, body_with_model
 from .unknown_paths import find_codec
 
 _STATUSES = {
@@ -31,99 +32,8 @@ _STATUSES = {
 _DENIED = ("400", "401", "403")
 _MISSING = (*_DENIED, "404")
 _SAMPLE = InvalidRequestError("the request is wrong")
-_EVENTS = "text/event-stream"
-_LINES = "application/x-ndjson"
-_FRAMES = "application/vnd.amazon.eventstream"
-_TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
-_MESSAGE = {
-    "type": "object",
-    "required": ["role"],
-    "properties": {
-        "role": {"type": "string"},
-        "content": {"anyOf": [*_TEXT_OR_PARTS["anyOf"], {"type": "null"}]},
-    },
-}
-_COMMON: dict[str, Any] = {
-    "model": {"type": "string", "description": "The name of a model as this gateway serves it."},
-    "stream": {"type": "boolean"},
-    "temperature": {"type": "number"},
-    "top_p": {"type": "number"},
-    "tools": {"type": "array", "items": {"type": "object"}},
-}
-
-
-_TEXT = {"type": "string"}
-_FREE = {"type": "object"}
-_MESSAGES = {"type": "array", "items": _MESSAGE}
-_COUNT = {"type": "integer"}
-_WORD_OR_OBJECT = {"anyOf": [_TEXT, _FREE]}
-
-
-def _request(*required: str, **properties: Any) -> dict[str, Any]:
-    """Return the schema of a body that names a model."""
-    properties = {"model": _COMMON["model"], **properties}
-    return {"type": "object", "required": ["model", *required], "properties": properties}
-
-
-_CHAT = _request(
-    "messages",
-    **_COMMON,
-    messages=_MESSAGES,
-    max_tokens=_COUNT,
-    max_completion_tokens=_COUNT,
-    stop=_TEXT,
-    response_format=_FREE,
-    tool_choice=_WORD_OR_OBJECT,
-)
-_ANTHROPIC = _request(
-    "messages",
-    "max_tokens",
-    **_COMMON,
-    messages=_MESSAGES,
-    max_tokens=_COUNT,
-    system=_TEXT_OR_PARTS,
-    stop_sequences={"type": "array", "items": _TEXT},
-    tool_choice=_FREE,
-)
-_RESPONSES = _request(
-    "input", **_COMMON, input=_TEXT_OR_PARTS, instructions=_TEXT, max_output_tokens=_COUNT
-)
-_OLLAMA = _request(
-    "messages",
-    stream={"type": "boolean", "default": True},
-    messages=_MESSAGES,
-    tools=_COMMON["tools"],
-    options=_FREE,
-    format=_WORD_OR_OBJECT,
-    think={"anyOf": [{"type": "boolean"}, _TEXT]},
-    keep_alive={"anyOf": [_TEXT, {"type": "number"}]},
-)
-_CONVERSE = {
-    "type": "object",
-    "required": ["messages"],
-    "properties": {
-        "messages": _MESSAGES,
-        "system": {"type": "array", "items": _FREE},
-        "inferenceConfig": _FREE,
-        "toolConfig": _FREE,
-    },
-}
-_GEMINI = {
-    "type": "object",
-    "required": ["contents"],
-    "properties": {
-        "contents": {"type": "array", "items": _FREE},
-        "systemInstruction": _FREE,
-        "generationConfig": _FREE,
-        "tools": _COMMON["tools"],
-    },
-}
-_EMBED = _request(input=_TEXT_OR_PARTS)
-_RERANK = _request(query=_TEXT, documents={"type": "array"})
-_GENERATE = _request(prompt=_TEXT, stream={"type": "boolean"})
-
-
-_COUNTED = {**_ANTHROPIC, "required": ["model", "messages"]}
+_EMBED = body_with_model(input=TEXT_OR_PARTS)
+_RERANK = body_with_model(query=TEXT, documents={"type": "array"})
 _ROOTS = ("/v1beta/models", "/v1/models")  # for both versions of Gemini's API
 _RESPONSE = "/v1/responses/{name}"
 _CONVERSATION = "/v1/conversations/{name}"
@@ -131,40 +41,11 @@ _CONVERSATION = "/v1/conversations/{name}"
 _Server: TypeAlias = ServerCodec | RetrievalServer
 # The path, the summary, the body, and the media type of a stream if there may be one. A gateway
 # without a store rejects requests about stored responses and conversations.
-_Post: TypeAlias = tuple[str, str, dict[str, Any], str | None]
-_METHODS: list[_Post] = [
-    ("generateContent", "Gemini.", _GEMINI, None),
-    ("streamGenerateContent", "Gemini, streamed.", _GEMINI, _EVENTS),
-    ("countTokens", "How many tokens it is.", _GEMINI, None),
-    ("embedContent", "The vector of a text.", _FREE, None),
-    ("batchEmbedContents", "The vectors of texts.", _FREE, None),
-]
-_POSTS: list[_Post] = [
-    ("/v1/chat/completions", "Chat Completions.", _CHAT, _EVENTS),
-    ("/v1/messages", "Messages.", _ANTHROPIC, _EVENTS),
-    ("/v1/messages/count_tokens", "How many tokens it is.", _COUNTED, None),
-    ("/v1/responses", "Responses.", _RESPONSES, _EVENTS),
-    ("/v1/responses/input_tokens", "How many tokens it is.", _RESPONSES, None),
-    (f"{_RESPONSE}/cancel", "Stop a response in the background.", _FREE, None),
-    ("/v1/conversations", "Begin a conversation.", _FREE, None),
-    (f"{_CONVERSATION}/items", "Add items.", _FREE, None),
-    *[
-        (f"{root}/{{name}}:{method}", summary, body, stream)
-        for method, summary, body, stream in _METHODS
-        for root in _ROOTS
-    ],
-    ("/v1/projects/{name}", "Gemini, by the paths of Vertex AI.", _GEMINI, _EVENTS),
-    ("/v1beta1/{name}", "Gemini, by the paths of Vertex AI.", _GEMINI, _EVENTS),
-    ("/api/chat", "Ollama.", _OLLAMA, _LINES),
-    ("/api/generate", "Ollama, one prompt.", _GENERATE, _LINES),
-    ("/api/show", "One model, for Ollama's clients.", _request(), None),
-    ("/api/embed", "The vectors of texts, for Ollama's clients.", _EMBED, None),
-    ("/api/embeddings", "The vectors of texts, for Ollama's clients.", _EMBED, None),
-    ("/model/{name}/converse", "Converse.", _CONVERSE, None),
-    ("/model/{name}/converse-stream", "Converse, streamed.", _CONVERSE, _FRAMES),
-    ("/v1/embeddings", "The vectors of texts.", _EMBED, None),
-    ("/v2/embed", "The vectors of texts.", _EMBED, None),
-    *[(path, "Ranked texts.", _RERANK, None) for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+_Post: TypeAlias = tuple[str, str, Mapping[str, Any], str | None]
+_STORED: list[_Post] = [
+    (f"{_RESPONSE}/cancel", "Stop a response in the background.", FREE, None),
+    ("/v1/conversations", "Begin a conversation.", FREE, None),
+    (f"{_CONVERSATION}/items", "Add items.", FREE, None),
 ]
 # The method, the path, the summary, and the statuses of rejected requests.
 _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
@@ -174,9 +55,6 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("get", _CONVERSATION, "A conversation.", _MISSING),
     ("delete", _CONVERSATION, "Forget a conversation.", _MISSING),
     ("get", f"{_CONVERSATION}/items", "The items of a conversation.", _MISSING),
-    ("get", "/api/tags", "The models this key may use, for Ollama's clients.", _DENIED),
-    ("get", "/api/ps", "The models in memory, for Ollama's clients.", _DENIED),
-    ("get", "/api/version", "The gateway's version, for Ollama's clients.", _DENIED),
     ("get", "/health", "The process is alive.", ()),
     ("get", "/ready", "Whether calls can be expected to succeed.", _DENIED),
     ("get", "/metrics", "Counters of all workers.", _DENIED),
@@ -189,17 +67,10 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
 def document() -> dict[str, Any]:
     """Return the OpenAPI document of a gateway."""
     paths: dict[str, Any] = {}
-    listed = {path for path, *_ in _POSTS}
-    others = [
-        (path, f"The wire {codec.wire}.", _describe_body(codec), codec.stream_type.content_type)
-        for codec in SERVER_CODECS.values()
-        for path in codec.paths
-        if path not in listed and "{" not in path
-    ]
-    for path, summary, schema, stream in [*_POSTS, *others]:
-        content: dict[str, Any] = {"application/json": {"schema": _FREE}}
+    for path, summary, schema, stream in [*_list_chats(), *_STORED, *_list_retrieval()]:
+        content: dict[str, Any] = {"application/json": {"schema": FREE}}
         if stream is not None:
-            content[stream] = {"schema": _TEXT}
+            content[stream] = {"schema": TEXT}
         _open(paths, path)["post"] = {
             "summary": summary,
             "security": [{"bearer": []}, {"x-api-key": []}, {}],
@@ -209,14 +80,19 @@ def document() -> dict[str, Any]:
                 **_refusals(_STATUSES, [_find_codec(path)]),
             },
         }
-    for method, path, summary, statuses in _OTHERS:
-        shown: dict[str, Any] = {"application/json": {"schema": _FREE}}
+    pages = [
+        ("get", path, f"A page for clients of the wire {codec.wire}.", _DENIED)
+        for codec in SERVER_CODECS.values()
+        for path in codec.pages
+    ]
+    for method, path, summary, statuses in [*_OTHERS, *pages]:
+        shown: dict[str, Any] = {"application/json": {"schema": FREE}}
         if path == "/metrics":
-            shown = {"text/plain": {"schema": _TEXT}}
+            shown = {"text/plain": {"schema": TEXT}}
         found = {"200": {"description": summary, "content": shown}}
         responses = {**found, **_refusals(statuses, _find_codecs(path))}
         _open(paths, path)[method] = {"summary": summary, "responses": responses}
-    unready = {"description": "Not ready.", "content": {"application/json": {"schema": _FREE}}}
+    unready = {"description": "Not ready.", "content": {"application/json": {"schema": FREE}}}
     paths["/ready"]["get"]["responses"]["503"] = unready
     return {
         "openapi": "3.1.0",
@@ -233,16 +109,37 @@ def document() -> dict[str, Any]:
 
 def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:
     """Return the operations of a path, with the parameter that the path may contain."""
-    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    name = {"name": "name", "in": "path", "required": True, "schema": TEXT}
     found: dict[str, Any] = paths.setdefault(path, {"parameters": [name]} if "{" in path else {})
     return found
 
 
-def _describe_body(codec: ServerCodec) -> dict[str, Any]:
-    """Return the schema of a wire's request: the fields that it shares with other wires."""
-    known = {**_COMMON, "messages": _MESSAGES}
-    fields = {name: schema for name, schema in known.items() if name in codec.table.rules}
-    return {"type": "object", "required": list(codec.required), "properties": fields}
+def _list_chats() -> Iterator[_Post]:
+    """Yield the paths of the chat wires, as each wire describes them."""
+    for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values()):
+        stream = codec.stream_type.content_type
+        for pattern in codec.paths:
+            path = pattern.replace("{call:path}", "{name}")
+            if path.endswith("/models/{name}"):
+                for method in codec.schema.methods:
+                    summary = f"The wire {codec.wire}: {method}."
+                    streamed = stream if method.startswith("stream") else None
+                    yield f"{path}:{method}", summary, codec.schema.body, streamed
+            else:
+                yield path, f"The wire {codec.wire}.", codec.schema.body, stream
+        for path in codec.other_paths:
+            body = codec.schema.others.get(path, FREE)
+            yield path, f"A question on the wire {codec.wire}.", body, None
+
+
+def _list_retrieval() -> Iterator[_Post]:
+    """Yield the paths of embedding and reranking."""
+    for pattern, server in RETRIEVAL_SERVERS.items():
+        path = pattern.replace("{call:path}", "{name}")
+        if server.operation == "rerank":
+            yield path, "Ranked texts.", _RERANK, None
+        else:
+            yield path, "The vectors of texts.", FREE if "{" in path else _EMBED, None
 
 
 def _refusals(statuses: Iterable[str], codecs: Iterable[_Server]) -> dict[str, Any]:

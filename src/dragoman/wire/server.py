@@ -36,6 +36,7 @@ from .finish import NO_WORDS, FinishWords
 from .headers import HeaderRule
 from .listing import ListedModel, describe_model
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
+from .request_schema import FREE, RequestSchema
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
 from .seal import has_state
 from .server_errors import NO_TERMS, ErrorTerms, headers_of, status_of, terms_of
@@ -164,8 +165,8 @@ class ServerCodec(ABC):
     """The headers that only clients of this wire send, and what happens to them."""
     table: ClassVar[FieldTable]
     """The fields of a request, and what happens to those that ``Request`` does not have."""
-    required: ClassVar[tuple[str, ...]] = ()
-    """The fields that a request must have, as the gateway's OpenAPI document states them."""
+    schema: ClassVar[RequestSchema] = RequestSchema(FREE)
+    """What the gateway's OpenAPI document states about requests."""
     paths: ClassVar[tuple[str, ...]]
     """The paths that clients post requests to; ``{call:path}`` stands for any text."""
     other_paths: ClassVar[tuple[str, ...]] = ()

@@ -13,6 +13,16 @@ from ..json import entries_of
 from ..listing import ListedModel
 from ..losses import merge
 from ..media import describe_medium
+from ..request_schema import (
+    COMMON,
+    COUNT,
+    FREE,
+    MESSAGES,
+    TEXT,
+    TEXT_OR_PARTS,
+    RequestSchema,
+    body_with_model,
+)
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_text, sign_thought, write_opaque
 from ..server import (
@@ -389,6 +399,16 @@ HEADERS: Mapping[str, HeaderRule] = {
 }
 
 
+_FIELDS = {
+    **COMMON,
+    "messages": MESSAGES,
+    "max_tokens": COUNT,
+    "system": TEXT_OR_PARTS,
+    "stop_sequences": {"type": "array", "items": TEXT},
+    "tool_choice": FREE,
+}
+
+
 class AnthropicServer(ServerCodec):
     """The server side of the Messages wire."""
 
@@ -397,6 +417,10 @@ class AnthropicServer(ServerCodec):
     headers = HEADERS
     state_place = "signature"
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(
+        body_with_model("messages", "max_tokens", **_FIELDS),
+        others={"/v1/messages/count_tokens": body_with_model("messages", **_FIELDS)},
+    )
     paths = ("/v1/messages",)
     other_paths = ("/v1/messages/count_tokens",)
     path_marks = ("/messages",)

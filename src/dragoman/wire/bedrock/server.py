@@ -25,6 +25,7 @@ from ..eventstream import MEDIA_TYPE, encode_message
 from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
 from ..json import dict_of, dig
 from ..media import describe_medium
+from ..request_schema import FREE, LIST, MESSAGES, RequestSchema, body_of
 from ..rules import FieldTable
 from ..seal import hide, own_fields, seal_call, seal_opaque, seal_text, sign_thought
 from ..server import (
@@ -261,6 +262,9 @@ class BedrockServer(ServerCodec):
     state_place = "signature"
     binding_field = "mismatch_behavior"
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(
+        body_of("messages", messages=MESSAGES, system=LIST, inferenceConfig=FREE, toolConfig=FREE)
+    )
     paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
     path_marks = ("/model/",)
     header_marks = ("amz-sdk-invocation-id",)

@@ -12,6 +12,7 @@ from ..headers import PROGRAM, HeaderRule
 from ..json import known
 from ..listing import ListedModel
 from ..media import describe_all, describe_medium
+from ..request_schema import COMMON, COUNT, MESSAGES, RequestSchema, body_with_model
 from ..rules import FieldTable
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
@@ -175,7 +176,9 @@ class CohereServer(ServerCodec):
     headers = HEADERS
     table: ClassVar[FieldTable] = TABLE
     returns_state: ClassVar[bool] = False
-    required = ("model", "messages")
+    schema = RequestSchema(
+        body_with_model("messages", **COMMON, messages=MESSAGES, max_tokens=COUNT)
+    )
     paths = ("/v2/chat",)
     path_marks = ("/v2/",)
     header_marks = ("x-fern-sdk-name",)

@@ -13,6 +13,7 @@ from ..headers import BILLED, KEY, PROGRAM, TIMEOUT, HeaderRule
 from ..json import known
 from ..listing import ListedModel
 from ..media import describe_medium
+from ..request_schema import FREE, LIST, RequestSchema, body_of
 from ..rules import FieldTable
 from ..seal import (
     is_foreign,
@@ -339,6 +340,16 @@ class GeminiServer(ServerCodec):
     headers = HEADERS
     state_place = "call"
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(
+        body_of(
+            "contents",
+            contents=LIST,
+            systemInstruction=FREE,
+            generationConfig=FREE,
+            tools=LIST,
+        ),
+        methods=("generateContent", "streamGenerateContent", "countTokens"),
+    )
     paths = (
         "/v1beta/models/{call:path}",
         "/v1/models/{call:path}",

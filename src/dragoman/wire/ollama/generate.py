@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..request_schema import TEXT, RequestSchema, body_with_model
 from ..server import encode_json
 from .server import LineBodyEncoder, LineEncoder, LineStreamEncoder, OllamaServer
 
@@ -38,6 +39,9 @@ class _BodyEncoder(_GenerateLine, LineBodyEncoder):
 class OllamaGenerateServer(OllamaServer):
     """The server side of ``/api/generate``."""
 
+    schema = RequestSchema(
+        body_with_model("prompt", prompt=TEXT, stream={"type": "boolean", "default": True})
+    )
     paths = ("/api/generate",)
     other_paths = ()
     stream_type = _StreamEncoder

@@ -11,6 +11,15 @@ from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ...validate.fields import Fields
 from ..fields import read_body
 from ..media import describe_all, describe_medium
+from ..request_schema import (
+    FREE,
+    LIST,
+    MESSAGES,
+    TEXT,
+    WORD_OR_OBJECT,
+    RequestSchema,
+    body_with_model,
+)
 from ..rules import FieldTable
 from ..server import (
     Asked,
@@ -165,6 +174,19 @@ class OllamaServer(ServerCodec):
     wire: ClassVar[str] = "ollama"
     terms = TERMS
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(
+        body_with_model(
+            "messages",
+            stream={"type": "boolean", "default": True},
+            messages=MESSAGES,
+            tools=LIST,
+            options=FREE,
+            format=WORD_OR_OBJECT,
+            think={"anyOf": [{"type": "boolean"}, TEXT]},
+            keep_alive={"anyOf": [TEXT, {"type": "number"}]},
+        ),
+        others={"/api/show": body_with_model()},
+    )
     paths = ("/api/chat",)
     other_paths: ClassVar[tuple[str, ...]] = ("/api/show",)
     pages = PAGES

@@ -17,6 +17,16 @@ from ...messages import (
 )
 from ..headers import BILLED, HeaderRule
 from ..json import dig
+from ..request_schema import (
+    COMMON,
+    COUNT,
+    FREE,
+    MESSAGES,
+    TEXT,
+    WORD_OR_OBJECT,
+    RequestSchema,
+    body_with_model,
+)
 from ..rules import FieldTable
 from ..server import (
     Asked,
@@ -249,6 +259,18 @@ class OpenAIServer(ServerCodec):
     terms = TERMS
     headers = HEADERS
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(
+        body_with_model(
+            "messages",
+            **COMMON,
+            messages=MESSAGES,
+            max_tokens=COUNT,
+            max_completion_tokens=COUNT,
+            stop=TEXT,
+            response_format=FREE,
+            tool_choice=WORD_OR_OBJECT,
+        )
+    )
     paths = ("/v1/chat/completions",)
     base_path = "/v1"
     # A client returns it only if it knows the fields of other servers; see state.py.

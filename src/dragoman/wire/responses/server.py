@@ -26,6 +26,7 @@ from ..losses import merge
 from ..media import describe_medium, write_annotations
 from ..openai.server import HEADERS, error_record
 from ..openai.server_errors import TERMS
+from ..request_schema import COMMON, COUNT, TEXT, TEXT_OR_PARTS, RequestSchema, body_with_model
 from ..rules import FieldTable
 from ..seal import (
     has_state,
@@ -507,6 +508,11 @@ _COUNTS: dict[str, Any] = {
 }
 
 
+_BODY = body_with_model(
+    "input", **COMMON, input=TEXT_OR_PARTS, instructions=TEXT, max_output_tokens=COUNT
+)
+
+
 class ResponsesServer(ServerCodec):
     """The server side of the Responses wire."""
 
@@ -515,6 +521,7 @@ class ResponsesServer(ServerCodec):
     headers = HEADERS
     state_place = "encrypted_content"
     table: ClassVar[FieldTable] = TABLE
+    schema = RequestSchema(_BODY, others={"/v1/responses/input_tokens": _BODY})
     paths = ("/v1/responses",)
     other_paths = ("/v1/responses/input_tokens",)
     base_path = "/v1"
