@@ -12,6 +12,7 @@ from dragoman.events import TextDelta
 from dragoman.messages import Request, User
 from dragoman.validate import PartialValue, build_request
 from dragoman.validate.partial import PartialJson
+from tests import cpu
 from tests.rows import read_table
 
 ANY_OBJECT = {"type": "object"}
@@ -74,6 +75,17 @@ def test_partial_values_grow_into_the_complete_value(
         assert begins(part, value), (part, text[: at + size])
     assert reader.is_complete
     assert reader.read() == (value, 0)
+
+
+def test_deeply_nested_value_is_read_quickly() -> None:
+    reader = PartialJson()
+    with cpu.spending() as spent:
+        for _ in range(100):
+            reader.feed("[" * 300)
+            reader.read()
+        reader.feed("]" * 30_000)
+    assert spent.units < cpu.QUARTER_SECOND
+    assert reader.is_complete
 
 
 SCHEMA = {

@@ -69,6 +69,21 @@ def test_frames_do_not_depend_on_how_the_bytes_are_split(cuts: list[int]) -> Non
     assert frames_of(*pieces) == frames_of(STREAM)
 
 
+def test_message_with_two_headers_of_one_name_is_refused_as_by_botocore() -> None:
+    once = encode_message({":event-type": "a", ":event-typo": "b"}, b"{}")
+    assert json.loads(frames_of(once)[0].data) == {"a": {}}
+    twice = repair(once.replace(b":event-typo", b":event-type"))
+    with pytest.raises(EventStreamError, match="two headers of one name"):
+        frames_of(twice)
+    with pytest.raises(botocore.DuplicateHeader):
+        theirs(twice)
+
+
+def repair(message: bytes) -> bytes:
+    """Return a message with the checksum that belongs to its bytes."""
+    return message[:-4] + crc32(message[:-4]).to_bytes(4)
+
+
 @pytest.mark.parametrize("first", range(7))
 def test_a_changed_byte_is_always_detected(first: int) -> None:
     for at in range(first, len(STREAM), 49):

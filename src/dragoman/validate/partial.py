@@ -37,8 +37,8 @@ class PartialJson:
         self._at = 0  # the position up to which the text is parsed
         self._open: list[str] = []  # closing marks of the open objects and lists, outermost first
         self._key_follows = False
-        # the last position at which the text can be completed, the closing marks to append there,
-        # and how many parts are open
+        # the last position at which the text can be completed, the quote to append there, and how
+        # many parts are open; these are the parts in _open, which change only together with it
         self._end = (0, "", 0)
 
     @property
@@ -66,14 +66,14 @@ class PartialJson:
 
     def read(self) -> tuple[Any, int]:
         """Return the value so far, and how many nested values at its end are unfinished."""
-        end, closing, unfinished = self._end
+        end, quote, unfinished = self._end
         if not unfinished and not self.is_complete:
             return _NOTHING, 0
         text = self._text[:end]
-        if closing.startswith('"'):
+        if quote:
             text = _HALF_PAIR.sub("", text)
         try:
-            return read_json(text + closing), unfinished
+            return read_json(text + quote + "".join(reversed(self._open))), unfinished
         except ValueError:
             return _NOTHING, 0
 
@@ -88,7 +88,7 @@ class PartialJson:
         self._key_follows = mark in "{," and self._open[-1:] == ["}"]
 
     def _cut(self, end: int, quote: str = "") -> None:
-        self._end = end, quote + "".join(reversed(self._open)), len(self._open) + len(quote)
+        self._end = end, quote, len(self._open) + len(quote)
 
 
 class PartialValue:

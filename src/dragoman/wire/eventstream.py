@@ -97,7 +97,8 @@ def _read_message(message: bytes, offset: int) -> Frame:
 
 def _read_headers(data: bytes) -> dict[str, str]:
     """Return the headers whose values are strings; skip all others."""
-    found = {}
+    found: dict[str, str] = {}
+    names: set[bytes] = set()
     at = 0
     while at < len(data):
         name_end = at + 1 + data[at]
@@ -111,9 +112,14 @@ def _read_headers(data: bytes) -> dict[str, str]:
             raise EventStreamError("a header of a message cannot be read")
         if begin + size > len(data):
             raise EventStreamError("a header of a message is cut off")
+        name = data[at + 1 : name_end]
+        if name in names:
+            # botocore refuses it too: two readers could take different values
+            raise EventStreamError("a message has two headers of one name")
+        names.add(name)
         if kind == _TEXT:
-            name = data[at + 1 : name_end].decode("utf-8", "replace")
-            found[name] = data[begin : begin + size].decode("utf-8", "replace")
+            value = data[begin : begin + size].decode("utf-8", "replace")
+            found[name.decode("utf-8", "replace")] = value
         at = begin + size
     return found
 
