@@ -176,9 +176,13 @@ async def test_metrics_are_served_while_budgets_cannot_be_read(
     ledger = Ledger(own_postgres.url)
     app = create_app({"fast": priced(reply("Hello"))}, keys=KEYS, ledger=ledger, admin=DIGEST)
     async with serving(app) as url:
-        assert len((await scrape(url, ADMIN))["dragoman_budget_left_usd"]) == 3
+        found = await scrape(url, ADMIN)
+        assert len(found["dragoman_budget_left_usd"]) == 3
+        assert found["dragoman_budgets_unread_total"] == {"": 0.0}
         own_postgres.stop()
-        assert "dragoman_budget_left_usd" not in await scrape(url, ADMIN)
+        found = await scrape(url, ADMIN)
+        assert "dragoman_budget_left_usd" not in found
+        assert found["dragoman_budgets_unread_total"] == {"": 1.0}
         assert "the budgets cannot be read" in caplog.text
         own_postgres.start()
         assert len((await scrape(url, ADMIN))["dragoman_budget_left_usd"]) == 3

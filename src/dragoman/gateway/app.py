@@ -139,8 +139,9 @@ def create_app(
 
 
 def _count_misses(service: Service) -> None:
-    """Count in the metrics what the ledger and the statistics can never store."""
+    """Count in the metrics what the ledger and the statistics can never store or not read."""
     service.ledger.on_miss = partial(service.metrics.miss, "ledger")
+    service.ledger.on_unread = service.metrics.miss_budgets
     if service.usage is not None:
         service.usage.on_miss = partial(service.metrics.miss, "usage")
 

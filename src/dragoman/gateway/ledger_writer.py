@@ -85,6 +85,7 @@ class LedgerWriter:
         self._owed: deque[_Settlement] = deque()
         self._thread: threading.Thread | None = None
         self.on_miss: Callable[[], None] | None = None  # called for each usage that is left out
+        self.on_unread: Callable[[], None] | None = None  # called if budgets cannot be read
 
     async def admit(self, key: Key, seconds: float) -> CallLease | None:
         """Count a request of a key without blocking the event loop; see ``Ledger.admit``."""
@@ -146,7 +147,7 @@ class LedgerWriter:
                     await tried
 
     async def read_budgets(self, keys: Sequence[Key]) -> list[KeyBudget]:
-        """Return what is left of budgets; nothing while the database cannot be read."""
+        """Return what is left of budgets; nothing, and a count, if the database cannot be read."""
         if not self.ledger.is_shared:
             return self.ledger.read_budgets(keys)
         result: Future[list[KeyBudget]] = Future()
@@ -158,6 +159,8 @@ class LedgerWriter:
             log.warning("the budgets cannot be read: timeout")
         except self.ledger.errors as error:
             log.warning("the budgets cannot be read: %s", scrub(str(error)))
+        if self.on_unread is not None:
+            self.on_unread()
         return []
 
     def describe_limits(self, key: Key) -> dict[str, str]:

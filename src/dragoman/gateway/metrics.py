@@ -37,6 +37,7 @@ _LABELS = {
     "cost_usd": ("model", "key"),
     "unpriced_calls": ("model",),
     "uncounted": ("place",),
+    "budgets_unread": (),
     "switches": ("model", "from", "to", "reason"),
     "tool_calls": ("model", "provider", "outcome"),
 }
@@ -71,6 +72,8 @@ class Metrics:
         self._counters: dict[str, dict[Labels, float]] = {
             name: defaultdict(int) for name in _LABELS
         }
+        # An alert sees the first failure only if the counter has been 0 before.
+        self._counters["budgets_unread"][()] = 0
         # For each name and its labels, a histogram of durations: a count for each bucket, a count
         # of longer durations, and the sum of all durations.
         self._seconds: dict[str, dict[Labels, list[float]]] = {name: {} for name in _DURATIONS}
@@ -105,6 +108,10 @@ class Metrics:
     def miss(self, place: str) -> None:
         """Count a finished request that a database could not store."""
         self._counters["uncounted"][place,] += 1
+
+    def miss_budgets(self) -> None:
+        """Count a scrape or page whose budgets could not be read."""
+        self._counters["budgets_unread"][()] += 1
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
         """Count how often a call switched from one candidate of a group to another."""
@@ -204,6 +211,8 @@ def _histogram(name: str, histograms: Mapping[Labels, list[float]]) -> list[str]
 
 def _write(labels: Sequence[str], values: Labels) -> str:
     pairs = zip(labels, values, strict=True)
+    if not labels:
+        return ""
     return "{" + ",".join([f'{label}="{_escape(text)}"' for label, text in pairs]) + "}"
 
 
