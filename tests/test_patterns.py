@@ -43,7 +43,7 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
             "transport/http.py:_kept_lines",
             # Patterns from data files of the package, for names of models.
             "wire/beliefs.py:_applies",
-            "wire/beliefs.py:find_beliefs",
+            "wire/beliefs.py:find_rows",
             "wire/readiness.py:_lacks_model",  # the name of a model, escaped
             # Patterns of the error tables; the search reads them from the tables.
             "wire/errors.py:compiled",

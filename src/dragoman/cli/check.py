@@ -12,7 +12,9 @@ import click
 from msgspec import Struct
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
+from ..conformance.believed import BeliefCheck, write_beliefs
 from ..conformance.retrieval import check_retrieval_server
+from ..registry import load_vendor, vendor_names
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
 from .console import Bar, echo_json, legible
@@ -37,6 +39,12 @@ class CheckOptions(Struct):
     """The options of ``dragoman check``."""
 
     model: Annotated[str | None, "Check this model, not the first listed.", option("NAME")] = None
+    vendor: Annotated[
+        str | None,
+        "Check what the catalogue believes about a model of this vendor.",
+        option(type=click.Choice(vendor_names())),
+    ] = None
+    yes: Annotated[bool, "Make the calls of --vendor without a question."] = False
     wire: Annotated[
         str | None, "Set the wire (API format) of the server.", option(type=click.Choice(_WIRES))
     ] = None
@@ -61,15 +69,21 @@ class CheckOptions(Struct):
 
 
 @click.command("check")
-@click.argument("url")
+@click.argument("url", required=False)
 @add_options
-def command(url: str, options: CheckOptions) -> None:
+def command(url: str | None, options: CheckOptions) -> None:
     """Check whether the server at URL conforms to its wire, and which features its model supports.
 
-    About fifty short calls are made, limited in tokens and time. Exit code 30 means that a check
-    failed.
+    About fifty short calls are made, limited in tokens and time. With --vendor, print what the
+    catalogue believes about a model of this vendor and what it costs to ask, and then ask the
+    server about each belief. Exit code 30 means that a check failed.
     """
     key = os.environ.get(options.api_key_env)
+    if options.vendor is not None:
+        _check_vendor(options.vendor, url, key, options)
+        return
+    if url is None:
+        raise click.UsageError("name the URL of a server, or a vendor with --vendor")
     with report_errors(), Bar() as bar, reject(ValueError):
         show = lambda done, total, name: bar(f"checking {name:<22}", done, total)
         if options.operation != "chat":
@@ -86,6 +100,43 @@ def command(url: str, options: CheckOptions) -> None:
     echo_json(report.to_json()) if options.as_json else click.echo(_show(report))
     if report.failed:
         sys.exit(EXIT_CODES["check_failed"])
+
+
+def _check_vendor(vendor: str, url: str | None, key: str | None, options: CheckOptions) -> None:
+    """Print the beliefs about a model of a vendor and the price of asking; ask if the user agrees."""
+    settings = {"base_url": url, "api_key": key}
+    given = {name: value for name, value in settings.items() if value}
+    with report_errors(), Bar() as bar, reject(ValueError):
+        model = options.model or _choose_model(vendor)
+        check = BeliefCheck(vendor, model, options.wire, **given)
+        most = check.estimate()
+        price = "an unknown price" if most is None else f"at most ${most:.4f}"
+        plan = f"{check.calls} calls of {vendor}:{model}, {price}"
+        is_asked = options.yes
+        if not is_asked:
+            click.echo(legible(write_beliefs(check.describe())), err=options.as_json)
+            click.echo(f"{plan}; nothing has been sent", err=True)
+            is_asked = sys.stdin.isatty() and click.confirm("Ask the server?", err=True)
+        else:
+            click.echo(plan, err=True)
+        if not is_asked:
+            return
+        show = lambda done, total, name: bar(f"asking about {name:<22}", done, total)
+        report = asyncio.run(check.run(None if options.as_json else show))
+    echo_json(report.to_json()) if options.as_json else click.echo(legible(write_beliefs(report)))
+    if report.contradicted:
+        sys.exit(EXIT_CODES["check_failed"])
+
+
+def _choose_model(vendor: str) -> str:
+    """Return the first model of a vendor that can chat and is not to be switched off."""
+    known = load_vendor(vendor)
+    ending = {name for each in known.retirements.values() for name in each.models}
+    left_out = ending | {*known.not_chat}
+    model = next((name for name in known.listed_models() if name not in left_out), None)
+    if model is None:
+        raise click.UsageError(f"the catalogue lists no model of {vendor}; add --model NAME")
+    return str(model)
 
 
 async def _check_retrieval(url: str, key: str | None, options: CheckOptions) -> Report:

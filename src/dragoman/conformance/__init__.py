@@ -5,7 +5,8 @@ Box: kit.
 ``suite(wire="openai")`` returns the cases for a wire, ``suite(make_provider)`` the cases for a
 provider, and ``retrieval_suite(make_embedder)`` the cases for an embedder or a reranker. Run them
 with ``pytest.mark.parametrize`` or in a loop. ``check_server(url)`` examines a live server and
-returns a report.
+returns a report, and ``BeliefCheck(vendor, model)`` asks a vendor's server whether what the
+catalogue believes about it is true.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..provider.http_model import read_capabilities
 from ..wire import CODECS
+from .believed import BeliefCheck, BeliefOutcome, BeliefReport, write_beliefs
 from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule
 from .contract import build_cases
@@ -28,9 +30,9 @@ from .retrieval import RetrievalKit, RetrievalModelCase, retrieval_suite
 from .violation import Violation
 
 __all__ = [
-    "CheckOutcome", "CodecCase", "CodecRule", "Factory", "Kit", "ProviderCase", "Report",
+    "BeliefCheck", "BeliefOutcome", "BeliefReport", "CheckOutcome", "CodecCase", "CodecRule", "Factory", "Kit", "ProviderCase", "Report",
     "RetrievalKit", "RetrievalModelCase", "Violation", "check_server", "retrieval_suite", "suite",
-    "write_html", "write_junit", "write_markdown", "write_text",
+    "write_beliefs", "write_html", "write_junit", "write_markdown", "write_text",
 ]  # fmt: skip
 
 

@@ -113,18 +113,24 @@ def vendor_of(base_url: str) -> str | None:
 @lru_cache(maxsize=256)
 def find_beliefs(wire: str, vendor: str | None, model: str) -> Mapping[str, Any]:
     """Return the quirks of a model on a wire at a vendor, as JSON values by name."""
+    rows = find_rows(wire, vendor, model)
+    return {quirk: row.quirks[quirk] for quirk, row in rows.items()}
+
+
+def find_rows(wire: str, vendor: str | None, model: str) -> Mapping[str, Belief]:
+    """Return the row that decides each quirk of a model on a wire at a vendor."""
     name = model.lower()
     found: list[Belief] = []
     for family in read_families().values():
         if re.search(family.match, name):
             found += [row for row in family.rows if _applies(row, wire, vendor, name)]
     is_strict = vendor in strict_vendors()
-    quirks: dict[str, Any] = {}
+    deciding: dict[str, Belief] = {}
     for row in sorted(found, key=lambda row: -row.rank):
-        for quirk, value in row.quirks.items():
+        for quirk in row.quirks:
             if not is_strict or row.vendors or quirk in WITHOUT_FIELDS:
-                quirks.setdefault(quirk, value)
-    return quirks
+                deciding.setdefault(quirk, row)
+    return deciding
 
 
 @cache
