@@ -225,7 +225,7 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
         answer_question(log, remote.id, asked, decision)
     await running
     elsewhere = Session(Listed(calls[0], "Done."), [Tool("bash", external=True)], ALL, log)
-    outcome = await elsewhere.run("Go.")
+    outcome = await elsewhere.run("Go.", key="g1")
     await elsewhere.observe(outcome.pending[0].intent_id, "failed", is_error=True)
     await elsewhere.run()
 

@@ -154,7 +154,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True, kw_only=True):
     id of the message, verbatim, to Dragoman's own id for the call; if the call became an intent,
     this is the id of the intent. ``in_context`` is false for a message that is stored only as
     evidence, such as a partial reply. ``paused`` marks a reply that its provider paused, and
-    continues when it is sent back.
+    continues when it is sent back. ``key`` is the key that the caller gave to a goal.
     """
 
     message: Message
@@ -174,6 +174,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True, kw_only=True):
     in_context: bool = True
     priced_as: str | None = None
     paused: bool = False
+    key: str | None = None
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):

@@ -35,7 +35,13 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     for seq, change, is_goal in state.conversation.list_changes():
         if isinstance(change, MessageRecorded):
             change = replace(
-                change, request_id=None, usage=None, cost_usd=None, latency_ms=None, warnings=()
+                change,
+                request_id=None,
+                usage=None,
+                cost_usd=None,
+                latency_ms=None,
+                warnings=(),
+                key=None,
             )
         else:
             known = [each for each in change.left_out if each.seq in numbers]

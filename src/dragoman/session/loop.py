@@ -6,10 +6,11 @@ The state is derived from the log alone, so the loop continues after any record 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from msgspec import to_builtins
+import msgspec
+from msgspec import Struct, to_builtins
 
 from .. import errors
 from .. import log as logs
@@ -21,6 +22,7 @@ from ..permission import Policy
 from ..prices import Unpriced
 from ..provider import Provider
 from ..tools import Toolbox
+from ..validate.structured import convert_value, unwrap
 from .budget import Budget
 from .closing import answer_calls, close_open
 from .execution import Pipeline
@@ -34,6 +36,13 @@ from .supervisor import Supervisor
 from .turn import Turn, TurnSettings
 
 _FINAL = "Now give the final answer in the required form, as JSON alone."
+
+
+class Goal(Struct, frozen=True):
+    """A goal in the queue. A session pursues the goal of a key once."""
+
+    message: User
+    key: str | None = None
 
 
 class Loop(Generic[Parsed]):
@@ -55,7 +64,8 @@ class Loop(Generic[Parsed]):
     _supervisor: Supervisor
     _corrections: int
     _unusable: int  # how many unusable replies there were in a row
-    _queued: list[User]  # goals that are pursued after the current one
+    _queued: list[Goal]  # goals that are pursued after the current one
+    _is_next: bool  # whether the first of them follows the calls that are processed now
     _at: int | None  # the number of the record to continue after, if it is not the last one
     _final: bool  # whether the next turn requests the structured answer
     _loaded: bool  # whether the state was read from the log, and no run continued it yet
@@ -66,15 +76,15 @@ class Loop(Generic[Parsed]):
         """The state derived from the records of this session."""
         return self._journal.state
 
-    async def _drive(self, goal: str | User | None, *, once: bool) -> Step:
+    async def _drive(self, goal: str | User | None, key: str | None, *, once: bool) -> Step:
         begun = False
         try:
-            if await self._still_waits(goal):
-                waiting = self.state.finished
-                assert waiting is not None
-                outcome = self._make_outcome("waiting", waiting.detail)
-                return Step(self.state.spent.turns, None, (), outcome)
-            await finish_writing(self._begin(goal))
+            recorded = await self._find_outcome(goal, key)
+            if recorded is not None:
+                return Step(self.state.spent.turns, None, (), recorded)
+            if key in self.state.keys:
+                goal = None  # it was added before
+            await finish_writing(self._begin(goal, key))
             begun = True
             step = await self._advance()
             while not once and step.outcome is None:
@@ -108,13 +118,8 @@ class Loop(Generic[Parsed]):
             waiting = await self._process([each for each in opened if each.id in continued])
             if waiting is not None:
                 return Step(self.state.spent.turns, None, (), waiting)
-        if self._queued and self.state.has_answered:
-
-            async def take() -> None:  # a goal that could not be recorded stays in the queue
-                await self._journal.write(record_message(self._queued[0]))
-                self._queued.pop(0)
-
-            await finish_writing(take())
+        if self._queued and (self._is_next or self.state.has_answered):
+            await finish_writing(self._take_queued())
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
@@ -201,15 +206,43 @@ class Loop(Generic[Parsed]):
 
     # --- starting and finishing the session -----------------------------------------------------
 
-    async def _still_waits(self, goal: str | User | None) -> bool:
+    def _recall(self, key: str | None) -> Outcome[Parsed] | None:
+        """Return the recorded outcome of a goal that has ended."""
+        end = self.state.keys.get(key or "")
+        if end is None or end.finished.outcome == "waiting":
+            return None
+        finished = end.finished
+        if finished.outcome == "failed" and key == self.state.key and not self.state.has_answered:
+            return None  # an error of the provider ends a run, and the next one continues
+        parsed: Any = None
+        if finished.outcome == "completed":
+            parsed = _read_output(end.text, self._settings.output)
+        outcome = self._make_outcome(finished.outcome, finished.detail, parsed)
+        return msgspec.structs.replace(outcome, text=end.text)
+
+    async def _find_outcome(
+        self, goal: str | User | None, key: str | None
+    ) -> Outcome[Parsed] | None:
+        """Return the outcome of a goal that has ended, or of a session that still waits."""
+        if self._at is not None:
+            return None
+        recorded = self._recall(key)
+        if recorded is not None:
+            return recorded
+        is_new = goal is not None and key not in self.state.keys
+        finished = self.state.finished
+        if finished is None or not await self._still_waits(is_new=is_new):
+            return None
+        return self._make_outcome("waiting", finished.detail)
+
+    async def _still_waits(self, *, is_new: bool) -> bool:
         """Return whether the session waits, and no answer has arrived that it can continue with.
 
-        Raise ``SessionError`` if it gets another goal before that.
+        Raise ``SessionError`` if it gets a new goal before that.
         """
-        finished = self.state.finished
-        if finished is None or finished.outcome != "waiting" or self._at is not None:
-            return False
         pending = list_pending(self.id, self.state, self.tools)
+        if self.state.finished is None or self.state.finished.outcome != "waiting":
+            return False
         if not self._pipeline.waits and any(each.kind == "decision" for each in pending):
             return False  # this process has an approver to ask
         answers = await self._pipeline.read_answers()
@@ -219,17 +252,19 @@ class Loop(Generic[Parsed]):
             if each.intent_id
             in (answers.decisions if each.kind == "decision" else answers.results)
         ]
-        if goal is not None and len(arrived) < len(pending):
+        if is_new and len(arrived) < len(pending):
             raise SessionError(
                 f"the session {describe_pending(pending)}; answer first, or call close_open_intents(), "
                 "before it pursues another goal"
             )
         return bool(pending) and not arrived
 
-    async def _begin(self, goal: str | User | None) -> None:
+    async def _begin(self, goal: str | User | None, key: str | None) -> None:
+        """Start or continue the session, and add the goal."""
         is_queued = goal is None and bool(self._queued)
         if is_queued:
-            goal = self._queued[0]
+            goal = self._queued[0].message
+            key = self._queued[0].key
         if self.state.root is None:
             await self._start(goal)
         elif (
@@ -242,17 +277,27 @@ class Loop(Generic[Parsed]):
         elif self._loaded or self.state.finished is not None:
             await self._continue("another goal" if goal is not None else "to go on")
             self._loaded = False
-        if goal is None and not any(
-            isinstance(entry.message, User) for entry in self.state.messages
-        ):
+        if self.state.find_continuable(unasked=True):
+            # The results of the calls that go on come before the goal.
+            if goal is not None and not is_queued:
+                self._queued.insert(0, Goal(read_goal(goal), key))
+                self._is_next = True
+            return
+        if goal is None and not self.state.has_goal:
             goal = self.state.goal  # the session ended before its first message was written
         if goal is not None:
-            message = read_goal(goal)
             if self._system and not self.state.messages:
                 await self._journal.write(record_message(System(self._system)))
-            await self._journal.write(record_message(message))
+            await self._journal.write(record_message(read_goal(goal), key))
         if is_queued:
             self._queued.pop(0)
+
+    async def _take_queued(self) -> None:
+        """Add the next goal; one that could not be recorded stays in the queue."""
+        goal = self._queued[0]
+        await self._journal.write(record_message(goal.message, goal.key))
+        self._queued.pop(0)
+        self._is_next = False
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -341,6 +386,19 @@ def read_goal(goal: str | User) -> User:
     if not message.content:
         raise ValueError("goal: is empty")
     return message
+
+
+def _read_output(text: str, output: Any) -> Any:
+    """Return the structured answer in a recorded reply, or ``None`` if there is none."""
+    if output is None:
+        return None
+    try:
+        value: Any = msgspec.json.decode(text)
+        return (
+            value if isinstance(output, Mapping) else convert_value(unwrap(value, output), output)
+        )
+    except ValueError:
+        return None
 
 
 def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:

@@ -31,9 +31,9 @@ def new_message_id() -> str:
     return f"msg_{new_ulid()}"
 
 
-def record_message(message: Message) -> MessageRecorded:
-    """Return the record of a message that no model wrote."""
-    return MessageRecorded(message=message, message_id=new_message_id())
+def record_message(message: Message, key: str | None = None) -> MessageRecorded:
+    """Return the record of a message that no model wrote; ``key`` is the key of a goal."""
+    return MessageRecorded(message=message, message_id=new_message_id(), key=key)
 
 
 def record_result(

@@ -36,7 +36,7 @@ from .display import describe_session
 from .execution import Pipeline
 from .fork import write_fork
 from .journal import Journal, Watcher, finish_writing
-from .loop import Loop, name_model, read_goal
+from .loop import Goal, Loop, name_model, read_goal
 from .outcome import Outcome, SessionError, Step
 from .projector import Projector
 from .state import State, reduce_records
@@ -131,7 +131,8 @@ class Session(Displayed, Loop[Parsed]):
         self._supervisor = Supervisor(self.id)
         self._corrections = corrections
         self._unusable = 0  # how many unusable replies there were in a row
-        self._queued: list[User] = []  # goals that are pursued after the current one
+        self._queued: list[Goal] = []  # goals that are pursued after the current one
+        self._is_next = False
         # The number of the record to continue after, if it is not the last one.
         self._at: int | None = None
         self._final = False  # whether the next turn requests the structured answer
@@ -161,26 +162,53 @@ class Session(Displayed, Loop[Parsed]):
         that it is running then is unknown.
         """
         session = cls(provider, tools, policy, log, session_id=session_id, **settings)
-        session._takeover = takeover
-        try:
-            async with session.log.hold(session_id, takeover=takeover):
-                session._journal.state = await asyncio.to_thread(_load, session.log, session_id)
-        except BaseException:
-            await session.close()
-            raise
-        session._loaded = True
+        await session._read_log(takeover)
         if at is not None and not 1 <= at <= session.state.last_seq:
             await session.close()
             raise SessionError(f"session {session_id!r} has no record {at}")
         session._at = at
-        known = session.state.model
-        if known is not None and known != name_model(session.provider):
-            session._routing = logs.Routing(
+        return session
+
+    @classmethod
+    async def open(
+        cls,
+        provider: Provider,
+        tools: Tools,
+        policy: Policy | None,
+        log: logs.EventLog | str | Path,
+        session_id: str,
+        *,
+        takeover: bool = False,
+        **settings: Any,
+    ) -> Session[Any]:
+        """Return the session with this id: resume it if the log has it, otherwise begin it.
+
+        ``(await Session.open(...)).run(goal, key="...")`` can thus be repeated after any crash.
+        The errors are those of ``resume``.
+        """
+        session = cls(provider, tools, policy, log, session_id=session_id, **settings)
+        known = await asyncio.to_thread(lambda: next(session.log.read(session_id), None))
+        if known is not None:
+            await session._read_log(takeover)
+        return session
+
+    async def _read_log(self, takeover: bool) -> None:
+        """Take the state from the log; close the session if that fails."""
+        try:
+            async with self.log.hold(self.id, takeover=takeover):
+                self._journal.state = await asyncio.to_thread(_load, self.log, self.id)
+        except BaseException:
+            await self.close()
+            raise
+        self._takeover = takeover
+        self._loaded = True
+        known = self.state.model
+        if known is not None and known != name_model(self.provider):
+            self._routing = logs.Routing(
                 mode="manual",
-                chosen=name_model(session.provider),
+                chosen=name_model(self.provider),
                 reason=f"resumed with another provider than {known}",
             )
-        return session
 
     @classmethod
     async def fork(
@@ -219,19 +247,25 @@ class Session(Displayed, Loop[Parsed]):
 
     # --- running the session --------------------------------------------------------------------
 
-    async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
-        """Pursue a goal until the run ends. Without a goal, continue with the current one."""
-        step = await self._supervise(goal, once=False)
+    async def run(
+        self, goal: str | User | None = None, *, key: str | None = None
+    ) -> Outcome[Parsed]:
+        """Pursue a goal until the run ends. Without a goal, continue with the current one.
+
+        The goal of a ``key`` is added once, so that the call can be repeated after a crash: it
+        continues, and after the end it returns the recorded outcome.
+        """
+        step = await self._supervise(goal, key, once=False)
         assert step.outcome is not None
         return step.outcome
 
-    async def step(self, goal: str | User | None = None) -> Step:
+    async def step(self, goal: str | User | None = None, *, key: str | None = None) -> Step:
         """Run one turn: call the model, and process every tool call in its reply."""
-        return await self._supervise(goal, once=True)
+        return await self._supervise(goal, key, once=True)
 
     def follow_up(self, goal: str | User) -> None:
         """Queue a goal to pursue after the current one; a run in progress continues with it."""
-        self._queued.append(read_goal(goal))
+        self._queued.append(Goal(read_goal(goal)))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Stop the run and wait until that is recorded; return ``False`` if nothing is running."""
@@ -320,11 +354,23 @@ class Session(Displayed, Loop[Parsed]):
 
     # --- the agent loop -------------------------------------------------------------------------
 
-    async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
+    async def _supervise(self, goal: str | User | None, key: str | None, *, once: bool) -> Step:
         """Run the session in its own task, while this process holds the session's lease."""
+        _check_key(goal, key)
         self._supervisor.refuse_running()
         async with self.log.hold(self.id, takeover=self._takeover):
-            return await self._supervisor.run(self._drive(goal, once=once), self.budget.seconds)
+            return await self._supervisor.run(
+                self._drive(goal, key, once=once), self.budget.seconds
+            )
+
+
+def _check_key(goal: object, key: object) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str) or not 0 < len(key) <= 255 or not key.isprintable():
+        raise ValueError("key: must be 1 to 255 printable characters")
+    if goal is None:
+        raise ValueError("key: belongs to a goal; give both")
 
 
 def _load(log: logs.EventLog, session: str) -> State:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from .. import log as logs
 from ..errors import InvalidRequestError
 from ..events import ToolIntent
-from ..messages import Assistant, AssistantBlock, Message, Opaque, Text, ToolCall, ToolResult
+from ..messages import Assistant, AssistantBlock, Message, Opaque, Text, ToolCall, ToolResult, User
 from ..tools.runtime import SEARCH_TOOLS
 from ..tools.search import read_found
 from ..validate.content import check_depth
@@ -90,6 +90,13 @@ class OpenCall(Struct):
     reply: logs.MessageRecorded | None = None
 
 
+class GoalEnd(Struct, frozen=True):
+    """How the run of a goal ended, and the last text of the model."""
+
+    finished: logs.SessionFinished
+    text: str
+
+
 class State:
     """The state derived from a session's records, in order."""
 
@@ -104,6 +111,9 @@ class State:
         self.call: OpenCall | None = None
         self.spent = Spending()
         self.finished: logs.SessionFinished | None = None
+        # the goals that have a key, each with its end; ``key`` is that of the current goal
+        self.keys: dict[str, GoalEnd | None] = {}
+        self.key: str | None = None
         self.model: str | None = None
         self.tool_digests: dict[str, str] = {}
         self.ids = ToolIds()
@@ -124,6 +134,8 @@ class State:
         self.conversation.apply(record, payload)
         if isinstance(payload, logs.MessageRecorded):
             self._hear(payload)
+            if record.actor == "user" and isinstance(payload.message, User):
+                self._set_key(payload.key)
         elif isinstance(payload, ToolIntent):
             kept = IntentState(
                 intent=payload, record=record.id, turn=record.turn, since=record.timestamp
@@ -141,17 +153,32 @@ class State:
             self.spent.turns = payload.number
             self.turn = record.turn
             self.finished = None
+            if self.key is not None:
+                self.keys[self.key] = None
         elif isinstance(payload, logs.SessionResumed):
-            self.finished, self.epoch = None, self.epoch + 1
+            self.epoch += 1
+            self.finished = None
             self.tool_digests |= payload.changed_tools
         elif isinstance(payload, logs.SessionFinished):
-            self.finished = payload
+            self._finish(payload)
         elif isinstance(payload, logs.ModelSwapped):
             self.model = payload.to
         elif isinstance(payload, logs.ToolsChanged):
             self._follow_tools(payload)
         else:
             self._follow_intent(record, payload)
+
+    def _set_key(self, key: str | None) -> None:
+        self.key = key
+        if key is not None:
+            self.keys[key] = None
+
+    def _finish(self, finished: logs.SessionFinished) -> None:
+        self.finished = finished
+        if self.key is not None:
+            last = self.messages[-1].message if self.messages else None
+            text = last.text if isinstance(last, Assistant) else ""
+            self.keys[self.key] = GoalEnd(finished, text)
 
     def _hear(self, recorded: logs.MessageRecorded) -> None:
         message = recorded.message
@@ -217,6 +244,11 @@ class State:
         if last is None or last.paused or not isinstance(last.message, Assistant):
             return False
         return not last.message.tool_calls
+
+    @property
+    def has_goal(self) -> bool:
+        """Whether a goal was recorded as a message."""
+        return any(isinstance(entry.message, User) for entry in self.messages)
 
     @property
     def paused_by(self) -> str | None:
