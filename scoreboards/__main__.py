@@ -15,7 +15,10 @@ import sys
 from .board import Board
 from .install import HOME, ROOT, NotInstalledError
 
-BOARDS = ("open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "event_streams", "load")
+BOARDS = (
+    "open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "event_streams", "json_schemas",
+    "json_texts", "aws", "http_messages", "load",
+)  # fmt: skip
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
 # Scoreboards

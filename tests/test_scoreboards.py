@@ -1,9 +1,13 @@
 """The page of scoreboards: what passed, what failed and why."""
 
+import base64
+import json
 import random
+from pathlib import Path
 
 import pytest
 from scoreboards.__main__ import PAGE, renew
+from scoreboards.aws import try_stream
 from scoreboards.bfcl import (
     CONTROLS,
     WIRES,
@@ -18,9 +22,13 @@ from scoreboards.bfcl_gateway import CONTROLS as GATEWAY_CONTROLS
 from scoreboards.bfcl_gateway import send_all
 from scoreboards.board import Board, judge
 from scoreboards.event_streams import WPT, read_events
+from scoreboards.http_messages import answering, read_vectors, try_reply, try_request
+from scoreboards.json_schemas import read_suite, try_verdict
+from scoreboards.json_texts import try_complete, try_partial
 from scoreboards.mcp import find_scenarios, read_outcome
 
 import dragoman as d
+from dragoman.wire.eventstream import encode_message
 
 
 def test_section_lists_failures_with_their_reasons() -> None:
@@ -132,3 +140,153 @@ def test_run_of_one_suite_leaves_the_sections_of_the_others() -> None:
     ]
     assert "with suite 1.2." in made
     assert "tools_call" not in made
+
+
+VECTORS = r"""
+## Chunked
+<!-- meta={"type": "response"} -->
+```http
+HTTP/1.1 200 OK
+Transfer-Encoding: chunked
+
+2
+o\
+k
+0
+
+
+```
+```log
+off=0 message begin
+off=43 headers complete status=200 v=1/1 flags=208 content_length=0
+off=46 len=1 span[body]="o"
+off=47 len=1 span[body]="k"
+off=52 message complete
+```
+## Lines
+<!-- meta={"type": "response"} -->
+```http
+HTTP/1.1 103 Early Hints
+
+HTTP/1.1 200 OK
+
+a\n\
+b
+```
+```log
+off=0 message begin
+off=30 headers complete status=103 v=1/1 flags=0 content_length=0
+off=30 message complete
+off=30 reset
+off=30 message begin
+off=50 headers complete status=200 v=1/1 flags=0 content_length=0
+off=50 len=1 span[body]="a"
+off=51 len=1 span[body]=lf
+off=52 len=1 span[body]="b"
+```
+## Cut off
+```http
+HTTP/1.1 200 OK
+Content-Length: 5
+
+a
+```
+```log
+off=0 message begin
+off=40 headers complete status=200 v=1/1 flags=20 content_length=5
+off=40 len=1 span[body]="a"
+```
+## Two lengths
+```http
+HTTP/1.1 200 OK
+Content-Length: 1
+Content-Length: 2
+
+a
+```
+```log
+off=0 message begin
+off=40 error code=4 reason="Content-Length already present"
+```
+## Lenient
+<!-- meta={"type": "response-lenient-all"} -->
+```http
+HTTP/1.1 200 OK
+```
+```log
+off=0 message begin
+```
+"""
+
+
+async def test_vectors_of_llhttp_are_read_and_tried(tmp_path: Path) -> None:
+    (tmp_path / "response").mkdir()
+    (tmp_path / "response" / "a.md").write_text(VECTORS)
+    chunked, lines, cut, two = read_vectors(tmp_path, "response")
+    assert chunked.name == "a: Chunked"
+    assert chunked.data.endswith(b"chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+    assert chunked.read_reply() == (200, b"ok")
+    assert lines.read_reply() == (200, b"a\nb")
+    assert cut.read_reply() is None
+    assert not cut.is_refused
+    assert two.is_refused
+    for vector in (chunked, lines, cut, two):
+        assert await try_reply(vector, vector.data) == "", vector.name
+    assert "read as 200" in await try_reply(lines, lines.data + b"!")
+    assert "read as 200" in await try_reply(cut, lines.data)
+    assert "read as 200" in await try_reply(two, lines.data)
+    assert "InvalidResponseError" in await try_reply(lines, two.data)
+    async with answering(b"HTTP/1.1 200 OK\r\n\r\n") as url:
+        address = url.removesuffix("/x")
+        assert await try_request(address, b"GET / HTTP/1.1\r\n\r\n") == "answered with 200"
+
+
+def test_verdicts_of_json_schema_are_compared(tmp_path: Path) -> None:
+    cases = [
+        {"description": "small", "schema": {"maximum": 3}, "tests": [
+            {"description": "2", "data": 2, "valid": True},
+            {"description": "4", "data": 4, "valid": False},
+        ]},
+        {"description": "none", "schema": False, "tests": [{"description": "1", "data": 1}]},
+        {"description": "remote", "schema": {"$ref": "http://a/b"}, "tests": [
+            {"description": "1", "data": 1, "valid": True}
+        ]},
+    ]  # fmt: skip
+    folder = tmp_path / "draft7" / "optional"
+    folder.mkdir(parents=True)
+    (folder / "maximum.json").write_text(json.dumps(cases))
+    low, high, remote = read_suite(tmp_path, "draft7")
+    assert high.name == "optional/maximum: small / 4"
+    assert [try_verdict(low), try_verdict(high)] == ["", ""]
+    assert try_verdict(remote).startswith("refused: ")
+    assert try_verdict(low, {"not": {}}) == "refused though valid"
+    assert try_verdict(high, {}) == "accepted though invalid"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complete", "partial"),
+    [
+        ("y_a", '{"a": [1, "b"]}', "", ""),
+        ("y_a", '{"a": [1, "b"]', "refused", "read as {'a': [1, 'b']}"),
+        ("n_a", "[1]x", "", "complete as [1]"),
+        ("n_a", "[1]", "read as [1]", "complete as [1]"),
+        ("n_a", "[1,", "", ""),
+        ("i_a", "[1e999]", "", ""),
+    ],
+)
+def test_texts_of_json_are_tried(name: str, text: str, complete: str, partial: str) -> None:
+    assert try_complete(name, text) == complete
+    assert try_partial(name, text) == partial
+
+
+def test_messages_of_event_streams_are_compared() -> None:
+    data = encode_message({":event-type": "a"}, b'{"x":1}')
+    message = {"payload": base64.b64encode(b'{"x":1}').decode(), "headers": [":event-type"]}
+    refused = {"error": "ChecksumMismatch"}
+    damaged = data[:-1] + bytes([data[-1] ^ 1])
+    for size in (1, 3, len(data)):
+        assert try_stream(message, data, size) == ""
+        assert "checksum" in try_stream(message, damaged, size)
+        assert try_stream(refused, damaged, size) == ""
+        assert try_stream(refused, data, size) == "accepted, not ChecksumMismatch"
+    assert try_stream({**message, "payload": ""}, data, 1).startswith("read as")
