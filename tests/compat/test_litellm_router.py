@@ -117,8 +117,25 @@ def test_prompts_without_roles_have_texts() -> None:
     assert (reply.object, reply["choices"][1]["index"]) == ("text_completion", 1)
     assert reply.usage.total_tokens > 0
     assert reply._hidden_params["response_cost"] > 0
-    with pytest.raises(litellm.BadRequestError, match="does not stream"):
-        litellm.text_completion("openai/gpt-4o", "Hello!", stream=True)
+
+
+@pytest.mark.usefixtures("server")
+def test_prompts_without_roles_are_streamed() -> None:
+    stream = litellm.text_completion("openai/gpt-4o", ["Hello!", "Again!"], stream=True)
+    chunks = list(stream)
+    texts = ["", ""]
+    ends: list[tuple[int, str]] = []
+    for chunk in chunks:
+        assert (type(chunk), chunk.object) == (litellm.TextCompletionResponse, "text_completion")
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.finish_reason is not None:
+                ends.append((choice.index, choice.finish_reason))
+    assert texts == ["Hi there."] * 2
+    assert ends == [(0, "stop"), (1, "stop")]
+    assert chunks[-1]._hidden_params["response_cost"] > 0
+    with pytest.raises(litellm.InternalServerError):
+        litellm.text_completion("openai/gpt-4o", "E500", stream=True, num_retries=0)
 
 
 @pytest.mark.usefixtures("server")

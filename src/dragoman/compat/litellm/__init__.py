@@ -122,10 +122,8 @@ def batch_completion(model: str, messages: Sequence[Any] = (), **given: Any) -> 
     return run(abatch_completion(model, messages, **given))
 
 
-async def atext_completion(
-    model: str, prompt: str | Sequence[str], **given: Any
-) -> TextCompletionResponse:
-    """Send each prompt as the message of a user, and return the texts of the replies."""
+async def atext_completion(model: str, prompt: str | Sequence[str], **given: Any) -> Any:
+    """Send each prompt as the message of a user; return their texts, or with ``stream`` parts."""
     return await complete_text(model, prompt, _with_defaults(given))
 
 

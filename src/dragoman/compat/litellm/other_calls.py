@@ -17,7 +17,7 @@ from ...prices import cost
 from ...retrieval import Reranker
 from ...retrieval.wire.server import RerankServer
 from .calls import complete, locate, open_model, split
-from .exceptions import KINDS, converted_errors
+from .exceptions import converted_errors
 from .names import Named
 from .records import AttributeRecord, ModelReply, ModelResponse
 
@@ -26,6 +26,10 @@ _TOGETHER = 100  # calls of a batch at a time, as many as LiteLLM's threads
 
 class TextCompletionResponse(ModelReply):
     """The reply to a prompt without roles."""
+
+
+class TextCompletionStreamWrapper(StartedStream[TextCompletionResponse]):
+    """The parts of texts: use ``for``, or ``async for`` if they come from ``atext_completion``."""
 
 
 class ResponsesAPIResponse(ModelReply):
@@ -51,11 +55,11 @@ async def complete_all(
 
 async def complete_text(
     model: str, prompt: str | Sequence[str], given: Mapping[str, Any]
-) -> TextCompletionResponse:
-    """Send each prompt as the message of a user; return the texts of the replies."""
-    if given.get("stream"):
-        raise KINDS["BadRequestError"]("text_completion does not stream here; use completion")
+) -> TextCompletionResponse | TextCompletionStreamWrapper:
+    """Send each prompt as the message of a user; return the texts of the replies, or a stream."""
     prompts = [prompt] if isinstance(prompt, str) else [*prompt]
+    if given.get("stream"):
+        return await TextCompletionStreamWrapper(_read_texts(model, prompts, given)).start()
     replies: list[ModelResponse] = [
         await complete(model, [{"role": "user", "content": each}], given) for each in prompts
     ]
@@ -79,6 +83,27 @@ async def complete_text(
     known = [Decimal(str(each)) for each in costs if each is not None]
     made.note(sum(known, Decimal(0)) if len(known) == len(costs) else None)
     return made
+
+
+async def _read_texts(
+    model: str, prompts: Sequence[str], given: Mapping[str, Any]
+) -> AsyncGenerator[TextCompletionResponse]:
+    """Yield the parts of the text of each prompt in turn, with the index of the prompt."""
+    for at, prompt in enumerate(prompts):
+        stream = await complete(model, [{"role": "user", "content": prompt}], given)
+        async with aclosing(stream):
+            async for chunk in stream:
+                choices = [
+                    AttributeRecord(
+                        text=choice.delta.get("content") or "", index=at, logprobs=None,
+                        finish_reason=choice.finish_reason,
+                    )
+                    for choice in chunk.choices
+                ]  # fmt: skip
+                made = TextCompletionResponse({**chunk, "object": "text_completion"})
+                made["choices"] = choices
+                made.note_as(chunk)
+                yield made
 
 
 async def respond(model: str, asked: Any, given: Mapping[str, Any]) -> Any:
