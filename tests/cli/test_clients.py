@@ -1,12 +1,13 @@
 """``dragoman clients`` prints what the page about coding agents shows."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from dragoman.cli.clients import ADDRESS, command, read_clients
+from dragoman.cli.clients import ADDRESS, command, read_clients, write_hint
 from tests.pages import ROOT, read_blocks
 
 PAGE = ROOT / "docs" / "recipes" / "coding-agents.md"
@@ -54,6 +55,28 @@ def test_address_and_model_are_replaced(name: str) -> None:
     assert "mine" in shown.output
     assert ADDRESS not in shown.output
     assert "clever" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("url", "models", "expected"),
+    [
+        (ADDRESS, [], "dragoman clients NAME"),
+        (ADDRESS, ["claude-*"], "dragoman clients NAME"),
+        ("https://gw:8100", ["claude-*", "a b"],
+         "dragoman clients NAME --url https://gw:8100 --model 'a b'"),
+    ],
+)  # fmt: skip
+def test_gateway_prints_the_command_for_its_address_and_model(
+    url: str, models: list[str], expected: str
+) -> None:
+    first, second = write_hint(url, models).splitlines()
+    assert first == f"settings of a client: {expected}"
+    assert second == f"NAME is {', '.join(read_clients())}"
+    assert second in (ROOT / "docs" / "howto" / "serve.md").read_text()
+    words = shlex.split(expected.replace("NAME", "codex"))[2:]
+    shown = CliRunner().invoke(command, words)
+    assert shown.exit_code == 0
+    assert f"{url}/v1" in shown.output
 
 
 def test_programs_are_listed_and_an_unknown_one_is_refused() -> None:

@@ -43,6 +43,12 @@ SENT = {
 }
 
 
+def read_section(name: str) -> str:
+    """Return the first block of commands in a section of the page."""
+    text = PAGE.read_text().partition(f"## {name}\n")[2]
+    return text.partition("```bash\n")[2].partition("```")[0]
+
+
 @contextlib.asynccontextmanager
 async def phoenix(where: Path) -> AsyncIterator[str]:
     """Run the Phoenix server and yield its address."""
@@ -88,8 +94,7 @@ async def read_spans(url: str, count: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("section", SENT)
 async def test_variables_of_a_section_address_its_service(section: str, tmp_path: Path) -> None:
-    text = PAGE.read_text().partition(f"## {section}\n")[2]
-    block = text.partition("```bash\n")[2].partition("```")[0]
+    block = read_section(section)
     seen: list[tuple[str, dict[str, str]]] = []
 
     async def receive_spans(scope: Any, receive: Any, send: Any) -> None:
@@ -121,19 +126,15 @@ async def test_variables_of_a_section_address_its_service(section: str, tmp_path
 
 
 async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:
+    """The variables are those of the page, with another port."""
     instrument = find_program("phoenix", "bin", "opentelemetry-instrument")
     python = find_program("phoenix", "bin", "python")
     async with phoenix(tmp_path) as url:
-        command = [
-            instrument, "--traces_exporter", "otlp", "--metrics_exporter", "none",
-            "--logs_exporter", "none",
-        ]  # fmt: skip
-        extra = {
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}/v1/traces",
-            "PYTHONPATH": os.pathsep.join([path for path in sys.path if path]),
-        }
-        status, printed = await run_program([*command, python, str(PROGRAM)], tmp_path, extra)
+        script = read_section("Phoenix").replace("http://127.0.0.1:6006", url)
+        run = f"{instrument} --traces_exporter otlp --metrics_exporter none --logs_exporter none"
+        command = [str(require("bash")), "-c", f"{script}\n{run} {python} {PROGRAM}"]
+        extra = {"PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
+        status, printed = await run_program(command, tmp_path, extra)
         assert status == 0, printed
         spans = await read_spans(url, 4)
     agent, call, used = (

@@ -15,6 +15,7 @@ from dragoman.capabilities import Capabilities
 from dragoman.gateway.app import create_app
 from dragoman.gateway.models import Models
 from dragoman.middleware import Fallback
+from dragoman.prices import PriceRow, PriceTable
 from dragoman.provider import Provider, connect
 from dragoman.registry import Registry
 
@@ -104,6 +105,7 @@ models:
   here:odd:
     adapter: here
     capabilities: {max_context_tokens: 32000, max_output_tokens: 90000, supports_thinking: false}
+    priced_as: free
 groups:
   both: {candidates: ["here:gpt-6-sol", "here:odd"]}
   same: {candidates: ["here:gpt-6-sol"]}
@@ -139,6 +141,9 @@ async def test_model_is_listed_alike_before_and_after_its_first_use(
     assert listed["same"].efforts == efforts
     assert listed["here:odd"].efforts == ()
     assert listed["both"].efforts == ()
+    assert (listed["here:odd"].rates["input"], listed["here:odd"].rates["output"]) == (0, 0)
+    # each call of a group has the price of the candidate that answers
+    assert (listed["both"].rates, listed["here:gpt-6-sol"].rates) == ({}, {})
 
 
 async def test_limits_of_a_group_are_unknown_if_those_of_one_candidate_are(
@@ -158,3 +163,7 @@ def test_model_of_the_catalogue_is_listed_with_its_facts(monkeypatch: pytest.Mon
     assert listed.is_known_to("images")
     assert listed.efforts
     assert listed.capabilities != Capabilities()
+    row = PriceTable.default().find("anthropic:claude-haiku-5-5")
+    assert isinstance(row, PriceRow)
+    assert (listed.rates["input"], listed.rates["cache_write"]) == (row.input, row.cache_write)
+    assert row.input

@@ -1,5 +1,6 @@
 """A list of models has the facts that are known, under the names that clients of a wire read."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ KNOWN = ListedModel(
         }
     ),
     ("low", "high"),
+    {
+        "input": Decimal(3),
+        "output": Decimal(15),
+        "cache_read": Decimal("0.30"),
+        "cache_write": None,
+        "reasoning": Decimal(15),
+    },
 )
 EFFORT = {
     "supported": True,
@@ -44,6 +52,11 @@ LISTED: dict[str, dict[str, Any]] = {
         "input_modalities": ["text", "image"],
         "reasoning_efforts": ["low", "high"],
         "shutdown_date": "2027-03-01",
+        "pricing": {
+            "prompt": "0.000003",
+            "completion": "0.000015",
+            "input_cache_read": "0.0000003",
+        },
     },
     "gemini": {"inputTokenLimit": 200_000, "outputTokenLimit": 64_000, "thinking": True},
     "cohere": {"context_length": 200_000},
@@ -111,6 +124,12 @@ def test_modalities_are_listed_if_all_are_known(
 ) -> None:
     shown = SERVER_CODECS["openai"].show_model(ListedModel("m", Capabilities.of(facts)))
     assert shown.get("input_modalities") == expected
+
+
+def test_free_model_has_prices_of_zero() -> None:
+    free = {"input": Decimal(0), "output": Decimal("0.00")}
+    shown = SERVER_CODECS["openai"].show_model(ListedModel("m", rates=free))
+    assert shown["pricing"] == {"prompt": "0", "completion": "0"}
 
 
 def test_model_without_setting_for_reasoning_has_no_effort() -> None:

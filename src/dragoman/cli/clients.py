@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +57,15 @@ def write_steps(client: Client) -> str:
     """Return the steps of a program as text: each file with its path, and the commands."""
     parts = [f"# {step.file}\n{step.text}" if step.file else step.run for step in client.steps]
     return "\n".join(parts)
+
+
+def write_hint(url: str, models: Iterable[str]) -> str:
+    """Return the command that prints the settings of a client for a gateway at this address."""
+    model = next((name for name in models if "*" not in name), None)
+    words = ["dragoman clients NAME"]
+    words += [] if url == ADDRESS else [f"--url {shlex.quote(url)}"]
+    words += [] if model is None else [f"--model {shlex.quote(model)}"]
+    return f"settings of a client: {' '.join(words)}\nNAME is {', '.join(read_clients())}"
 
 
 @click.command("clients")

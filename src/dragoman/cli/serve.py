@@ -30,6 +30,7 @@ from ..log import LogError, PostgresLog, open_log
 from ..provider import SCHEMES
 from ..registry import ConfigError, Registry, expand_group, find_pattern_problem
 from ..transport.connect import is_loopback
+from .clients import write_hint
 from .errors import reject, report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
 
@@ -438,8 +439,9 @@ def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | Non
     shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
     names = ", ".join(settings["models"]) or "the models of models.yaml"
     scheme = "https" if "ssl_certfile" in server else "http"
-    click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
-    click.echo("dragoman clients shows how to connect coding agents", err=True)
+    url = f"{scheme}://{shown}:{server['port']}"
+    click.echo(f"serving {names} at {url}", err=True)
+    click.echo(write_hint(url, settings["models"]), err=True)
     if ready_port is not None:
         click.echo(f"serving /health and /ready at http://{shown}:{ready_port}", err=True)
     config = supervisor.ServerConfig(

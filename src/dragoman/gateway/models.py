@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -70,6 +71,7 @@ def _needs_limit(end: HttpProvider) -> bool:
     return describe_wire(end.codec.wire).needs_max_tokens and limit is None
 
 
+_RATES = ("input", "output", "cache_read", "cache_write")
 _READY_FOR = 10.0  # how many seconds the result of a readiness check is cached
 
 
@@ -168,13 +170,13 @@ class Models:
         if not opened:
             assert self._registry is not None
             entry = self._registry.find(self._registry.served().get(name, name))
-            return ListedModel(name, entry.capabilities, self._registry.find_efforts(entry))
+            efforts = self._registry.find_efforts(entry)
+            return ListedModel(name, entry.capabilities, efforts, _find_rates(entry))
         ends = find_ends(opened[0])
         known = [end.capabilities for end in ends]
         joined = known[0] if len(known) == 1 else join_candidates(known)
-        return ListedModel(
-            name, joined, join_efforts([find_efforts(getattr(end, "codec", None)) for end in ends])
-        )
+        efforts = join_efforts([find_efforts(getattr(end, "codec", None)) for end in ends])
+        return ListedModel(name, joined, efforts, _find_rates(opened[0]))
 
     async def problems(self) -> dict[str, str] | None:
         """Check whether the open models are ready; return the problems by model name.
@@ -275,6 +277,13 @@ def _describe(
         "strategy": strategy,
         "candidates": [{"served_by": each, "state": its} for each, its in candidates],
     }
+
+
+def _find_rates(model: ModelEntry | ServedModel) -> dict[str, Decimal | None]:
+    """Return the prices of a million tokens; empty if they are unknown, as those of a group are."""
+    cost = model.priced_as.cost(Usage(0, 0, search_units=0))
+    row = cost.row if isinstance(cost, Cost) else None
+    return {} if row is None else {name: getattr(row, name) for name in _RATES}
 
 
 def find_ends(model: Model) -> list[Model]:

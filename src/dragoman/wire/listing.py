@@ -8,12 +8,16 @@ An unknown value is left out, so a client keeps its own default. The names of th
 - ``max_input_tokens``, ``max_tokens``, ``capabilities``, ``lifecycle``: anthropic-sdk-python
   2.10.0, ``types/model_info.py``; ``shutdown_date``: openai-python 3.48.0, ``types/model.py``.
 - ``input_modalities``: OpenRouter's page of models, W&B's ``inference/router``.
+- ``pricing``: OpenRouter's list, US dollars a token as strings; OpenRouter's page of models, and
+  ``catalog/sources.json``, which reads that list (2026-11-19).
 
-All seen 2026-11-18.
+All others seen 2026-11-18.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
@@ -27,12 +31,14 @@ class ListedModel(Struct, frozen=True):
     """A served model in a list: its name, and what is known of it.
 
     ``efforts`` are the amounts of reasoning that the model accepts by name: ``None`` if they are
-    unknown, empty if the model has no setting for them.
+    unknown, empty if the model has no setting for them. ``rates`` are the prices in US dollars per
+    million tokens, by the names of a price row.
     """
 
     name: str
     capabilities: Capabilities = Capabilities()
     efforts: tuple[str, ...] | None = None
+    rates: Mapping[str, Decimal | None] = {}
 
     def is_known_to(self, ability: str) -> bool | None:
         """Return whether the model has an ability such as ``images``; ``None`` if unknown."""
@@ -90,7 +96,26 @@ def describe_model(model: ListedModel) -> dict[str, Any]:
         input_modalities=_find_modalities(model),
         reasoning_efforts=None if model.efforts is None else list(model.efforts),
         shutdown_date=model.end,
+        pricing=_write_prices(model.rates),
     )
+
+
+_PRICES = {
+    "prompt": "input",
+    "completion": "output",
+    "input_cache_read": "cache_read",
+    "input_cache_write": "cache_write",
+}
+
+
+def _write_prices(rates: Mapping[str, Decimal | None]) -> dict[str, str]:
+    """Return the price of one token of each kind, as a string without an exponent."""
+    found = {field: rates.get(rate) for field, rate in _PRICES.items()}
+    return {
+        field: format(rate.scaleb(-6).normalize(), "f")
+        for field, rate in found.items()
+        if rate is not None
+    }
 
 
 def _find_modalities(model: ListedModel) -> list[str] | None:
