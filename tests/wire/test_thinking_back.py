@@ -397,7 +397,8 @@ def test_problems_of_a_messages_body_name_each_misplaced_system_message(
     roles: str, problems: list[str]
 ) -> None:
     body = {"messages": [{"role": role, "content": "Hi"} for role in roles.split()]}
-    found = SERVER_CODECS["anthropic"].list_problems(body, None, reasons=False, known=())
+    quirks: Any = type("Given", (), {"server_tools": {}})
+    found = SERVER_CODECS["anthropic"].list_problems(body, quirks, reasons=False, known=())
     assert [*found] == problems
 
 

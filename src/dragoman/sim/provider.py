@@ -33,7 +33,7 @@ from ..wire import CODECS, SERVER_CODECS, Asked, Codec
 from ..wire.endpoint import NOT_DEFERRED, offers_search
 from ..wire.errors import Failure, build_error
 from .faults import Mangler
-from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
+from .script import Answer, Call, Fault, Said, Script, ScriptRule, check_day, find_error
 from .strict import StrictModel
 from .yaml import read_script
 
@@ -72,6 +72,8 @@ class ScriptedProvider(ReplyProvider):
     faults are applied to the bytes of ``wire``, between its server codec and its client codec.
     With ``strict``, a server of this script refuses what the vendor of the model refuses, and signs
     its thinking; ``vendor`` names the vendor if the model's name alone does not select the rules.
+    With ``today``, such as ``2026-12-11``, it also refuses the models that the vendor has switched
+    off by this day.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ScriptedProvider(ReplyProvider):
         wire: str = "openai",
         strict: bool = False,
         vendor: str | None = None,
+        today: str | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -101,6 +104,8 @@ class ScriptedProvider(ReplyProvider):
         self.wire = wire
         self.strict = strict
         self.vendor = vendor
+        check_day(today)
+        self.today = today
         self._seed = seed
         self._sleep = sleep
         self._used = [0] * len(self.rules)
@@ -114,6 +119,7 @@ class ScriptedProvider(ReplyProvider):
             "capabilities": script.capabilities,
             "strict": script.strict,
             "vendor": script.vendor,
+            "today": script.today,
         }
         return cls(*script.rules, **{**given, **settings})
 

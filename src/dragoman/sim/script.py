@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import fnmatch
 import math
 import re
@@ -24,6 +25,14 @@ def find_error(name: str) -> type[ProviderError] | None:
     """Return the error class with this name."""
     kind = getattr(errors, name, None)
     return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
+
+
+def check_day(day: str | None) -> None:
+    """Raise ``ValueError`` if a text is not a day, such as ``2026-12-11``."""
+    try:
+        datetime.date.fromisoformat(day or "2026-01-01")
+    except ValueError:
+        raise ValueError(f"today must be a day such as 2026-12-11, not {day!r}") from None
 
 
 class Call(Struct, frozen=True):
@@ -277,6 +286,7 @@ class Script(_Rules, frozen=True, kw_only=True):
     capabilities: Mapping[str, Any] = {}
     strict: bool = False
     vendor: str | None = None
+    today: str | None = None
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -207,6 +207,7 @@ class SimServer:
             if self.provider.strict:
                 named = made.model or self.provider.model
                 rules = StrictModel(codec.wire, named, self.provider.vendor)
+                rules.check_end(self.provider.today)
                 rules.check(asked.client, made)
                 if rules.always_reports_usage:
                     asked = replace(asked, stream_usage=True)

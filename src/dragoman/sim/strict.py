@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 from .. import messages as m
 from ..capabilities import Capabilities
-from ..errors import InvalidRequestError
+from ..errors import InvalidModelError, InvalidRequestError
+from ..registry.vendors import load_vendor, vendor_names
 from ..wire import CODECS, SERVER_CODECS
 from ..wire.beliefs import find_beliefs, list_known_fields, paths_of_reasoning
 from ..wire.caching import list_cache_problems
@@ -60,6 +61,15 @@ class StrictModel:
         """
         for problem in self._list_problems(body, request):
             raise InvalidRequestError(problem, status=400, provider_message=problem)
+
+    def check_end(self, today: str | None) -> None:
+        """Raise ``InvalidModelError`` if the vendor has switched the model off by a day."""
+        if today is None or self._vendor not in vendor_names():
+            return
+        end = load_vendor(self._vendor).ends.get(self.model, Capabilities())
+        day = end.known("end_date")
+        if day is not None and str(day) <= today:
+            raise InvalidModelError(f"The model `{self.model}` was shut down on {day}", status=404)
 
     @property
     def always_reports_usage(self) -> bool:
@@ -191,7 +201,8 @@ class StrictModel:
             elif path == style.budget and isinstance(value, int):
                 is_off = value in (style.off or {}).values()
                 if not is_off and not style.least <= value <= (style.most or value):
-                    yield f"{path} must be from {style.least} to {style.most}, not {value}."
+                    most = "" if style.most is None else f" and at most {style.most}"
+                    yield f"{path} must be at least {style.least}{most}, not {value}."
 
     def _check_choice(self, request: m.Request) -> Iterator[str]:
         choice = request.tool_choice

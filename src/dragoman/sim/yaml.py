@@ -12,7 +12,7 @@ from ..capabilities import Capabilities
 from ..events import Usage
 from ..messages import Continuity, Text, Thinking
 from ..validate.yaml import Section, plain, read_yaml
-from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
+from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule, check_day
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def read_script(path: str | Path) -> Script:
     """Read a script; raise ``ConfigError`` with file and line of the first problem."""
     root = read_yaml(Path(path))
-    root.allow("seed", "model", "models", "capabilities", "rules", "strict", "vendor")
+    root.allow("seed", "model", "models", "capabilities", "rules", "strict", "vendor", "today")
     if "rules" not in root.data:
         raise root.fail("a script needs rules")
     rules = [_read_rule(section) for section in root.inners("rules")]
@@ -39,7 +39,17 @@ def read_script(path: str | Path) -> Script:
         capabilities=declared.plain(),
         strict=root.get("strict", bool, False),
         vendor=root.get("vendor", str, None),
+        today=_read_day(root),
     )
+
+
+def _read_day(root: Section) -> str | None:
+    day: str | None = root.get("today", str, None)
+    try:
+        check_day(day)
+    except ValueError as error:
+        raise root.fail(str(error), "today") from None
+    return day
 
 
 def _read_rule(section: Section) -> ScriptRule:

@@ -10,7 +10,7 @@ from ..errors import InvalidRequestError, UnsupportedFeatureError
 from ..messages import Issuer, Message, PromptCache, Request, System, join_system
 from .caching import note_unplaced, read_cache
 from .codec import Notes
-from .json import ordered_json
+from .json import entries_of, ordered_json
 from .reasoning import translate_reasoning
 from .schema import INSTRUCTION, schema_directive
 
@@ -181,3 +181,17 @@ def split_system(
     if late_system == "first":
         leading += [each for each in rest if type(each) is System]
     return leading, rest
+
+
+def list_other_forms(
+    body: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]], quirks: Any
+) -> list[str]:
+    """Return the types of computer tools in a body that the model does not take.
+
+    ``known`` has the fields of the portable tools on a wire, which the quirk ``server_tools`` may
+    replace. A model takes one form of the computer tool; of other tools, it takes several.
+    """
+    name = "computer_use"
+    taken = {**known[name], **quirks.server_tools.get(name, {})}["type"]
+    kinds = [str(tool.get("type", "")) for tool in entries_of(body.get("tools"))]
+    return [kind for kind in kinds if kind.startswith("computer") and kind != taken]

@@ -13,6 +13,7 @@ from ..json import entries_of
 from ..listing import ListedModel
 from ..losses import merge
 from ..media import describe_medium
+from ..request import list_other_forms
 from ..request_schema import (
     COMMON,
     COUNT,
@@ -38,6 +39,7 @@ from ..server_errors import code_of, mask_addresses, message_on, status_of, term
 from . import betas
 from .finish import FINISH
 from .reply import USAGE
+from .request import SERVER_TOOLS
 from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
@@ -449,11 +451,14 @@ class AnthropicServer(ServerCodec):
     def list_problems(
         self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
-        """Yield each system message at a place that the server rejects.
+        """Yield each system message at a place that the server rejects, and tools of other models.
 
         The words are those of BerriAI/litellm#33807 and anthropics/claude-code#73821; that a system
         message follows the user is in the vendor's page (maximhq/bifrost#3945; seen 2026-11-19).
         """
+        for kind in list_other_forms(body, SERVER_TOOLS, quirks):
+            # anthropics/anthropic-sdk-typescript#914, trycua/cua#1090
+            yield f"this model does not support tool types: {kind}"
         roles = [turn.get("role") for turn in body["messages"]]
         for at, role in enumerate(roles):
             if role != "system":

@@ -78,7 +78,6 @@ _FILE = refused("send the file's content", betas=betas.FILES)
 _TASK_BUDGET = hint("the model is not told a budget", betas=betas.TASK_BUDGETS)
 _BINDING = hint("it does not change what the answer means", betas=betas.THINKING_BINDING)
 _SCOPE = hint("each endpoint keeps its own cache", betas=("prompt-caching-scope-*",))
-_ADAPTIVE = hint("the model thinks as much as it does by default")
 
 
 class _Record(ClientRecord):
@@ -185,7 +184,7 @@ def _read_output(fields: _Record) -> dict[str, Any] | None:
 
 
 def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> None:
-    """Record the reasoning setting: a token budget, an effort level, or adaptive thinking."""
+    """Record the reasoning setting: a token budget, an effort, or adaptive thinking."""
     own: dict[str, Any] = {}
     kind = budget = None
     if thinking is not None:
@@ -203,7 +202,10 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
             return
         losses.leave("output_config.effort")
     elif kind == "adaptive":
-        losses.leave("thinking", _ADAPTIVE, "thinking_adaptive")
+        # The effort is "high" unless the request sets one, and Claude 4.6 to 4.8 do not think
+        # without the field (docs: effort; anthropics/claude-code#79798; seen 2026-11-18).
+        losses.add_concept("reasoning", "high", own, extra=own)
+        return
     elif kind == "disabled":
         losses.add_concept("reasoning", "none", own, extra={})
         return

@@ -39,6 +39,9 @@ SETTINGS = frozenset(
 """The fields of ``generationConfig``. Extras with these names are added to it; all other extras
 are added to the root of the body.
 """
+DECLARED = "functionDeclarations"  # the field of a tool that has functions
+# the field that allows functions next to tools that the server runs
+FLAG = "includeServerSideToolInvocations"
 _DYNAMIC = -1  # with the budget -1, the model decides how many tokens it uses for thinking
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 # the fields that cached contents have, and the parts of a request that they come from
@@ -84,7 +87,7 @@ class GeminiWriter(RequestWriter):
         choice = self.request.tool_choice
         if tools:
             declared = [self._declare(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
-            body["tools"] = [{"functionDeclarations": declared}]
+            body["tools"] = [{DECLARED: declared}]
         if choice is None:
             return
         if tools:
@@ -221,11 +224,11 @@ def _include_invocations(body: dict[str, Any]) -> None:
     ]
     kinds = {name for tool in entries_of(tools) for name in tool}
     choice = body.get("toolConfig", {})
-    if "functionDeclarations" not in kinds or len(kinds) < 2 or not isinstance(choice, dict):
+    if DECLARED not in kinds or len(kinds) < 2 or not isinstance(choice, dict):
         return
     if choice.get("functionCallingConfig") == {"mode": "AUTO"}:
         choice["functionCallingConfig"] = {"mode": "VALIDATED"}
-    body["toolConfig"] = {"includeServerSideToolInvocations": True, **choice}
+    body["toolConfig"] = {FLAG: True, **choice}
 
 
 def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:

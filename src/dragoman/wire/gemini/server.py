@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
@@ -10,7 +10,7 @@ from ... import events as ev
 from ... import messages as m
 from ...errors import MalformedToolCallError, ProviderError
 from ..headers import BILLED, KEY, PROGRAM, TIMEOUT, HeaderRule
-from ..json import known
+from ..json import dig, known
 from ..listing import ListedModel
 from ..media import describe_medium
 from ..request_schema import FREE, LIST, RequestSchema, body_of
@@ -38,6 +38,7 @@ from ..server import (
 from ..server_errors import code_of, message_on, status_of, terms_of
 from .finish import FINISH
 from .reply import USAGE, write_picture
+from .request import DECLARED, FLAG
 from .server_errors import TERMS
 from .server_request import TABLE, read_request, unwrap_count
 
@@ -366,6 +367,25 @@ class GeminiServer(ServerCodec):
     body_type = _BodyEncoder
     has_url_keys: ClassVar[bool] = True
     key_header: ClassVar[str] = "x-goog-api-key"
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
+    ) -> Iterator[str]:
+        """Yield whether the field of combined tools is missing, or unknown to the server.
+
+        Gemini's API demands it since Gemini 3 (ag2ai/ag2#3145), and Vertex AI does not know it
+        (strands-agents/harness-sdk#3646).
+        """
+        included = dig(body, "toolConfig", FLAG)
+        kinds = {name for tool in body.get("tools", ()) for name in tool}
+        is_mixed = DECLARED in kinds and len(kinds) > 1
+        if included is not None and quirks.server_invocations is False:
+            yield f"Invalid JSON payload received. Unknown name \"{FLAG}\" at 'tool_config'"
+        elif is_mixed and quirks.server_invocations and not included:
+            yield (
+                "Please enable tool_config.include_server_side_tool_invocations to use Built-in "
+                "tools with Function calling."
+            )
 
     def list_models(self, models: Sequence[ListedModel]) -> dict[str, Any]:
         return {"models": [self.show_model(model) for model in models]}

@@ -227,6 +227,19 @@ def error_record(error: ProviderError) -> dict[str, Any]:
 # --- the strict simulator ----------------------------------------------------------------------
 
 
+def _check_reasoning(body: Mapping[str, Any], quirks: Any) -> Iterator[str]:
+    """Yield what a server refuses in a request in which the model reasons."""
+    if body.get("tools") and not quirks.tools_while_reasoning:
+        # hosted OpenAI and Azure from gpt-5.4 on (BerriAI/litellm#34569)
+        yield (
+            "Function tools with reasoning_effort are not supported in /v1/chat/completions. Use "
+            "/v1/responses or set reasoning_effort to 'none'."
+        )
+    if not body.get("stream") and not quirks.unary_reasoning:
+        # open models of Qwen at Alibaba (langchain-qwq#47)
+        yield "parameter.enable_thinking must be set to false for non-streaming calls"
+
+
 def _check_format(body: Mapping[str, Any], quirks: Any) -> Iterator[str]:
     """Yield the reason for which the server rejects the response format of a request.
 
@@ -286,7 +299,7 @@ class OpenAIServer(ServerCodec):
     def list_problems(
         self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
-        """Yield what the server rejects: unknown fields, response formats and turns.
+        """Yield what the server rejects: unknown fields, response formats, reasoning and turns.
 
         DeepSeek, Moonshot and Xiaomi demand the reasoning of every turn; Groq, Cerebras and Mistral
         reject it, as they reject every field that they do not know.
@@ -295,10 +308,16 @@ class OpenAIServer(ServerCodec):
             if known and name not in known:
                 yield f"property '{name}' is unsupported"
         yield from _check_format(body, quirks)
+        if reasons:
+            yield from _check_reasoning(body, quirks)
         wanted = quirks.send_reasoning
         for at, message in enumerate(body["messages"]):
             if message.get("role") != "assistant":
                 continue
+            calls = message.get("tool_calls")
+            if calls and quirks.call_placeholder and not calls[0].get("extra_content"):
+                # Google's compatible address (earendil-works/pi#6733, crmne/ruby_llm#588)
+                yield f"Function call at messages.{at} is missing a thought_signature."
             if reasons and quirks.reasoning_required and not message.get(wanted):
                 yield f"The {wanted} in the thinking mode must be passed back to the API."
             for name in ("reasoning_content", "reasoning"):

@@ -19,7 +19,7 @@ from .items import ItemWriter
 from .quirks import Quirks
 
 SETTINGS = {"max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
-_SERVER_TOOLS: dict[str, dict[str, Any]] = {
+SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "web_search": {"type": "web_search"},
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
     "file_search": {"type": "file_search"},
@@ -72,7 +72,7 @@ class ResponsesWriter(RequestWriter):
             if not quirks.parallel_tools:
                 body["parallel_tool_calls"] = False
         if request.server_tools:
-            server_tools = self.server_tools(_SERVER_TOOLS, lambda name: {"type": name})
+            server_tools = self.server_tools(SERVER_TOOLS, lambda name: {"type": name})
             body["tools"] = [*body.get("tools", ()), *server_tools]
         if request.tool_choice is not None:
             body["tool_choice"] = _write_tool_choice(request.tool_choice)

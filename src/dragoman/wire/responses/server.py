@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -26,6 +27,7 @@ from ..losses import merge
 from ..media import describe_medium, write_annotations
 from ..openai.server import HEADERS, error_record
 from ..openai.server_errors import TERMS
+from ..request import list_other_forms
 from ..request_schema import COMMON, COUNT, TEXT, TEXT_OR_PARTS, RequestSchema, body_with_model
 from ..rules import FieldTable
 from ..seal import (
@@ -50,6 +52,7 @@ from ..server import (
 from .echo import DEFAULTS
 from .finish import FINISH
 from .reply import USAGE
+from .request import ADDED, SERVER_TOOLS
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -536,6 +539,20 @@ class ResponsesServer(ServerCodec):
 
     def write_count(self, count: int) -> bytes:
         return encode_json({"object": "response.input_tokens", "input_tokens": count})
+
+    def list_problems(
+        self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
+    ) -> Iterator[str]:
+        """Yield the forms of tools that the server or the model does not take.
+
+        xAI and Azure refuse tools in input items (router-for-me/CLIProxyAPI#4434,
+        openai/codex#31882), and each model takes one form of the computer tool.
+        """
+        items = body["input"] if isinstance(body["input"], list) else []
+        if not quirks.additional_tools and any(item.get("type") == ADDED for item in items):
+            yield f"Invalid value: '{ADDED}' of an input item."
+        for kind in list_other_forms(body, SERVER_TOOLS, quirks):
+            yield f"Tool '{kind}' is not supported with this model."
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return {"error": error_record(error)}
