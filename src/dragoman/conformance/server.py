@@ -231,15 +231,20 @@ async def reach(url: str, seconds: float) -> None:
 async def find_wire(url: str, key: str | None, seconds: float) -> str:
     """Guess the wire that a server uses from its URL, or from the known endpoint that responds."""
     path = urlsplit(url).path
-    if "v1beta" in path:
-        return "gemini"
+    for wire, codec in CODECS.items():
+        mark = getattr(codec, "base_mark", "")
+        if mark and mark in path:
+            return wire
     if path.strip("/"):
         return "openai"
     listed = await _ask("openai", url, join_url(url, "/models", default="/v1"), key, seconds)
     if listed is not None:
         return "openai"
-    found = await _ask("ollama", url, root_of(url) + "/api/version", None, seconds)
-    return "openai" if found is None else "ollama"
+    for wire, codec in CODECS.items():
+        probe = getattr(codec, "probe_path", "")
+        if probe and await _ask(wire, url, root_of(url) + probe, None, seconds) is not None:
+            return wire
+    return "openai"
 
 
 async def _ask(wire: str, url: str, address: str, key: str | None, seconds: float) -> Any:

@@ -41,12 +41,10 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
 async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> ServedModels:
     base_url = adapter.base_url or ""
     try:
-        # Ollama lists its models at /api/tags and at /v1/models. Other servers that use Ollama's
-        # wire have only the second list, so that one is read.
-        at = root_of(base_url) if adapter.wire == "ollama" else base_url
-        url = join_url(at, "/models", default="/v1")
-        key = adapter.key()
         codec = CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
+        own = getattr(codec, "common_list_path", "")
+        url = root_of(base_url) + own if own else join_url(base_url, "/models", default="/v1")
+        key = adapter.key()
         credentials = (
             {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
         )

@@ -130,6 +130,9 @@ SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
 """The server codec of each wire, by wire name."""
 
 OTHER_SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
-    {"ollama": ".ollama.generate:OllamaGenerateServer"}, lambda codec: codec()
+    {
+        "ollama": ".ollama.generate:OllamaGenerateServer",
+    },
+    lambda codec: codec(),
 )
 """The server codecs of older APIs, by wire name."""

@@ -176,6 +176,9 @@ class Endpoint(ABC, Generic[Q]):
     wire: ClassVar[str]
     route: ClassVar[str] = ""  # the path of the API after the base URL
     list_path: ClassVar[str] = ""  # where a server lists its models, if not at ``models``
+    common_list_path: ClassVar[str] = ""  # where every server of the wire lists them, if elsewhere
+    probe_path: ClassVar[str] = ""  # what only servers of this wire answer
+    base_mark: ClassVar[str] = ""  # what only base URLs of this wire contain
     stream_media: ClassVar[str] = "text/event-stream"  # the media type of a stream
     end_marks: ClassVar[Sequence[bytes]] = ()  # one of these is at the end of a stream
     version: ClassVar[str] = ""  # what precedes ``route`` if the base URL has no path

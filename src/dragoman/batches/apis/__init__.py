@@ -1,4 +1,7 @@
-"""The batch APIs of providers, selected by the wire that the provider uses."""
+"""The batch APIs of providers, selected by the wire that the provider uses.
+
+Box: extras.
+"""
 
 from ...errors import UnsupportedFeatureError
 from ...middleware import walk

@@ -1,5 +1,7 @@
 """The functions of LiteLLM, with Dragoman's models behind them.
 
+Box: extras.
+
 ::
 
     from dragoman.compat import litellm

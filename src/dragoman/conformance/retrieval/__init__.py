@@ -1,4 +1,7 @@
-"""The conformance kit for embedders and rerankers: test wires, models and live servers."""
+"""The conformance kit for embedders and rerankers: test wires, models and live servers.
+
+Box: kit.
+"""
 
 from .cases import CASES, RetrievalCase, find_retrieval_cases
 from .contract import RetrievalKit, RetrievalModelCase, find_cosine, retrieval_suite

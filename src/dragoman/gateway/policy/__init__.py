@@ -1,5 +1,7 @@
 """The translation policy: what happens to a request if the model's wire differs from the client's.
 
+Box: gateway.
+
 ================  ================================================================================
 ``conversation``  convert conversations to the form that every wire accepts
 ``hosted``        tools that providers run

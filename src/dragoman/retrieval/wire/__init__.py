@@ -1,5 +1,7 @@
 """Retrieval wires: the codecs that providers use, by operation and by the name of the wire.
 
+Box: core; ``server`` is in the box gateway.
+
 ``EMBED_CODECS`` has the wires that embed, ``RERANK_CODECS`` those that rank. A codec does no I/O
 in either direction; ``server`` has the server side of each wire, which the gateway and the
 simulator use.

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from msgspec import field
 
+from ...capabilities import Capabilities
+from ...wire import CODECS
 from ...wire.codec import HttpReply, HttpRequest
-from ...wire.ollama import OllamaCodec
 from ...wire.urls import root_of
 from .codec import BatchQuirks, EmbedCodec, EmbedRow
 from .reading import EmbedReply, Vector
@@ -53,4 +54,6 @@ class OllamaEmbed(EmbedCodec[EmbedQuirks]):
         return root_of(self.base_url).removesuffix("/api") + path
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        yield from OllamaCodec(self.model, self.base_url).ready()
+        # The server has the same lists of models for chat.
+        chat = CODECS[self.wire].connect(self.model, self.base_url, None, Capabilities())
+        yield from chat.ready()

@@ -1,4 +1,7 @@
-"""Cohere's native wire, ``POST /v2/chat``, with named events, tool plans and citations."""
+"""Cohere's native wire, ``POST /v2/chat``, with named events, tool plans and citations.
+
+Box: core; the server half is in the box gateway.
+"""
 
 from .codec import CohereCodec
 from .quirks import Quirks

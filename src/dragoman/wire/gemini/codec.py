@@ -79,6 +79,7 @@ class GeminiCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "gemini"
+    base_mark = "v1beta"
     messages_field = "contents"
     reasoning_parent = "generationConfig"
     setting_paths: ClassVar[Mapping[str, str]] = {

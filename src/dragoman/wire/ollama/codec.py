@@ -28,6 +28,9 @@ class OllamaCodec(Endpoint[Quirks]):
     end_marks = (b'"done":true',)
     stream_media = JSON_LINES
     list_path = "/api/tags"
+    # Ollama has this list too; other servers that use Ollama's wire have no other.
+    common_list_path = "/v1/models"
+    probe_path = "/api/version"
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"options.{field}" for name, field in SETTINGS.items()
     }

@@ -1,5 +1,7 @@
 """The Responses wire, used without state on the server.
 
+Box: core; the server half is in the box gateway.
+
 Each call sends the complete conversation.
 
 This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
