@@ -1,13 +1,17 @@
 """Test that what the gateway could not write is written with the next call."""
 
 import asyncio
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from dragoman.calls import CallCompleted
+from dragoman.gateway import call_log
 from dragoman.gateway.call_log import CallLog
 from dragoman.gateway.usage_book import UsageBook, UsageRow
-from dragoman.log import LogRecord, LogStorageError, MemoryLog
+from dragoman.log import ForkedFrom, LogPruned, LogRecord, LogStorageError, MemoryLog
 from dragoman.messages import Assistant, User
 
 from ..waiting import until
@@ -83,3 +87,73 @@ async def test_usage_is_kept_when_its_writing_is_cancelled_while_it_waits() -> N
     await book.flush([])
     assert [row.id for row in await book.list_requests(0, {}, 10)] == ["r"]
     book.close()
+
+
+class Days:
+    """A clock that a test sets, in days since 1970."""
+
+    day = 20_000.5
+
+    def __call__(self) -> float:
+        return self.day * 86_400
+
+
+class RetainingLog(MemoryLog):
+    def __init__(self) -> None:
+        super().__init__()
+        self.retained: list[timedelta | datetime] = []
+
+    def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
+        self.retained.append(older_than)
+        return super().retain(older_than)
+
+
+async def test_gateway_begins_a_session_each_day_that_names_the_end_of_the_one_before() -> None:
+    log = RetainingLog()
+    days = Days()
+    calls = CallLog(log, keep=timedelta(days=90), clock=days)
+    first = calls.put([END])
+    days.day += 1
+    second = calls.put([END])
+    assert calls.put([END]) == second
+    days.day += 1
+    third = calls.put([END])
+    await calls.close()
+    sessions = [list(log.read(name)) for name in (first, second, third)]
+    starts = [session[0].payload for session in sessions]
+    assert [start.follows for start in starts] == [
+        None,
+        *[
+            ForkedFrom(session[-1].session, session[-1].seq, session[-1].hash)
+            for session in sessions[:2]
+        ],
+    ]
+    assert [session[-1].type for session in sessions] == ["session.finished"] * 3
+    assert [len(session) for session in sessions] == [3, 4, 3]
+    assert log.retained == [timedelta(days=90)] * 2
+
+
+async def test_gateway_begins_a_session_after_the_largest_number_of_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call_log, "_MAX_RECORDS", 3)
+    log = MemoryLog()
+    calls = CallLog(log)
+    names = [calls.put([END]) for _ in range(6)]
+    await calls.close()
+    lengths = [len(list(log.read(name))) for name in dict.fromkeys(names)]
+    assert lengths == [4, 5, 3]
+    assert log.verify().ok
+
+
+async def test_gateway_does_not_begin_a_session_for_a_log_that_is_down_all_day() -> None:
+    log = FailingLog()
+    days = Days()
+    calls = CallLog(log, clock=days)
+    calls.put([END])
+    await until(lambda: log.tried == 2, "the records")
+    days.day += 1
+    log.is_down = False
+    session = calls.put([END])
+    await calls.close()
+    assert [entry.session for entry in log.sessions()] == [session]

@@ -143,6 +143,11 @@ class ServeOptions(Struct):
         option("PLACE"),
     ] = None
     log_content: Annotated[bool, "Record the messages as well (with --log)."] = False
+    log_days: Annotated[
+        int | None,
+        "Remove the sessions of the log that are older than this many days, once a day (with --log).",
+        option(ge=1, le=36_500),
+    ] = None
     cors: Annotated[
         tuple[str, ...],
         "Let web pages of this origin (https://app.example) call the gateway from a "
@@ -205,7 +210,7 @@ def command(options: ServeOptions) -> None:
         named = _read_models(options.models)
         tls = _read_tls(options.tls_cert, options.tls_key)
         _check_state(_check(options, named), options)
-        _check_log(options.log, options.workers, log_content=options.log_content)
+        _check_log(options)
         settings = {
             **asdict(options),
             "models": named,
@@ -315,15 +320,18 @@ def _check_open(host: str, cors: Sequence[str]) -> None:
         )
 
 
-def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
+def _check_log(options: ServeOptions) -> None:
     """Open the log once, to report a wrong location before the first call."""
+    where = options.log
     if where is None:
-        if log_content:
+        if options.log_content:
             raise click.UsageError("--log-content needs a log; add --log PLACE")
+        if options.log_days is not None:
+            raise click.UsageError("--log-days needs a log; add --log PLACE")
         return
     with reject(LogError, about="--log: "), open_log(where) as log:
         is_file = not isinstance(log, PostgresLog)
-    if workers > 1 and is_file:
+    if options.workers > 1 and is_file:
         raise click.UsageError(
             "--log: a file has one writer; give a postgresql:// URL, or --workers 1"
         )

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ _LIMITS_WITHOUT_LEDGER = (
 )
 # The settings of a worker that are passed to ``create_app`` unchanged.
 _PASSED_ON = (
-    "workers", "check_host", "log_content", "cors", "url_keys", "admin", "open_ready", "betas",
+    "workers", "check_host", "log_content", "log_days", "cors", "url_keys", "admin", "open_ready", "betas",
     "ui",
 )  # fmt: skip
 log = logging.getLogger("dragoman")
@@ -87,6 +88,7 @@ def create_app(
     check_host: bool = True,
     log: EventLog | None = None,
     log_content: bool = False,
+    log_days: int | None = None,
     cors: Sequence[str] = (),
     url_keys: bool | None = None,
     store: ResponseStore | None = None,
@@ -99,20 +101,19 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
-    With ``keys``, clients must send one of them. Without keys, every local program has access, and
+    With ``keys``, clients must send one of them. Without, every local program has access, and
     ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of limited
-    keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in Redis
-    instead. ``workers`` is the number of processes; if keys have limits, they must share a ledger.
-    ``log`` receives the records of every call as one session; with ``log_content`` also the
-    messages. ``cors`` are origins whose web pages may call the gateway from a browser. ``url_keys``
-    allows clients of the Gemini wire to send their key in the URL (``?key=``); by default only
-    local clients may. ``store`` keeps responses, so that clients of the Responses wire can refer
-    to them; the application closes neither the log nor the store. ``admin`` is the hash of a key
-    that reads ``/metrics`` and the pages; with it, requests are counted in ``usage``, by default
-    in memory. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
-    models. ``betas`` are patterns of the betas that clients may use on models of the same wire.
-    ``ui`` names the module of the web pages at ``/`` (``dragoman.gateway.web``), which need ``admin``, or
-    a gateway without keys.
+    keys, by default in memory, and several workers share one; ``limits`` counts requests, tokens
+    and concurrent calls in Redis instead. ``workers`` is the number of processes. ``log`` receives
+    the records of every call, a session for each day; with ``log_content`` also the messages;
+    ``log_days`` removes older sessions. ``cors`` are origins whose web pages may call the gateway
+    from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
+    (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
+    the Responses wire can refer to them; the application closes neither the log nor the store.
+    ``admin`` is the hash of a key that reads ``/metrics`` and the pages; with it, requests are
+    counted in ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key.
+    ``betas`` are patterns of those that clients may use on models of the same wire. ``ui`` names
+    the module of the web pages at ``/`` (``dragoman.gateway.web``), with ``admin``.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -120,7 +121,7 @@ def create_app(
     service = Service(
         models=Models(models), keys=keys, ledger=LedgerWriter(ledger, limits),
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
-        calls=None if log is None else CallLog(log, include_content=log_content),
+        calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
         store=store, background=None if store is None else Background(store),
         admin=admin, usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
         origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
@@ -136,6 +137,11 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+def _record_calls(log: EventLog, days: int | None, *, include_content: bool) -> CallLog:
+    keep = None if days is None else timedelta(days=days)
+    return CallLog(log, include_content=include_content, keep=keep)
 
 
 def _count_misses(service: Service) -> None:

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 from ..calls import CallFailed, CallStarted, RoutingSwitched
-from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
+from ..log import (
+    EventLog,
+    ForkedFrom,
+    LogError,
+    MessageRecorded,
+    Payload,
+    SessionFinished,
+    SessionStarted,
+)
 from ..messages import Message, User, new_ulid
 from ..middleware.attempts import CallEnd
 
 log = logging.getLogger("dragoman")
 _MAX_DEFINED = 10_000  # number of tool lists to remember, so that each is written only once
+_DAY = 24 * 60 * 60
+_MAX_RECORDS = 100_000  # of one session; after them the gateway begins the next one
 _GOAL = 2000  # maximum length of a conversation's title, which is the first question
 
 
@@ -32,9 +44,11 @@ def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
 
 
 class CallLog:
-    """Write the records of calls to an event log, as one session per run of a gateway process.
+    """Write the records of calls to an event log, as a chain of sessions of a gateway process.
 
-    A call of the playground is written to the session of its conversation. Records are written in
+    A session is removed as a whole, so a gateway begins a new one each day (UTC), and after
+    ``_MAX_RECORDS``. Each names the last record of the one before it, whose hash covers all of it.
+    With ``keep``, sessions that are older are removed then. A call of the playground is written to the session of its conversation. Records are written in
     the background; ``close`` waits for the pending ones. The conversation and error messages are
     written only with ``include_content``. With ``open_writer``, a file is open for writing only
     while records are written, so that other programs can write to it too; ``events`` is then
@@ -47,13 +61,20 @@ class CallLog:
         *,
         include_content: bool = False,
         open_writer: Callable[[], EventLog] | None = None,
+        keep: timedelta | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.include_content = include_content
         self.events = events
         self._open_writer = open_writer
         # a file has one writer at a time, and the turns of a conversation are written in order
         self._turn = asyncio.Lock()
+        self._keep = keep
+        self._clock = clock
         self._session: str | None = None
+        self._day = 0  # when the session began, in days since 1970
+        self._count = 0  # number of records that were given to the session
+        self._opening: asyncio.Task[None] | None = None  # writes the start of the session
         self._defined: set[str] = set()  # the digests of tools that the session has
         self._recorded: dict[str, int] = {}  # number of messages of each conversation
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,6 +93,7 @@ class CallLog:
         so are the definitions of equal tools in the ``start`` of calls without one.
         """
         request_id = records[-1].request_id
+        self._change_session()
         shown = messages if self.include_content else ()
         session, started = self._find_session(conversation, shown, records[-1])
         recorded = 0
@@ -86,12 +108,54 @@ class CallLog:
             *switches,
             *(records if self.include_content else hide_messages(records)),
         ]
-        task = asyncio.get_running_loop().create_task(
-            self._write(session, payloads, request_id, recorded)
-        )
+        writing = self._write(session, payloads, request_id, recorded)
+        if session == self._session:
+            self._count += len(payloads)
+            if self._opening is not None:
+                writing = _follow(self._opening, writing)
+        self._start(writing)
+        return session
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start work that ``close`` waits for."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return session
+        return task
+
+    def _change_session(self) -> None:
+        """Begin the next session of the gateway if the present one is of another day, or full."""
+        day = int(self._clock() // _DAY)
+        earlier = self._session
+        if earlier is not None and (day != self._day or self._count >= _MAX_RECORDS):
+            self._session = f"gateway_{new_ulid()}"
+            self._count = 0
+            self._defined.clear()
+            self._opening = self._start(self._succeed(earlier, self._session, [*self._tasks]))
+        self._day = day
+
+    async def _succeed(
+        self, earlier: str, session: str, writing: Iterable[asyncio.Task[None]]
+    ) -> None:
+        """End a session after what is ``writing``, and begin the one that follows it."""
+        for task in writing:
+            await asyncio.wait([task])
+        await self._write(earlier, [SessionFinished("completed")], None)
+        try:
+            last = await asyncio.to_thread(self._find_last, earlier)
+            started = SessionStarted(kind="gateway", follows=last)
+            await self._write(session, [started], None)
+            if self._keep is not None:
+                await asyncio.to_thread(self.events.retain, self._keep)
+        except LogError as error:
+            log.warning("the log of earlier days could not be closed: %s", error)
+
+    def _find_last(self, session: str) -> ForkedFrom | None:
+        """Return the last record of a session of the log; None if it has no records."""
+        for entry in self.events.sessions():
+            if entry.session == session:
+                return ForkedFrom(session, entry.records, entry.head)
+        return None
 
     def _define(self, start: CallStarted) -> CallStarted:
         """Return a record with the digest of its tools, without definitions that the log has."""
@@ -174,3 +238,9 @@ class CallLog:
                 self._session = None
         elif isinstance(payload, MessageRecorded) and session in self._recorded:
             self._recorded[session] = min(self._recorded[session], recorded)
+
+
+async def _follow(earlier: asyncio.Task[None], work: Coroutine[None, None, None]) -> None:
+    """Do some work after a task has ended."""
+    await asyncio.wait([earlier])
+    await work

@@ -69,7 +69,8 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool,
     which reveals a tool that changed between two runs, such as a tool of an MCP server;
     ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
-    session that this one continues.
+    session that this one continues. ``follows`` is the last record of the gateway's session
+    before this one.
     """
 
     goal: str | None = None
@@ -81,6 +82,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     kind: Literal["agent", "chat", "ask", "gateway"] = "agent"
     definitions: tuple[Tool, ...] = ()
     forked_from: ForkedFrom | None = None
+    follows: ForkedFrom | None = None
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):

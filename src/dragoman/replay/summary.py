@@ -113,7 +113,8 @@ def _started(it: logs.SessionStarted) -> str:
     tools = f"with {', '.join(it.tools)}" if it.tools else None
     place = it.forked_from
     forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
-    return _join(_join(it.provider, it.model, by=":"), tools, forked, by=" ")
+    after = f"after {it.follows.session}" if it.follows is not None else None
+    return _join(_join(it.provider, it.model, by=":"), tools, forked, after, by=" ")
 
 
 def _resumed(it: logs.SessionResumed) -> str:
