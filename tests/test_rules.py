@@ -343,7 +343,7 @@ async def test_no_streamed_event_is_in_the_log() -> None:
 
 
 async def test_functions_of_tools_do_not_reach_the_provider() -> None:
-    """A provider gets a name, a description and a schema of a tool, and two hints for its wire."""
+    """A provider gets a name, a description and a schema of a tool, two hints for its wire, and who runs it."""
 
     @tool(side_effect="execute")
     def bash(command: str) -> str:
@@ -357,7 +357,7 @@ async def test_functions_of_tools_do_not_reach_the_provider() -> None:
         [offered] = request.tools
         assert type(offered) is d.Tool
         assert offered.__struct_fields__ == (
-            "name", "description", "parameters", "strict", "deferred",
+            "name", "description", "parameters", "strict", "deferred", "external",
         )  # fmt: skip
         assert msgspec.json.decode(msgspec.json.encode(offered), type=d.Tool) == offered
 

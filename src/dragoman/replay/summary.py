@@ -245,12 +245,19 @@ def _running(it: logs.ToolStarted) -> str:
     return describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else "")
 
 
+def _answered_outside(it: logs.ToolAnswered) -> str:
+    return _join(f"the call {it.intent_id}", "an error" if it.is_error else None, _measure(it))
+
+
+def _measure(it: logs.ToolAnswered | logs.ToolObserved) -> str:
+    return f"{len(it.content)} {'characters' if isinstance(it.content, str) else 'blocks'}"
+
+
 def _observed(it: logs.ToolObserved) -> str:
-    is_text = isinstance(it.content, str)
     facts = _join(
         "an error" if it.is_error and it.exit_code is None else None,
         f"exit code {it.exit_code}" if it.exit_code is not None else None,
-        f"{len(it.content)} {'characters' if is_text else 'blocks'}",
+        _measure(it),
         f"{it.duration_ms / 1000:.1f} s" if it.duration_ms is not None else None,
         "cut to its limit" if it.truncated else None,
     )
@@ -303,6 +310,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
         "denied", lambda it: _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
     ),
     logs.PermissionAnswered: ("answer", _decided),
+    logs.ToolAnswered: ("answered", _answered_outside),
     logs.ToolStarted: ("running", _running),
     logs.ToolObserved: ("result", _observed),
     logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),

@@ -181,10 +181,9 @@ class ConversationWriter(AnswerWriter):
         self.written.append({"role": "system", "content": message.content})
 
     def send_media(self) -> None:
-        """Write the media of the preceding tool results, if any, as a message of the user."""
-        if self.media:
-            self.written.append({"role": "user", "content": self.media})
-            self.media = []
+        """Write the media of the preceding tool results as a message of the user."""
+        self.written.append({"role": "user", "content": self.media})
+        self.media = []
 
     # --- messages of users and tools
 

@@ -43,6 +43,7 @@ TABLE = FieldTable(
         ),
         **dict.fromkeys(("response_format", "max_completion_tokens", "reasoning_effort"), READ),
         **dict.fromkeys(SETTINGS.values(), READ),
+        "random_seed": READ,  # the name of the seed in Mistral's clients (mistralai 3.7.0, 2026-11)
         "n": hint("one choice is returned for each call", 1, always=True),
         **CONCEPTS,
         "verbosity": mapped("verbosity", "medium"),
@@ -309,12 +310,12 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
 
 
 def _read_config(fields: _Record) -> m.RuntimeConfig:
-    limit = fields.whole("max_tokens")
-    newer = fields.whole("max_completion_tokens")
-    if limit is not None and newer is not None and limit != newer:
-        fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
     settings = read_settings(fields, SETTINGS)
-    settings["max_tokens"] = newer if limit is None else limit
+    for name, other in (("max_tokens", "max_completion_tokens"), ("seed", "random_seed")):
+        value = fields.whole(other)
+        if value is not None and settings[name] not in (None, value):
+            fields.refuse(name, f"contradicts {other}, another name of it")
+        settings[name] = settings[name] if value is None else value
     return m.RuntimeConfig(**settings, reasoning=_read_reasoning(fields))
 
 
