@@ -21,7 +21,7 @@ from dragoman.events import Usage
 from dragoman.gateway import sums
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
-from dragoman.gateway.sums import DAY, HOUR, read_period
+from dragoman.gateway.sums import DAY, HOUR, read_period, select_bill
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from tests.databases import postgres_url as postgres_url
 from tests.databases import server as server
@@ -36,6 +36,7 @@ ROW = UsageRow(
     usd=Decimal("0.000123456789"), unpriced=0, latency=12, session="s", user="ann@x", team="core",
     tag="nightly", vendor="acme",
 )  # fmt: skip
+LINES = range(100)
 JANUARY = read_period("2030-01-01", "2030-01-31")
 KEYS = KeyRing([
     Key("ann", hash_key("dg-ann"), team="core", user="ann@example.org"),
@@ -56,7 +57,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 async def read_lines(book: UsageBook, *by: str, **only: str) -> list[tuple[Any, ...]]:
     """Return the lines of January's bill: the labels, the requests and the cost."""
-    rows = await book.read_bill(JANUARY, by, only)
+    rows = await book.read(select_bill, JANUARY, by, only, LINES)
     return [(*row.labels.values(), row.requests, row.usd) for row in rows]
 
 
@@ -86,12 +87,12 @@ async def test_sums_of_a_bill_are_those_of_its_rows(place: Any) -> None:
         ("200", "", 1, usd), ("200", "nightly", 3, 2 * usd + large), ("429", "nightly", 1, 0)
     ]  # fmt: skip
     hours = read_period("2030-01-15T13:00", "2030-01-15T14:00Z")
-    [line] = await book.read_bill(hours, ("hour", "vendor"), {})
+    [line] = await book.read(select_bill, hours, ("hour", "vendor"), {}, LINES)
     assert line.labels == {"hour": "2030-01-15T13:00Z", "vendor": "acme"}
     assert (line.requests, line.input_tokens, line.output_tokens) == (1, 7, 3)
-    [other] = await book.read_bill(JANUARY, (), {"model": "own"})
+    [other] = await book.read(select_bill, JANUARY, (), {"model": "own"}, LINES)
     assert (other.failed, other.unpriced) == (0, 1)
-    [second] = await book.read_bill(JANUARY, ("key",), {}, range(1, 2))
+    [second] = await book.read(select_bill, JANUARY, ("key",), {}, range(1, 2))
     assert second.labels == {"key": "bob"}
     assert second.failed == 1
     book.close()
@@ -130,7 +131,7 @@ async def test_rows_of_an_earlier_version_are_summed_once(
     await book.move_earlier()
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     period = read_period(f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}", today)
-    [line] = await book.read_bill(period, ("key", "user"), {})
+    [line] = await book.read(select_bill, period, ("key", "user"), {}, LINES)
     assert line.labels == {"key": "ann", "user": ""}
     assert (line.requests, line.usd) == (8, 8 * ROW.usd)
     assert len(await other.list_requests(0, {}, 99)) == 8

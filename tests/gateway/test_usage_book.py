@@ -14,12 +14,15 @@ from msgspec.structs import replace
 
 from dragoman.gateway import app as app_module
 from dragoman.gateway.app import create_app
+from dragoman.gateway.sums import DAY
+from dragoman.gateway.totals import Span, select_figures
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from tests.listed import Listed
 from tests.waiting import until
 
 NOW = int(datetime.now(UTC).timestamp() * 1000)
 ROW = UsageRow(NOW, "r", "ann", "fast", 200, "", 7, 3, Decimal("0.000123456789"), 0, 12, "s")
+SPAN = Span(since=NOW // DAY * DAY, now=NOW, step=DAY)
 WRONG: list[dict[str, Any]] = [
     {"input": 2**63},
     {"output": 10**400},
@@ -49,7 +52,7 @@ async def test_row_that_can_never_be_stored_holds_up_no_other(
     await book.flush(())
     assert len(missed) == len(WRONG)
     assert caplog.text.count("has a number that cannot be stored") == len(WRONG)
-    [sums] = await book.sum_up(0, 10**15)
+    sums = (await book.read(select_figures, SPAN, 9)).total
     assert (sums.requests, sums.usd) == (len(WRONG), len(WRONG) * ROW.usd)
     assert len(await book.list_requests(0, {}, 99)) == len(WRONG)
     book.close()
@@ -60,7 +63,7 @@ async def test_sum_of_costs_may_exceed_64_bits() -> None:
     for number in range(20):
         book.count(replace(ROW, id=str(number), usd=Decimal("9000000.000000000001")))
     await book.flush(())
-    [sums] = await book.sum_up(0, 10**15)
+    sums = (await book.read(select_figures, SPAN, 9)).total
     assert sums.usd == 20 * Decimal("9000000.000000000001")
     book.close()
 

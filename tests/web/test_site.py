@@ -25,6 +25,8 @@ from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
+from dragoman.gateway.sums import DAY
+from dragoman.gateway.totals import Percentiles, Span, select_figures
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
 from dragoman.registry import Registry
@@ -217,6 +219,12 @@ def make_row(**facts: Any) -> UsageRow:
     return replace(row, **facts)
 
 
+def find_today() -> Span:
+    """Return the time since yesterday."""
+    now = make_row().at
+    return Span(since=(now // DAY - 1) * DAY, now=now, step=DAY)
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_usage_of_all_processes_is_summed(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -230,10 +238,11 @@ async def test_usage_of_all_processes_is_summed(
             book.count(make_row(status=status, model="<script>"))
         book.count(make_row(at=0))  # too old, so that it is deleted
         await book.flush(())
-    (row,) = await books[0].sum_up(1, 10**15)
-    assert astuple(row)[2:] == ("<script>", "", 6, 2, 6, 6, Decimal("0.6"), 0)
+    figures = await books[0].read(select_figures, find_today(), 9)
+    [row] = figures.models.rows
+    assert astuple(row) == ("<script>", 0, 6, 2, 6, 6, Decimal("0.6"), 0)
     assert len(await books[1].list_requests(0, {"failed": "1", "model": "<script>"}, 9)) == 2
-    assert await books[1].find_latency(1, "<script>") == {"p50": 5, "p95": 5}
+    assert figures.latency_of == {"<script>": Percentiles(5, 5)}
     for book in books:
         book.close()
 
@@ -246,7 +255,7 @@ async def test_usage_is_written_once_the_database_is_available_again(own_postgre
     await book.flush(())
     own_postgres.start()
     await book.flush(())
-    (row,) = await book.sum_up(0, 10**15)
+    row = (await book.read(select_figures, find_today(), 9)).total
     assert (row.requests, row.usd) == (3, Decimal("0.3"))
     book.close()
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ..errors import InvalidRequestError
 from .access import Caller, Service
-from .sums import MOST_LINES, BillRow, check_bill, read_period
+from .sums import MOST_LINES, BillRow, check_bill, read_period, select_bill
 
 _PARAMETERS = ("from", "to", "by", "format", "limit", "page")
 _AMOUNTS = ("requests", "failed", "input_tokens", "output_tokens", "usd", "unpriced")
@@ -41,12 +41,12 @@ async def show_spend(service: Service, asked: HttpAsked, caller: Caller) -> Any:
         raise InvalidRequestError("format: must be json or csv")
     await book.flush(service.live)
     first = (page - 1) * size
-    rows = await book.read_bill(period, by, only, range(first, first + size + 1))
+    rows = await book.read(select_bill, period, by, only, range(first, first + size + 1))
     has_more = len(rows) > size
     if form == "csv":
         headers = {"x-dragoman-next-page": str(page + 1)} if has_more else {}
         return Response(write_csv(rows[:size], by), headers=headers, media_type="text/csv")
-    [total] = await book.read_bill(period, (), only)
+    [total] = await book.read(select_bill, period, (), only, range(1))
     return {
         "from": period.since // 1000,
         "to": period.until // 1000,

@@ -25,12 +25,16 @@ MINUTES = 300_000
 """The shortest step of the totals, in milliseconds: five minutes."""
 HOUR = 3_600_000
 DAY = 24 * HOUR
-KEPT = {MINUTES: 2 * DAY, HOUR: 32 * DAY, DAY: 1100 * DAY}
+WEEK = 7 * DAY
+KEPT = {MINUTES: 2 * DAY, HOUR: 32 * DAY, DAY: 1100 * DAY, WEEK: 40 * DAY}
 """For each step, how long its sums are kept, in milliseconds."""
+MANY = ("key", "user")
+"""The labels of the totals that have the most names, and are summed up by week too."""
 
 _LABELS = ("key", "owner", "team", "tag", "model", "vendor", "status", "error")
-_COUNTS = ("requests", "failed", "input", "output", "micros", "picos", "unpriced")
-_COLUMNS = ", ".join([f"{each} bigint not null" for each in _COUNTS])
+COUNTS = ("requests", "failed", "input", "output", "micros", "picos", "unpriced")
+"""The columns of the sums."""
+_COLUMNS = ", ".join([f"{each} bigint not null" for each in COUNTS])
 SCHEMA = [
     (
         "create table if not exists dragoman_bill (step bigint, start bigint, key text, owner "
@@ -76,19 +80,6 @@ class BillRow(Struct, frozen=True, kw_only=True):
     failed: int
     input_tokens: int
     output_tokens: int
-    usd: Decimal
-    unpriced: int
-
-
-class Total(Struct, frozen=True):
-    """The sums of the requests with one label, or in the slot that starts at ``start``."""
-
-    name: str
-    start: int
-    requests: int
-    failed: int
-    input: int
-    output: int
     usd: Decimal
     unpriced: int
 
@@ -185,7 +176,7 @@ class NameBounds:
 def add_sums(base: Database, rows: Iterable[Billed]) -> None:
     """Add requests to all sums, in the transaction that is open."""
     # Most rows of a flush have the same labels, so sum these up before the steps and the kinds.
-    same: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(_COUNTS))
+    same: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
     times: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0])
     for row in rows:
         failed = int(row.status >= 400)
@@ -196,25 +187,25 @@ def add_sums(base: Database, rows: Iterable[Billed]) -> None:
         _add(same[start, *labels, row.error], amounts)
         if not failed:
             times[start, row.model, find_bucket(row.latency)][0] += 1
-    bill: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(_COUNTS))
-    totals: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(_COUNTS))
+    bill: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
+    totals: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
     latency: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0])
     for (start, *found), added in same.items():
         key, user, team, tag, model, _, _, error = found
         for step in KEPT:
             at = start - start % step
-            if step != MINUTES:
+            if step in (HOUR, DAY):
                 _add(bill[step, at, *found], added)
             for kind, name in zip(KINDS, ("", key, user, team, tag, model, error), strict=True):
-                if name or kind in ("", "key"):
+                if (name or kind in ("", "key")) and (step != WEEK or kind in MANY):
                     _add(totals[step, kind, at, name], added)
     for (start, model, bucket), (count,) in times.items():
-        for step in KEPT:
+        for step in (MINUTES, HOUR, DAY):
             for name in {"", model}:
                 latency[step, name, start - start % step, bucket][0] += count
-    _upsert(base, "dragoman_bill", ("step", "start", *_LABELS), _COUNTS, bill)
-    _upsert(base, "dragoman_totals", ("step", "kind", "start", "name"), _COUNTS, totals)
-    _upsert(base, "dragoman_latency", ("step", "model", "start", "bucket"), _COUNTS[:1], latency)
+    _upsert(base, "dragoman_bill", ("step", "start", *_LABELS), COUNTS, bill)
+    _upsert(base, "dragoman_totals", ("step", "kind", "start", "name"), COUNTS, totals)
+    _upsert(base, "dragoman_latency", ("step", "model", "start", "bucket"), COUNTS[:1], latency)
 
 
 def prune_sums(base: Database, now: int) -> None:
@@ -286,7 +277,12 @@ def check_bill(period: Period, by: Sequence[str], only: Collection[str], now: fl
         raise InvalidRequestError("by: the days of a bill need dates in from and to")
 
 
-_SUMS = tuple([f"coalesce(sum({each}), 0)" for each in _COUNTS])
+_SUMS = tuple([f"coalesce(sum({each}), 0)" for each in COUNTS])
+
+
+def add_parts(micros: int, picos: int) -> Decimal:
+    """Return the US dollars of the two parts in which costs are summed up."""
+    return (micros * _MILLION + picos) * _UNIT
 
 
 def _make_line(labels: Mapping[str, str], sums: Sequence[Any]) -> BillRow:
@@ -297,7 +293,7 @@ def _make_line(labels: Mapping[str, str], sums: Sequence[Any]) -> BillRow:
         failed=failed,
         input_tokens=asked,
         output_tokens=written,
-        usd=(micros * _MILLION + picos) * _UNIT,
+        usd=add_parts(micros, picos),
         unpriced=unpriced,
     )
 

@@ -10,30 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from ..database import open_database
+from ..database import Database, open_database
 from ..errors import scrub
 from ..messages import new_ulid
 from ..prices.results import EXACT
-from .sums import (
-    MOST_LINES,
-    SCHEMA,
-    Billed,
-    BillRow,
-    NameBounds,
-    Period,
-    add_sums,
-    prune_sums,
-    select_bill,
-)
+from .sums import SCHEMA, Billed, NameBounds, add_sums, prune_sums
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger("dragoman")
 
@@ -70,6 +63,7 @@ _FLUSH_SECONDS = 2.0
 # if a process has not written for this many seconds, it is assumed to have ended
 _FRESH_SECONDS = 15.0
 _MAX_SESSIONS = 20  # maximum number of sessions that are named for a client
+_MAX_LOSSES = 1000  # maximum number of pairs of a client and a session that are read
 _MAX_LIVE = 200  # maximum number of running requests that one process lists
 _MAX_ROWS = 1_000_000  # the oldest rows above this number are deleted
 _MAX_WAITING = 100_000  # rows that wait while the database is unavailable
@@ -81,15 +75,12 @@ _MOST_TOKENS = 10**15  # of one request; the sums of many requests must fit into
 _LARGEST = 2**63 - 1  # the largest integer of both databases
 _MAX_DIGITS = 18  # no cost has as many digits before the point
 _UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are exact
-_FAILED = "case when status >= 400 then 1 else 0 end"
-_EXACT = ("model", "key", "error")
+# what the requests can be filtered by, and the columns of these
+_EXACT = {
+    "model": "model", "key": "key", "error": "error", "user": "owner", "team": "team", "tag": "tag",
+}  # fmt: skip
 _ONLY = {"failed": "status >= 400", "answered": "status < 400", "unpriced": "unpriced > 0"}
 _SORTS = ("input", "output", "usd", "latency")
-# The cost is summed up in two parts, since SQLite raises an error if a sum exceeds 64 bits.
-_SUMS = (
-    f"count(*), sum({_FAILED}), sum(input), sum(output), sum(usd / 1000000), "
-    "sum(usd - usd / 1000000 * 1000000), sum(unpriced)"
-)
 
 
 class UsageRow(Struct, frozen=True):
@@ -136,21 +127,6 @@ class LosingClient(Struct, frozen=True):
     requests: int
     at: int
     sessions: list[str]
-
-
-class Sums(Struct, frozen=True):
-    """The sums of the rows in one time slot with the same key, model and error."""
-
-    slot: int
-    key: str
-    model: str
-    error: str
-    requests: int
-    failed: int
-    input: int
-    output: int
-    usd: Decimal
-    unpriced: int
 
 
 _USD = UsageRow.__struct_fields__.index("usd")
@@ -231,60 +207,25 @@ class UsageBook:
                 self._moving = time.monotonic() + _MOVE_SECONDS
                 return
 
-    async def read_bill(
-        self,
-        period: Period,
-        by: Sequence[str],
-        only: Mapping[str, str],
-        page: range = range(MOST_LINES),
-    ) -> list[BillRow]:
-        """Return the sums of the requests in a period with some labels, grouped by others."""
+    async def read(
+        self, select: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function that reads the database, in a thread."""
         async with self._turn:
-            return await asyncio.to_thread(select_bill, self._base, period, by, only, page)
-
-    async def sum_up(self, since: int, step: int) -> list[Sums]:
-        """Return the sums of the requests since a time, by slots of ``step`` milliseconds."""
-        rows = await self._select(
-            f"select at / ?, key, model, error, {_SUMS} from dragoman_calls "  # noqa: S608
-            "where at >= ? group by 1, 2, 3, 4 order by 1",
-            (step, since),
-        )
-        sums = []
-        for row in rows:
-            usd = (int(row[8]) * 1_000_000 + int(row[9])) * _UNIT
-            sums.append(Sums(*[*row[:4], *map(int, row[4:8]), usd, int(row[10])]))
-        return sums
-
-    async def find_latency(self, since: int, model: str = "") -> dict[str, int] | None:
-        """Return the 50th and 95th percentile of the latency of requests that did not fail."""
-        where = "from dragoman_calls where at >= ? and status < 400 and (model = ? or ? = '')"
-        values = (since, model, model)
-        [(count,)] = await self._select(f"select count(*) {where}", values)
-        if not count:
-            return None
-        found = {}
-        for share in (50, 95):
-            offset = (count - 1) * share // 100
-            [(found[f"p{share}"],)] = await self._select(
-                f"select latency {where} order by latency limit 1 offset ?", (*values, offset)
-            )
-        return found
+            return await asyncio.to_thread(select, self._base, *args, **kwargs)
 
     async def list_requests(
-        self, since: int, wanted: Mapping[str, str], most: int, keys: Collection[str] | None = None
+        self, since: int, wanted: Mapping[str, str], most: int
     ) -> list[UsageRow]:
         """Return the latest requests, of one ``model``, ``key`` or ``error`` if these are given.
 
-        ``failed``, ``answered`` and ``unpriced`` restrict them to such requests, ``until`` is
-        their end, and ``keys`` are the keys that they may have. ``sort`` names a column whose
-        largest values come first.
+        They can be of one ``user``, ``team`` or ``tag`` too. ``failed``, ``answered`` and
+        ``unpriced`` restrict them to such requests, and ``until`` is their end. ``sort`` names a
+        column whose largest values come first.
         """
         where = ["at >= ?"]
         values = [since, *[wanted[each] for each in _EXACT if each in wanted]]
-        where += [f"{each} = ?" for each in _EXACT if each in wanted]
-        if keys is not None:
-            where.append(f"key in ({', '.join(['null', *'?' * len(keys)])})")
-            values += keys
+        where += [f"{column} = ?" for each, column in _EXACT.items() if each in wanted]
         where += [condition for name, condition in _ONLY.items() if name in wanted]
         first = f"{wanted['sort']} desc, " if wanted.get("sort") in _SORTS else ""
         if wanted.get("until", "").isdigit():
@@ -301,8 +242,8 @@ class UsageBook:
         """Return the clients that lost reasoning since a time, the most frequent first."""
         rows = await self._select(
             "select key, wire, model, session, count(*), max(at) from dragoman_lost_reasoning "
-            "where at >= ? group by 1, 2, 3, 4 order by 6 desc",
-            (since,),
+            "where at >= ? group by 1, 2, 3, 4 order by 6 desc limit ?",
+            (since, _MAX_LOSSES),
         )
         found: dict[tuple[str, str, str], LosingClient] = {}
         for key, wire, model, session, count, at in rows:

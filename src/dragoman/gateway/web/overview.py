@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,8 +12,19 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 
 from ..access import Service
+from ..keys import TEAM
 from ..ledger import KeyBudget
-from ..usage_book import Sums
+from ..sums import KINDS
+from ..totals import (
+    ORDERS,
+    Span,
+    Total,
+    select_figures,
+    select_largest,
+    select_latency,
+    select_named,
+)
+from ..usage_book import UsageBook
 
 _HOUR = 3_600_000  # milliseconds
 # for each range, its length and the length of a bar, in milliseconds
@@ -24,59 +35,97 @@ _RANGES = {
     "31d": (31 * 24 * _HOUR, 24 * _HOUR),
 }
 _MOST_CALLS = 200
-_MOST_MODELS = 20  # models whose latency is read one by one
+_MOST_NAMES = 20  # names of one page: models, keys, users and so on
+_MOST_PAGES = 100_000
 
 
-def _find_start(name: str, now: int) -> tuple[int, int]:
-    """Return when the first bar of a range starts, and the length of each bar."""
+def _find_span(name: str) -> Span:
+    """Return the time of a range, from the start of its first bar until now."""
     if name not in _RANGES:
         raise ValueError(f"range: must be one of {', '.join(_RANGES)}")
     length, step = _RANGES[name]
-    return (now // step - length // step + 1) * step, step
+    now = int(time.time() * 1000)
+    return Span(since=(now // step - length // step + 1) * step, now=now, step=step)
 
 
 async def read_overview(service: Service, request: Request) -> dict[str, Any]:
     """Return the sums of the requests in a range, their latency, the budgets, and what runs now."""
     book = service.usage
-    now = int(time.time() * 1000)
     assert book is not None
-    since, step = _find_start(request.query_params.get("range", "24h"), now)
+    span = _find_span(request.query_params.get("range", "24h"))
     await book.flush(service.live)
-    rows = await book.sum_up(since, step)
-    names = sorted({row.model for row in rows})[:_MOST_MODELS]
-    budgets = await service.read_budgets()
+    figures = await book.read(select_figures, span, _MOST_NAMES)
     return {
-        "now": now,
-        "since": since,
-        "step": step,
-        "rows": rows,
-        "latency": await book.find_latency(since),
-        "latency_of": {name: await book.find_latency(since, name) for name in names},
+        "now": span.now,
+        "since": span.since,
+        "step": span.step,
+        **asdict(figures),
         "live": await book.list_live(),
-        "lost": await book.list_losses(since),
-        "budgets": [_describe(service, each, rows, now, since) for each in budgets],
+        "lost": await book.list_losses(span.since),
+        "budgets": await _read_budgets(service, book, span),
     }
 
 
+async def list_names(service: Service, request: Request) -> dict[str, Any]:
+    """Return a page of the models, keys, users, teams, tags or errors of a range.
+
+    ``of`` names the kind, ``search`` is a part of the names, and ``order`` what is largest.
+    """
+    book = service.usage
+    assert book is not None
+    query = request.query_params
+    kind = query.get("of", "key")
+    order = query.get("order", "requests")
+    if kind not in KINDS[1:]:
+        raise ValueError(f"of: must be one of {', '.join(KINDS[1:])}")
+    if order not in ORDERS:
+        raise ValueError(f"order: must be one of {', '.join(ORDERS)}")
+    span = _find_span(query.get("range", "24h"))
+    found = await book.read(
+        select_largest, span, kind, page=read_page(query), size=_MOST_NAMES, order=order,
+        search=query.get("search", ""),
+    )  # fmt: skip
+    models = [each.name for each in found.rows] if kind == "model" else []
+    latency = await book.read(select_latency, span, models) if models else {}
+    return {**asdict(found), "latency_of": latency}
+
+
+def read_page(query: Mapping[str, str]) -> int:
+    """Return the number of the page that a query asks for; the first is 1."""
+    text = query.get("page", "1")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= _MOST_PAGES):
+        raise ValueError(f"page: must be a number from 1 to {_MOST_PAGES}")
+    return int(text)
+
+
+async def _read_budgets(service: Service, book: UsageBook, span: Span) -> list[dict[str, Any]]:
+    """Return the budgets of which the smallest part is left, and when they are exhausted."""
+    budgets = await service.read_budgets()
+    budgets.sort(key=lambda each: (each.left / each.limit if each.limit else 0, each.account))
+    shown = budgets[:_MOST_NAMES]
+    keys = [each.account for each in shown if not each.account.startswith(TEAM)]
+    teams = [each.account[len(TEAM) :] for each in shown if each.account.startswith(TEAM)]
+    used = await book.read(select_named, span, "key", keys)
+    found = await book.read(select_named, span, "team", teams)
+    used |= {TEAM + name: total for name, total in found.items()}
+    return _describe(shown, used, span)
+
+
 def _describe(
-    service: Service, budget: KeyBudget, rows: Sequence[Sums], now: int, since: int
-) -> dict[str, Any]:
-    """Return a budget, and when it is exhausted if spending continues as in the range."""
-    keys = _find_keys(service, budget.account)
-    spent = sum([row.usd for row in rows if row.key in keys], Decimal(0))
-    empty = None
-    if budget.left <= 0:
-        empty = now
-    elif spent:
-        empty = now + int(budget.left * (now - since) / spent)
-    lasts = budget.period == "month" and (empty or 0) >= _find_next_month(now)
-    return {**asdict(budget), "spent": spent, "empty_at": None if lasts else empty}
-
-
-def _find_keys(service: Service, account: str) -> set[str]:
-    """Return the keys whose cost is added to an account of the ledger."""
-    keys = () if service.keys is None else service.keys.keys
-    return {key.id for key in keys if account in key.accounts}
+    budgets: Sequence[KeyBudget], used: Mapping[str, Total], span: Span
+) -> list[dict[str, Any]]:
+    """Return budgets, and when each is exhausted if spending continues as in the range."""
+    made = []
+    for budget in budgets:
+        spent = used[budget.account].usd if budget.account in used else Decimal(0)
+        empty = None
+        if budget.left <= 0:
+            empty = span.now
+        elif spent:
+            empty = span.now + int(budget.left * (span.now - span.since) / spent)
+        lasts = budget.period == "month" and (empty or 0) >= _find_next_month(span.now)
+        made.append({**asdict(budget), "spent": spent, "empty_at": None if lasts else empty})
+    return made
 
 
 def _find_next_month(now: int) -> int:
@@ -90,10 +139,9 @@ async def list_calls(service: Service, request: Request) -> dict[str, Any]:
     book = service.usage
     assert book is not None
     query = dict(request.query_params)
-    since, _ = _find_start(query.get("range", "24h"), int(time.time() * 1000))
+    since = _find_span(query.get("range", "24h")).since
     if query.get("since", "").isdigit():
         since = max(since, int(query["since"]))
-    keys = _find_keys(service, query["account"]) if "account" in query else None
     await book.flush(service.live)
-    rows = await book.list_requests(since, query, _MOST_CALLS + 1, keys)
+    rows = await book.list_requests(since, query, _MOST_CALLS + 1)
     return {"calls": rows[:_MOST_CALLS], "has_more": len(rows) > _MOST_CALLS}

@@ -27,7 +27,7 @@ from ...trace import Viewer, add_headers
 from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
 from .keys import change_key, find_store, list_keys
-from .overview import list_calls, read_overview
+from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
 
 PAGE = Path(__file__).parent / "page"
@@ -51,6 +51,7 @@ class Site:
         api = [("GET state", _read_state), ("GET models", _read_models), ("POST preview", preview)]
         if service.usage is not None:
             api += [("GET overview", read_overview), ("GET calls", list_calls)]
+            api.append(("GET names", list_names))
         if find_store(service) is not None:
             api += [("GET keys", list_keys), ("POST keys", change_key)]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]

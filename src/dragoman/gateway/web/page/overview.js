@@ -2,22 +2,14 @@
 // The overview, the calls behind its numbers, the models and the keys.
 
 const RANGES = { "1h": "Hour", "24h": "Day", "7d": "Week", "31d": "Month" };
-const total = (rows, name) => rows.reduce((sum, row) => sum + Number(row[name]), 0);
 const when = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
 const SORTS = { input: "most tokens in first", output: "most tokens out first", usd: "most expensive first", latency: "slowest first" };
 const callsLink = (range, facts, text) => h("a", { href: `#calls?${new URLSearchParams({ range, ...facts })}` }, text);
 
 // An unknown price is not zero: it is counted apart.
-function spend(rows) {
-  const unknown = total(rows, "unpriced"), requests = total(rows, "requests"), usd = total(rows, "usd");
-  if (!unknown) return money(usd);
-  return usd ? `${money(usd)} + ${Math.max(1, Math.round((100 * unknown) / requests))} % unknown` : "unknown";
-}
-
-function group(rows, name) {
-  const groups = new Map();
-  for (const row of rows) groups.set(row[name], [...(groups.get(row[name]) || []), row]);
-  return [...groups].sort((one, other) => total(other[1], "requests") - total(one[1], "requests"));
+function spend({ unpriced, requests, usd }) {
+  if (!unpriced) return money(usd);
+  return Number(usd) ? `${money(usd)} + ${Math.max(1, Math.round((100 * unpriced) / requests))} % unknown` : "unknown";
 }
 
 // --- charts --------------------------------------------------------------------------------------
@@ -30,7 +22,8 @@ function roundUp(value) {
 
 function chart(title, data, value, write, range) {
   const slots = Array.from({ length: Math.floor((data.now - data.since) / data.step) + 1 }, (_, at) => data.since + at * data.step);
-  const sums = slots.map((at) => value(data.rows.filter((row) => row.slot * data.step === at)));
+  const found = new Map(data.slots.map((each) => [each.start, each]));
+  const sums = slots.map((at) => (found.has(at) ? value(found.get(at)) : 0));
   const highest = Math.max(...sums), top = roundUp(highest);
   const label = (at) => new Date(at).toISOString().slice(...(data.step < 86_400_000 ? [11, 16] : [5, 10]));
   const bars = slots.map((at, index) => h("a", {
@@ -49,39 +42,72 @@ const bar = (share, element = h("i")) => { element.style.height = `${(share * 10
 
 // --- the overview --------------------------------------------------------------------------------
 
+// Each sum as a link to the calls behind it; what a number sums up comes first there.
+function count(range, of, facts, latency) {
+  const link = (name, text, more) => ({ n: callsLink(range, { ...facts, ...more }, text ?? number(of[name])) });
+  return { requests: link("requests"), failed: of.failed ? link("failed", null, { failed: 1 }) : { n: "0" }, input: link("input", null, { sort: "input" }), output: link("output", null, { sort: "output" }),
+    spend: link("usd", spend(of), { sort: "usd" }), latency: latency ? link("", `${duration(latency.p50)} / ${duration(latency.p95)}`, { answered: 1, sort: "latency" }) : { n: "—" } };
+}
+
+// The names of a kind with the largest sums, page by page; the server searches and sorts.
+const HEADS = { requests: "Requests", failed: "Failed", input: "Tokens in", output: "Tokens out", usd: "Spend" };
+function listing(range, kind, first) {
+  const element = h("div", {}), body = h("div", {});
+  const query = { range, of: kind, page: 1, search: "", order: "requests" };
+  const search = h("input", { type: "search", placeholder: `Find a ${kind}`, "aria-label": `Find a ${kind}`, autocomplete: "off" });
+  const order = h("select", { "aria-label": `Order of each ${kind}` }, Object.entries(HEADS).map(([name, text]) => h("option", { value: name }, `most ${text.toLowerCase()}`)));
+  let turn = 0;
+  const draw = (data) => body.replaceChildren(
+    table(`By ${kind}`, [kind[0].toUpperCase() + kind.slice(1), ...Object.values(HEADS).map((n) => ({ n })), ...(kind === "model" ? [{ n: "p50 / p95" }] : [])],
+      data.rows.map((each) => [each.name || `no ${kind}`, ...Object.values(count(range, each, { [kind]: each.name }, data.latency_of?.[each.name])).slice(0, kind === "model" ? 6 : 5)]), "Nothing in this time."),
+    query.page > 1 || data.next_page ? h("p", { class: "row" }, turnTo("← Before", query.page > 1 ? query.page - 1 : null), `Page ${query.page}`, turnTo("After →", data.next_page)) : "");
+  const turnTo = (text, page) => h("button", { type: "button", class: "button", disabled: page === null, on: () => load({ page }) }, text);
+  async function load(change) {
+    Object.assign(query, change);
+    const mine = ++turn;
+    try { const data = await site.ask("names", { query }); if (mine === turn) draw(data); }
+    catch (error) { if (mine === turn) body.replaceChildren(h("p", { class: "note", role: "alert" }, error.message)); }
+  }
+  search.addEventListener("input", () => load({ search: search.value.trim(), page: 1 }));
+  order.addEventListener("change", () => load({ order: order.value, page: 1 }));
+  element.append(h("div", { class: "find" }, search, order), body);
+  if (first) draw(first); else load({});
+  return element;
+}
+
+// A part of the page that asks the server only when it is opened.
+function unopened(title, make) {
+  const element = h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, title)));
+  element.addEventListener("toggle", () => { if (element.open && element.children.length === 1) element.append(make()); });
+  return element;
+}
+
 site.pages.overview = async (main, query, isCurrent) => {
   const range = RANGES[query.get("range")] ? query.get("range") : "24h";
   const data = await site.ask("overview", { query: { range } });
   if (!isCurrent()) return;
-  const { rows } = data;
-  // Each number of some rows as a link to the calls behind it; what a number sums up comes first there.
-  const count = (of, facts, latency) => {
-    const link = (name, text, more) => ({ n: callsLink(range, { ...facts, ...more }, text ?? number(total(of, name))) });
-    return { requests: link("requests"), failed: total(of, "failed") ? link("failed", null, { failed: 1 }) : { n: "0" }, input: link("input", null, { sort: "input" }), output: link("output", null, { sort: "output" }),
-      spend: link("usd", spend(of), { sort: "usd" }), latency: latency ? link("", `${duration(latency.p50)} / ${duration(latency.p95)}`, { answered: 1, sort: "latency" }) : { n: "—" } };
-  };
-  const all = count(rows, {}, data.latency), requests = total(rows, "requests"), unpriced = total(rows, "unpriced");
+  const all = count(range, data.total, {}, data.latency), { requests, unpriced, failed } = data.total;
   const shown = [["Requests", all.requests.n, data.live.length ? `${number(data.live.length)} under way` : ""],
     ["Spend", all.spend.n, unpriced ? callsLink(range, { unpriced: 1 }, `${plural(unpriced, "call")} without a known price`) : ""],
     ["Tokens in", all.input.n], ["Tokens out", all.output.n], ["Latency p50 / p95", all.latency.n],
-    ["Failed", all.failed.n, requests ? `${((100 * total(rows, "failed")) / requests).toFixed(1)} %` : ""]];
-  const usage = (name, head) => table(`By ${head.toLowerCase()}`, [head, { n: "Requests" }, { n: "Failed" }, { n: "Tokens in" }, { n: "Tokens out" }, { n: "Spend" }, ...(name === "model" ? [{ n: "p50 / p95" }] : [])],
-    group(rows, name).map(([value, of]) => [value || "no key", ...Object.values(count(of, { [name]: value }, data.latency_of[value])).slice(0, name === "model" ? 6 : 5)]));
+    ["Failed", all.failed.n, requests ? `${((100 * failed) / requests).toFixed(1)} %` : ""]];
   main.replaceChildren(h("div", { class: "sheet" },
     h("header", { class: "bar" }, h("h1", {}, "Overview"), h("div", { class: "filters", role: "group", "aria-label": "Time" },
       choices(RANGES, range, (name) => { location.hash = `overview?range=${name}`; }))),
     h("dl", { id: "totals" }, figures(shown)),
     h("div", { class: "charts" },
-      chart("Requests", data, (of) => total(of, "requests"), (value) => number(value), range),
-      chart("Spend with a known price", data, (of) => total(of, "usd"), (value) => `$${Number(value.toPrecision(2))}`, range)),
-    h("h2", {}, "Models"), usage("model", "Model"), h("h2", {}, "Keys"), usage("key", "Key"),
-    h("h2", {}, "Errors"), table("Errors", ["Error", { n: "Requests" }], group(rows.filter((row) => row.error), "error").map(([name, of]) =>
-      [name, { n: callsLink(range, { error: name }, number(total(of, "requests"))) }]), "No errors."),
+      chart("Requests", data, (of) => of.requests, (value) => number(value), range),
+      chart("Spend with a known price", data, (of) => Number(of.usd), (value) => `$${Number(value.toPrecision(2))}`, range)),
+    h("h2", {}, "Models"), listing(range, "model", { ...data.models, latency_of: data.latency_of }),
+    h("h2", {}, "Keys"), listing(range, "key", data.keys),
+    h("h2", {}, "Users, teams and tags"), ["user", "team", "tag"].map((kind) => unopened(`By ${kind}`, () => listing(range, kind))),
+    h("h2", {}, "Errors"), table("Errors", ["Error", { n: "Requests" }], data.errors.rows.map((each) =>
+      [each.name, { n: callsLink(range, { error: each.name }, number(each.requests)) }]), "No errors."),
     data.lost.length ? [h("h2", {}, "Clients that lose reasoning"), table("Clients that lose reasoning", ["Model", "API", "Key", { n: "Requests" }, "Last", "Sessions"], data.lost.map((each) =>
       [each.model, each.wire, each.key || "no key", { n: number(each.requests) }, `${when(each.at)} UTC`, sessions(each.sessions)])),
     h("p", { class: "soft" }, "These clients do not send back the reasoning before their calls. --store keeps it; see Reasoning through the gateway.")] : null,
-    h("h2", {}, "Budgets"), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
-      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { account: each.account, sort: "usd" }, money(each.left)) },
+    h("h2", {}, "Budgets"), h("p", { class: "soft" }, "Those with the smallest part left come first."), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
+      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { ...(each.account.startsWith("team:") ? { team: each.account.slice(5) } : { key: each.account }), sort: "usd" }, money(each.left)) },
         each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
     data.live.length ? [h("h2", {}, "Under way"), table("Under way", ["Key", "Model", { n: "Time" }, { n: "Bytes sent" }], data.live.map((each) =>
       [each.key || "no key", each.model, { n: duration(each.seconds * 1000) }, { n: number(each.bytes) }]))] : null));
@@ -94,7 +120,7 @@ site.pages.calls = async (main, query, isCurrent) => {
   const facts = Object.fromEntries(query);
   const { calls, has_more: hasMore } = await site.ask("calls", { query: facts });
   if (!isCurrent()) return;
-  const words = [facts.model, facts.key, facts.account, facts.error, SORTS[facts.sort], facts.answered && "answered", facts.failed && "failed", facts.unpriced && "price unknown", facts.since && `from ${when(Number(facts.since))} UTC`].filter(Boolean);
+  const words = [facts.model, facts.key, facts.user, facts.team, facts.tag, facts.error, SORTS[facts.sort], facts.answered && "answered", facts.failed && "failed", facts.unpriced && "price unknown", facts.since && `from ${when(Number(facts.since))} UTC`].filter(Boolean);
   main.replaceChildren(h("div", { class: "sheet" }, h("p", {}, h("a", { href: `#overview?range=${facts.range || "24h"}` }, "← Overview")),
     h("h1", {}, "Calls"), h("p", { class: "chips" }, words.map((each) => h("span", { class: "chip" }, each))),
     table("Calls", ["Time (UTC)", "Model", "Key", "Outcome", { n: "Tokens" }, { n: "Cost" }, { n: "Latency" }, "Records"], calls.map((each) => [
