@@ -20,11 +20,11 @@ from tests.wire.cases import RECORDED, ROOT, WIRES
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import Target, decode_portable, translate
 from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.beliefs import vendor_of
+from dragoman.wire.policy import Target, decode_portable, translate
 from dragoman.wire.rules import Betas
 
 Body = dict[str, Any]

@@ -18,9 +18,9 @@ import dragoman
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import NEVER
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.headers import ALL_WIRES
+from dragoman.wire.policy import NEVER
 from dragoman.wire.rules import FieldRule
 
 from .vendor_pages import write_beliefs, write_more

@@ -331,10 +331,14 @@ WIRES_ALLOWED = {
 
 
 def wire_names(modules: list[Module]) -> list[str]:
-    """Return the names of wires in ``gateway``, which asks the codecs; texts and URLs are left."""
+    """Return the names of wires in the gateway and in the policy, which ask the codecs.
+
+    Texts and URLs are left.
+    """
     found: list[str] = []
     for module in modules:
-        for node in module.nodes if module.layer == "gateway" else ():
+        asks = module.layer == "gateway" or module.path.as_posix().startswith("wire/policy/")
+        for node in module.nodes if asks else ():
             text = str(getattr(node, NAMING.get(type(node), ""), ""))
             if PROSE.search(text) or getattr(node, "level", 1) == 0:
                 continue  # a URL, a text for people, or an import from another library
@@ -465,7 +469,7 @@ PLANTED = [
     (private_accesses, "conformance/provider.py", "x = provider._batches", "provider._batches"),
     (private_accesses, "sim/provider.py", "codec.inner._keep_raw", "codec.inner._keep_raw"),
     (wire_names, "gateway/app.py", "match wire:\n    case 'gemini': ...", "gemini"),
-    (wire_names, "gateway/policy/hosted.py", "X = {'ollama': 1}\nx = X.get(wire)", "ollama"),
+    (wire_names, "wire/policy/hosted.py", "X = {'ollama': 1}\nx = X.get(wire)", "ollama"),
     (wire_names, "gateway/app.py", "x = f'openai/{name}'", "openai"),
     (wire_names, "gateway/app.py", "from ..wire.cohere.server import CohereServer", "cohere"),
 ]

@@ -11,18 +11,18 @@ import aiohttp
 import pytest
 
 import dragoman as d
-import dragoman.gateway.policy as policy
 import dragoman.wire as wire
+import dragoman.wire.policy as policy
 from dragoman.errors import ContextOverflowError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.models import describe_upstream
-from dragoman.gateway.policy import NEVER, rename_settings
-from dragoman.gateway.policy.hosted import Hosted, fit_hosted, read_hosted
-from dragoman.gateway.policy.translate import describe_wire
 from dragoman.messages import ServerTool
 from dragoman.sim import ScriptedProvider
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.policy import NEVER, rename_settings
+from dragoman.wire.policy.hosted import Hosted, fit_hosted, read_hosted
+from dragoman.wire.policy.translate import describe_wire
 from tests.listed import Listed
 from tests.rows import read_table
 

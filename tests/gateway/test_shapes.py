@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
-from dragoman.gateway.policy import Target, translate
 from dragoman.gateway.stop_sequences import StopCutter
 from dragoman.messages import Text, User
 from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.policy import Target, translate
 
 from ..server import Connection, serve
 from .serving import serving

@@ -24,9 +24,9 @@ from ..provider import HttpProvider, Model, Provider
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
+from ..wire.policy.translate import describe_wire
 from ..wire.reasoning import join_efforts
 from ..wire.rules import matches_any
-from .policy.translate import describe_wire
 
 log = logging.getLogger("dragoman")
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, OverloadedError
 from ..wire import Asked, ServerCodec
 from ..wire.fields import read_body
+from ..wire.policy import decode_portable
 from ..wire.rules import NO_BETAS
 from ..wire.seal import holds_sealed
 from .access import Bounds, Caller, Scope, Service
 from .interruption import GoneError, Interruption, Receive
-from .policy import decode_portable
 from .request_account import LARGE
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..validate import check_request
 from ..wire import Asked, ServerCodec
+from ..wire.policy import Target, Translated, refuse_losses, translate
 from .access import Caller
 from .models import Models, Upstream
-from .policy import Target, Translated, refuse_losses, translate
 
 
 class ResolvedModel(Struct, frozen=True):

@@ -16,9 +16,9 @@ from ..events import Event, MessageComplete
 from ..messages import LossWarning
 from ..provider import Reply
 from ..wire import HttpReply, ReplyEncoder, ServerCodec
+from ..wire.policy import rename_settings
 from .access import Service
 from .lost_reasoning import advise
-from .policy import rename_settings
 from .reading import Incoming
 from .request_account import Account, ChatCall, find_switches
 from .stop_sequences import StopCutter

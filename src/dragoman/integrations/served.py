@@ -19,12 +19,12 @@ from ..errors import InvalidRequestError, ProviderError
 from ..events import MessageComplete
 from ..gateway.access import Caller
 from ..gateway.models import describe_upstream
-from ..gateway.policy import decode_portable
 from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
 from ..sync import run
 from ..wire import SERVER_CODECS
+from ..wire.policy import decode_portable
 from ..wire.seal import holds_sealed
 from ..wire.sse import SseDecoder
 from .exact_message import show

@@ -23,10 +23,10 @@ from ...provider import Provider, connect
 from ...provider.http_model import show_url
 from ...validate import build_request
 from ...wire import CODECS, Asked, Encoded, ReplyEncoder
+from ...wire.policy import Translated
 from ..access import Service
 from ..exchange import handle, identify
 from ..models import Models, find_ends
-from ..policy import Translated
 from ..reading import Incoming, parse_body
 from ..request_account import Account, ChatCall
 from ..translation import check_translated, resolve_model

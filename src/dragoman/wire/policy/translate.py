@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from ...errors import UnsupportedFeatureError, cut
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
-from ...wire import CODECS, Asked, ServerCodec
-from ...wire.caching import drop_marks
-from ...wire.codec import HINTS
-from ...wire.endpoint import Endpoint
-from ...wire.losses import Leftover, merge, nest
-from ...wire.rules import FieldRule
-from ...wire.settings import find_lacking
+from .. import CODECS, Asked, ServerCodec
+from ..caching import drop_marks
+from ..codec import HINTS
+from ..endpoint import Endpoint
+from ..losses import Leftover, merge, nest
+from ..rules import FieldRule
+from ..settings import find_lacking
 from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096

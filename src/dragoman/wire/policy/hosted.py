@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...messages import ServerTool
-from ...wire.rules import HostedTools
+from ..rules import HostedTools
 
 _DATE = "_0123456789"  # the characters of a date after a tool's type: web_search_20250305
 # Options that must not be dropped: without them the tool could access what the client forbids, or

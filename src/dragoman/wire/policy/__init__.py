@@ -1,6 +1,6 @@
 """The translation policy: what happens to a request if the model's wire differs from the client's.
 
-Box: gateway.
+Box: core.
 
 ================  ================================================================================
 ``conversation``  convert conversations to the form that every wire accepts
@@ -20,8 +20,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import InvalidRequestError
-from ...wire import Asked, ServerCodec
-from ...wire.losses import Losses
+from .. import Asked, ServerCodec
+from ..losses import Losses
 from .conversation import Change, normalise
 from .translate import Target, Translated, refuse_losses, translate
 

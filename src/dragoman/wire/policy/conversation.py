@@ -14,8 +14,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
-from ...wire.conversation import CONTINUE
-from ...wire.rules import FieldRule
+from ..conversation import CONTINUE
+from ..rules import FieldRule
 
 Change: TypeAlias = tuple[str, FieldRule, str]
 """The path of a changed message, the rule for it, and the code of the loss."""
