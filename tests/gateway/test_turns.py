@@ -16,6 +16,7 @@ import dragoman as d
 from dragoman.gateway import create_app
 from dragoman.gateway.kept_state import KeptState
 from dragoman.gateway.keys import new_key
+from dragoman.gateway.lost_reasoning import ReasoningWatch
 from dragoman.gateway.store import ResponseStore
 from dragoman.log import SqliteLog
 from dragoman.sim import ScriptedProvider, SimServer
@@ -230,6 +231,20 @@ async def test_client_that_loses_reasoning_is_named_once_in_the_log(
     assert await loop("openai, plain", "anthropic", store=store) == BACK
     assert await loop("anthropic", "anthropic") == BACK
     assert "do not send back" not in caplog.text
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_workers_share_what_they_know_of_replies_and_clients(
+    is_shared: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [ReasoningWatch(tmp_path if is_shared else None) for _ in range(3)]
+    workers[0].note_reply("ann", "m", REPLY)
+    lost = [each.find_loss("ann", "openai", repeat(CALL), is_kept=False) for each in workers]
+    assert [len(each) for each in lost] == [1, int(is_shared), int(is_shared)]
+    assert len(caplog.messages) == 1
+    workers[0].note_reply("bob", "m", REPLY)
+    assert len(workers[2].find_loss("bob", "openai", repeat(CALL), is_kept=False)) == is_shared
+    assert len(caplog.messages) == 1 + is_shared
 
 
 async def test_overview_and_log_name_the_sessions_that_lose_reasoning(tmp_path: Path) -> None:

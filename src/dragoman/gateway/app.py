@@ -47,6 +47,7 @@ from .keystore import load_keys
 from .ledger import Ledger
 from .ledger_writer import LedgerWriter
 from .limits import RedisLimits
+from .lost_reasoning import ReasoningWatch
 from .models import Models, ServedModel
 from .pages import Pages, refuse
 from .retrieval import RetrievalHandler
@@ -360,6 +361,7 @@ def create_app_from_environment() -> Starlette:
     service: Service = app.state.service
     if settings["metrics"] is not None:
         service.gathering = MetricsFolder(settings["metrics"], service.metrics)
+        service.reasoning = ReasoningWatch(Path(settings["metrics"]))
     service.drain_delay = settings["drain_delay"]
     service.reload = lambda: Models(_open_models(settings))
     service.config = config

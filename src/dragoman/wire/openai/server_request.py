@@ -59,7 +59,9 @@ TABLE = FieldTable(
         "top_logprobs": LOGPROBS,
         "modalities": refused("ask for text only", ["text"]),
         "audio": refused("ask for text only"),
-        "web_search_options": _SEARCH,
+        "web_search_options": FieldRule(
+            "mapped", "the model's server searches; it is refused if the server cannot"
+        ),
         "functions": refused("use tools, its newer name"),
         "function_call": refused("use tool_choice, its newer name"),
         "reasoning": FieldRule("mapped", "the effort or budget is translated"),
