@@ -406,6 +406,8 @@ def test_worker_is_replaced_only_if_it_does_not_answer_for_a_minute(
 ) -> None:
     supervisor, clock = supervised
     starting, hung = supervisor.processes
+    supervisor.keep_subprocess_alive()
+    hung.answer()  # type: ignore[attr-defined]
     for _ in range(3):
         clock.now += 40
         supervisor.keep_subprocess_alive()
@@ -415,6 +417,21 @@ def test_worker_is_replaced_only_if_it_does_not_answer_for_a_minute(
             supervisor.keep_subprocess_alive()
     assert supervisor.processes[0] is starting
     assert hung.killed  # type: ignore[attr-defined]
+
+
+def test_worker_that_starts_has_ten_minutes(supervised: tuple[_Supervisor, Clock]) -> None:
+    """Workers that start on a busy machine must not be replaced by others that start as slowly."""
+    supervisor, clock = supervised
+    supervisor.keep_subprocess_alive()
+    slow, stuck = supervisor.processes
+    clock.now += 599
+    supervisor.keep_subprocess_alive()
+    slow.answer()  # type: ignore[attr-defined]
+    assert supervisor.processes == [slow, stuck]
+    clock.now += 2
+    supervisor.keep_subprocess_alive()
+    assert supervisor.processes[0] is slow
+    assert stuck.killed  # type: ignore[attr-defined]
 
 
 def test_worker_that_fails_to_start_ends_the_gateway(

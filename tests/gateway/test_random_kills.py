@@ -158,6 +158,8 @@ async def test_kills_at_random_moments_lose_no_answered_call(tmp_path: Path) -> 
                         await gateway.kill_supervisor()
                         await clients.wait_for_answer()
                     else:
+                        # a supervisor needs a moment to replace the workers that were killed
+                        await until(gateway.workers, "a worker")
                         workers = gateway.workers()
                         draw.choice(workers).kill()
                         # if both workers have just been killed, another one has to start first

@@ -33,6 +33,9 @@ from .readiness import serve_readiness
 log = logging.getLogger("dragoman")
 
 _ANSWER_SECONDS = 60.0  # seconds after which a worker that does not answer is replaced
+# The same for a worker that has never answered. It starts, which takes over a minute if many share
+# a processor; its replacement would not be faster.
+_START_SECONDS = 600.0
 
 
 class ServerConfig(Config):
@@ -105,6 +108,7 @@ class _Supervisor(Multiprocess):
         self._clock = clock
         # when each worker was asked for a sign of life that it has not given yet
         self._asked: dict[Process, float] = {}
+        self._started: set[Process] = set()
 
     def keep_subprocess_alive(self) -> None:
         """Replace the workers that have ended or do not answer; never wait for a worker."""
@@ -114,6 +118,7 @@ class _Supervisor(Multiprocess):
             if process.process.is_alive() and not self._is_hung(process):
                 continue
             self._asked.pop(process, None)
+            self._started.discard(process)
             process.kill()
             process.join()
             if process.exitcode == STARTUP_FAILURE:
@@ -126,10 +131,9 @@ class _Supervisor(Multiprocess):
             self.processes[index].start()
 
     def _is_hung(self, process: Process) -> bool:
-        """Return whether a worker has not answered for a minute; ask it again if it has answered.
+        """Return whether a worker has not answered for too long; ask it again if it has answered.
 
-        A worker answers only after it has imported the application, which takes long on a busy
-        machine.
+        A worker answers only after it has imported the application.
         """
         pipe = process.parent_conn
         now = self._clock()
@@ -138,10 +142,12 @@ class _Supervisor(Multiprocess):
             if process in self._asked and pipe.poll(0):
                 pipe.recv()
                 del self._asked[process]
+                self._started.add(process)
             if process not in self._asked:
                 self._asked[process] = now
                 pipe.send(b"ping")
-        return now - self._asked.get(process, now) > _ANSWER_SECONDS
+        limit = _ANSWER_SECONDS if process in self._started else _START_SECONDS
+        return now - self._asked.get(process, now) > limit
 
     def terminate_all(self) -> None:
         super().terminate_all()
