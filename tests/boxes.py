@@ -81,7 +81,7 @@ SERVERS = (
 # The commands of other boxes. The command lists those whose file is present.
 COMMANDS = {
     "cli/serve.py": "gateway", "cli/ui.py": "gateway", "cli/gateway_keys.py": "gateway",
-    "cli/spend.py": "gateway",
+    "cli/spend.py": "gateway", "cli/clients.py": "gateway",
     "cli/check.py": "kit", "cli/sim.py": "kit", "cli/import.py": "extras",
 }  # fmt: skip
 

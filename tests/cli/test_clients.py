@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dragoman.cli.clients import ADDRESS, command, read_clients, write_hint
+from dragoman.cli.clients import command, write_hint
+from dragoman.gateway.clients import ADDRESS, read_clients
 from tests.pages import ROOT, read_blocks
 
 PAGE = ROOT / "docs" / "recipes" / "coding-agents.md"
@@ -55,6 +56,34 @@ def test_address_and_model_are_replaced(name: str) -> None:
     assert "mine" in shown.output
     assert ADDRESS not in shown.output
     assert "clever" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("options", "window", "longest", "prompt"),
+    [
+        ((), 200_000, 64_000, 136_000),
+        (("--window", "1000000"), 1_000_000, 64_000, 936_000),
+        (("--window", "32000"), 32_000, 16_000, 16_000),
+        (("--window", "400000", "--longest-reply", "128000"), 400_000, 128_000, 272_000),
+        (("--window", "4000", "--longest-reply", "8000"), 4_000, 8_000, 1),
+    ],
+)
+def test_sizes_are_those_of_the_model(
+    options: tuple[str, ...], window: int, longest: int, prompt: int
+) -> None:
+    def show(name: str) -> str:
+        shown = CliRunner().invoke(command, [name, *options])
+        assert shown.exit_code == 0, shown.output
+        return shown.output
+
+    assert f"model_context_window = {window}\n" in show("codex")
+    assert f'{{"context": {window}, "output": {longest}}}' in show("opencode")
+    assert f'"maxInputTokens": {prompt},' in show("vs-code")
+
+
+def test_name_of_a_model_is_not_replaced_twice() -> None:
+    shown = CliRunner().invoke(command, ["aider", "--model", "cleverer-64000"])
+    assert "--model openai/cleverer-64000\n" in shown.output
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.clients import ADDRESS, read_clients
 from dragoman.gateway.app import create_app
+from dragoman.gateway.clients import ADDRESS, read_clients
 from dragoman.messages import Request, ToolResult
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 from tests.cli.test_clients import read_sections

@@ -16,8 +16,8 @@ import anthropic
 import openai
 import pytest
 
-from dragoman.cli.clients import ADDRESS, read_clients
 from dragoman.gateway.app import create_app
+from dragoman.gateway.clients import ADDRESS, read_clients
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.messages import Request
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule

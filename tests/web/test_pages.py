@@ -332,6 +332,7 @@ async def test_operator_signs_in_reads_the_overview_and_changes_keys(
             await expect(page.locator("main.models .parts").first).to_contain_text("declared")
             await check_page(page, is_deep)
             await change_keys(page, is_deep)
+            await read_settings(page, url, is_deep)
             await page.keyboard.press("5")
             await expect(page.locator("#chain")).to_contain_text("Chain verified")
             await check_page(page, is_deep)
@@ -339,12 +340,25 @@ async def test_operator_signs_in_reads_the_overview_and_changes_keys(
                 await page.locator("#save").click()
             assert "Name a river" in Path(await (await saved.value).path()).read_text("utf-8")
         async with open_page(browser, f"{url}/#key={ADMIN}", 390, 844, "dark") as page:
-            for name in ("Overview", "Models", "Keys", "Traces"):
+            for name in ("Overview", "Models", "Keys", "Clients", "Traces"):
                 await page.locator("nav.pages").get_by_text(name).click()
                 await expect(
                     page.locator(f"main.{name.lower()} .sheet, #chain.good")
                 ).to_be_visible()
                 await check_page(page, is_deep)
+
+
+async def read_settings(page: Page, url: str, is_deep: bool) -> None:
+    """Read the settings of a coding agent, for two models of the gateway."""
+    await page.keyboard.press("6")
+    codex = page.locator("details.proposal", has_text="codex")
+    await codex.locator("summary").press("Enter")
+    for name in await page.get_by_label("Model", exact=True).locator("option").all_inner_texts():
+        await page.get_by_label("Model", exact=True).select_option(name)
+        await expect(codex.locator("pre").first).to_contain_text(f'model = "{name}"')
+    await expect(codex.locator("pre").first).to_contain_text(f'base_url = "{url}/v1"')
+    await expect(codex.locator("pre").last).to_be_visible()
+    await check_page(page, is_deep)
 
 
 async def change_keys(page: Page, is_deep: bool) -> None:

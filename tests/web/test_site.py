@@ -19,10 +19,12 @@ from msgspec.structs import astuple, replace
 
 import dragoman.gateway.web
 from dragoman import Fallback, connect
+from dragoman.capabilities import Capabilities
 from dragoman.cli import main
 from dragoman.errors import AuthenticationError
 from dragoman.events import Usage
 from dragoman.gateway.app import create_app
+from dragoman.gateway.clients import read_clients
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.sums import DAY
@@ -96,6 +98,7 @@ REFUSED: list[tuple[str, str, dict[str, str], int]] = [
     ("GET", "overview", {**SIGNED, "origin": "https://evil.example"}, 403),
     ("GET", "overview?range=9d", SIGNED, 400),
     ("GET", "state", {"authorization": "Bearer dg-wrong"}, 401),
+    ("GET", "clients", {}, 401),
     ("GET", "nothing", SIGNED, 404),
     ("POST", "keys", {}, 401),
     ("POST", "keys", {**SIGNED, "origin": "https://evil.example"}, 403),
@@ -167,7 +170,7 @@ async def test_pages_are_built_when_they_are_requested_and_only_where_they_may_b
 async def test_gateway_without_keys_shows_playground_and_models_only_locally() -> None:
     async with open_site({"fast": priced(reply("Hello"))}) as url:
         state = await read(url, "state", headers={})
-        assert state["pages"] == ["playground", "models"]
+        assert state["pages"] == ["playground", "models", "clients"]
         assert (await read(url, "chat", QUESTION, headers={}))[-1]["served_by"].endswith("4-5")
         for path in ("/ui/api/overview", "/ui/traces/", "/ui/api/keys"):
             assert (await get(f"{url}{path}"))[0] == 404
@@ -303,6 +306,29 @@ async def test_models_show_state_price_group_and_where_facts_come_from(
 
 
 # --- keys ----------------------------------------------------------------------------------------
+
+
+async def test_clients_have_settings_for_the_address_and_the_sizes_of_a_model() -> None:
+    model = priced(reply("Hello"))
+    model.capabilities = Capabilities.of(
+        {"max_context_tokens": 400_000, "max_output_tokens": 100_000}
+    )
+    async with open_site({"fast": model}) as url:
+        for query, window, name in [
+            ("", 200_000, "clever"),
+            ("?url=https://gw.test&model=fast", 400_000, "fast"),
+            ("?url=https://gw.test&model=other", 200_000, "other"),
+        ]:
+            found = (await read(url, f"clients{query}", headers={}))["clients"]
+            assert [each["name"] for each in found] == [*read_clients()]
+            shown = {each["name"]: each for each in found}
+            (file, command) = shown["opencode"]["steps"]
+            assert file["file"] == "opencode.json"
+            assert f'"context": {window}' in file["text"]
+            assert f'"model": "dragoman/{name}"' in file["text"]
+            assert ("https://gw.test/v1" in file["text"]) == bool(query)
+            assert command["run"] == "opencode\n"
+            assert shown["zed"]["trial"].startswith("Not run")
 
 
 async def test_each_change_of_a_key_on_the_page_is_recorded(tmp_path: Path) -> None:

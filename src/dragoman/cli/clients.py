@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import click
-import msgspec
-from msgspec import Struct
 
+from ..gateway.clients import (
+    ADDRESS,
+    LONGEST_REPLY,
+    WINDOW,
+    Step,
+    Target,
+    fill_steps,
+    read_clients,
+)
 from .parameters import add_options, option
 
-_TABLE = Path(__file__).resolve().parents[1] / "catalog" / "clients" / "agents.yaml"
-
-ADDRESS = "http://127.0.0.1:8100"
-"""The address that stands for the gateway's in the table."""
+_MOST_TOKENS = 1_000_000_000
 
 
-class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """A command to run, or a file and its text."""
-
-    run: str = ""
-    file: str = ""
-    text: str = ""
-
-
-class Client(Struct, frozen=True, forbid_unknown_fields=True):
-    """A program, the steps that connect it to the gateway, and how they were tried.
-
-    ``seen`` is the release that was seen to work, and the day. ``checked`` is the documentation
-    that the settings of a program without a command line were checked against, and the day.
-    """
-
-    name: str
-    steps: tuple[Step, ...]
-    seen: str = ""
-    checked: str = ""
-
-    @property
-    def trial(self) -> str:
-        """How the steps were tried, as the page says it."""
-        if self.seen:
-            return f"Seen to work: {self.seen}."
-        return f"Not run; checked against {self.checked}."
-
-
-def read_clients() -> dict[str, Client]:
-    """Return the programs of the table by name."""
-    read = msgspec.yaml.decode(_TABLE.read_bytes(), type=tuple[Client, ...])
-    return {client.name: client for client in read}
-
-
-def write_steps(client: Client) -> str:
+def write_steps(steps: Iterable[Step]) -> str:
     """Return the steps of a program as text: each file with its path, and the commands."""
-    parts = [f"# {step.file}\n{step.text}" if step.file else step.run for step in client.steps]
+    parts = [f"# {step.file}\n{step.text}" if step.file else step.run for step in steps]
     return "\n".join(parts)
 
 
@@ -78,11 +47,21 @@ def command(
     model: Annotated[
         str | None, "Use this model in place of 'clever' and 'gpt-5.5'.", option("NAME")
     ] = None,
+    window: Annotated[
+        int,
+        "Use this context window of the model, in tokens.",
+        option("TOKENS", ge=1, le=_MOST_TOKENS),
+    ] = WINDOW,
+    longest_reply: Annotated[
+        int | None,
+        f"Limit replies to this number of tokens; by default {LONGEST_REPLY}, or half of a small window.",
+        option("TOKENS", ge=1, le=_MOST_TOKENS),
+    ] = None,
 ) -> None:
     """Show how the program NAME is connected to the gateway, or list the known programs.
 
-    Prints the settings and the commands of the page "Coding agents behind the gateway". Replace
-    the names of the models and their sizes by those that you serve.
+    Prints the settings and the commands of the page "Coding agents behind the gateway". GET
+    /v1/models of the gateway lists the models and their sizes.
     """
     known = read_clients()
     if name is None:
@@ -91,7 +70,5 @@ def command(
         return
     if name not in known:
         raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}", param_hint="NAME")
-    text = write_steps(known[name]).replace(ADDRESS, url.rstrip("/"))
-    if model is not None:
-        text = text.replace("clever", model).replace("gpt-5.5", model)
-    click.echo(text, nl=False)
+    target = Target(url, model, window, longest_reply)
+    click.echo(write_steps(fill_steps(known[name], target)), nl=False)

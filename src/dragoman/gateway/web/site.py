@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +27,7 @@ from ...errors import ProviderError, scrub
 from ...trace import Viewer, add_headers
 from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
+from ..clients import ADDRESS, Target, fill_steps, read_clients
 from .keys import change_key, find_store, list_keys
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
@@ -48,7 +50,12 @@ class Site:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        api = [("GET state", _read_state), ("GET models", _read_models), ("POST preview", preview)]
+        api = [
+            ("GET state", _read_state),
+            ("GET models", _read_models),
+            ("GET clients", _list_clients),
+            ("POST preview", preview),
+        ]
         if service.usage is not None:
             api += [("GET overview", read_overview), ("GET calls", list_calls)]
             api.append(("GET names", list_names))
@@ -136,6 +143,7 @@ async def _read_state(service: Service, request: Request) -> dict[str, Any]:
     pages = ["overview", *pages] if service.usage is not None else pages
     pages += ["keys"] if find_store(service) is not None else []
     pages += ["traces"] if service.admin is not None and service.calls is not None else []
+    pages += ["clients"]
     return {
         "version": version("dragoman"),
         "pages": pages,
@@ -149,3 +157,19 @@ async def _read_models(service: Service, request: Request) -> dict[str, Any]:
     """Return what is known of the models; check their readiness only if the page requests it."""
     problems = await service.models.problems() if "check" in request.query_params else None
     return {"models": service.models.describe(problems)}
+
+
+async def _list_clients(service: Service, request: Request) -> dict[str, Any]:
+    """Return the settings of each coding agent for an address and a served model."""
+    query = request.query_params
+    name = query.get("model")
+    target = Target(query.get("url", ADDRESS), name)
+    if name in service.models.names():
+        listed = service.models.list_model(name)
+        target = replace(target, window=listed.window, longest_reply=listed.longest_reply)
+    return {
+        "clients": [
+            {"name": each.name, "trial": each.trial, "steps": fill_steps(each, target)}
+            for each in read_clients().values()
+        ]
+    }

@@ -1,5 +1,5 @@
 "use strict";
-// The overview, the calls behind its numbers, the models and the keys.
+// The overview, the calls behind its numbers, the models, the clients and the keys.
 
 const RANGES = { "1h": "Hour", "24h": "Day", "7d": "Week", "31d": "Month" };
 const when = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
@@ -153,6 +153,22 @@ site.pages.models = async (main, query, isCurrent) => {
   search.addEventListener("input", () => models.forEach((each, at) => { list.children[at].hidden = !`${each.name} ${each.served_by}`.toLowerCase().includes(search.value.trim().toLowerCase()); }));
   main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Models"), h("div", { class: "find" }, search,
     h("a", { class: "button", href: `#models?check=${Date.now()}` }, "Check readiness"))), list));
+};
+
+// --- clients -------------------------------------------------------------------------------------
+
+site.pages.clients = async (main, query, isCurrent) => {
+  const { models } = site.facts, model = models.includes(query.get("model")) ? query.get("model") : models[0];
+  const { clients } = await site.ask("clients", { query: { url: location.origin, ...(model ? { model } : {}) } });
+  if (!isCurrent()) return;
+  const select = h("select", { "aria-label": "Model" }, models.map((each) => h("option", { selected: each === model }, each)));
+  select.addEventListener("change", () => { location.hash = `clients?${new URLSearchParams({ model: select.value })}`; });
+  const open = [...main.querySelectorAll("details[open] strong")].map((each) => each.textContent);
+  const step = (each) => h("section", { class: "card", "aria-label": each.file || "Commands" }, h("h2", {}, each.file || "Commands"),
+    copyable(h("pre", { tabindex: "0" }, each.text || each.run), each.text || each.run));
+  main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Clients"), h("div", { class: "find" }, models.length ? select : null)),
+    h("p", { class: "soft" }, "How coding agents use this gateway. If it has keys, put yours in place of unused."),
+    h("div", { class: "stack" }, clients.map((each) => h("details", { class: "proposal", open: open.includes(each.name) }, h("summary", {}, h("strong", {}, each.name), h("span", { class: "gist" }, each.trial)), each.steps.map(step))))));
 };
 
 // --- keys ----------------------------------------------------------------------------------------
