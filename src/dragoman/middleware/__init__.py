@@ -3,7 +3,7 @@
 Box: core.
 
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
-``Observe`` reports calls to subscribers, ``Spend`` limits their cost, ``Record`` records calls to
+``Observe`` reports calls to subscribers, ``Spend`` limits their cost, ``Defaults`` adds settings, ``Record`` records calls to
 cassettes, and ``Cache`` stores replies. ``describe`` lists the layers. Use them in this order, from
 the outermost to the innermost: ``Cache``, ``Spend``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``, ``Record``, then the
 provider.
@@ -24,6 +24,7 @@ from ..provider.call_log import ATTEMPT
 from .availability import Admission, Availability, Thresholds
 from .cache import CACHE, Cache
 from .cassette import CassetteError, CassetteMiss, Record
+from .defaults import Defaults
 from .fallback import Fallback, NotConfigured, RoutingEvent
 from .layer import RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
 from .observe import CallEvent, EventsDropped, Observe, Subscriber
@@ -41,7 +42,7 @@ from .strategy import STRATEGIES, Strategy, StrategyName
 __all__ = [
     "ATTEMPT", "CACHE", "IS_WORKER", "RETRY_REASON", "STRATEGIES", "Admission", "Availability",
     "Cache", "CallCompleted", "CallEvent", "CallFailed", "CallStarted", "CassetteError",
-    "CassetteMiss", "EventsDropped", "Fallback", "KeyRotation", "Layer", "Lease", "Limiter",
+    "CassetteMiss", "Defaults", "EventsDropped", "Fallback", "KeyRotation", "Layer", "Lease", "Limiter",
     "LimiterUnavailableError", "Middleware", "NotConfigured", "Observe", "OpenTelemetry",
     "ProviderRecovered", "ProviderUnavailable", "RateLimit", "Record", "RedisAvailability",
     "RedisLimiter", "RedisStore", "Retry", "RoutingChosen", "RoutingEvent", "RoutingSwitched",

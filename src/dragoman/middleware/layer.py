@@ -149,6 +149,9 @@ class Middleware(Layer[Kind]):
     def plan(self, messages: Messages) -> SwapPlan:
         return self.inner.plan(messages)
 
+    def add_defaults(self, request: Request) -> Request:
+        return self.inner.add_defaults(request)
+
 
 @asynccontextmanager
 async def reading(source: AsyncIterator[Event]) -> AsyncIterator[AsyncIterator[Event]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Never, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from ..capabilities import Capabilities
 from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
+from ..validate import Settings
 from ..validate.fields import suggest
 from ..wire import CODECS
 from .contract import Provider
@@ -32,6 +33,7 @@ SCHEME_SETTINGS = ("capabilities", "timeouts", "on_loss", "keep_raw")
 _REGISTRY = "dragoman.registry:open_name"
 _REGISTRY_AT = "dragoman.registry:open_name_at"
 _RETRY = "dragoman.middleware:Retry"
+_DEFAULTS = "dragoman.middleware:Defaults"
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -55,7 +57,7 @@ def connect(
     keep_raw: bool = True,
     canonical: bool | None = None,
     priced_as: PricedAs | PriceRow | str | None = None,
-    **unknown: Never,
+    **defaults: Unpack[Settings],
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
@@ -79,6 +81,9 @@ def connect(
     for estimates, one of ``tokens.FAMILIES``. ``canonical`` sorts the keys of requests, so that
     equal ones have equal bytes. ``priced_as`` is the price, if the host of ``base_url`` does not
     determine it: ``"vendor:model"`` in a price table, ``"free"``, or a ``PriceRow``.
+
+    ``defaults`` are the settings of calls that do not have their own, such as ``temperature=0``,
+    ``max_tokens=500`` and ``system="Be brief."``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
@@ -86,10 +91,12 @@ def connect(
         "vendor": vendor, "headers": headers, "token_family": token_family,
         "keep_raw": keep_raw, "canonical": canonical, "priced_as": priced_as,
     }  # fmt: skip
-    for wrong in unknown:
-        hint = suggest(wrong, ("base_url", "retries", *settings)) or "see help(connect)"
+    for wrong in defaults.keys() - Settings.__annotations__.keys():
+        known = "base_url", "retries", *settings, *Settings.__annotations__
+        hint = suggest(wrong, known) or "see help(connect)"
         raise TypeError(f"connect() has no setting {wrong!r}; {hint}")
-    return _open(model, base_url, retries, settings)
+    opened = _open(model, base_url, retries, settings)
+    return load(_DEFAULTS)(opened, **defaults) if defaults else opened
 
 
 def _open(

@@ -123,6 +123,7 @@ class Provider(Model):
             request_id=request_id, session_id=session_id, metadata=metadata,
             check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
+        request = self.add_defaults(request)
         self._check_request(request)
         return await self._complete(request, timeout)
 
@@ -134,6 +135,7 @@ class Provider(Model):
         """
         if request.stream or not request.model:
             request = replace(request, stream=False, model=request.model or self.model)
+        request = self.add_defaults(request)
         self._check_request(request)
         return await self._complete(request)
 
@@ -206,6 +208,7 @@ class Provider(Model):
             request_id=request_id, stream=True, session_id=session_id, metadata=metadata,
             check_calls=check_calls, continues=continues, settings=settings,
         )  # fmt: skip
+        request = self.add_defaults(request)
         self._check_request(request)
         reply = open_within(self, request, timeout)
         return EventStream(reply, request, self._calls, self.find_sold)
@@ -271,6 +274,10 @@ class Provider(Model):
         return None
 
     # --- methods for subclasses and middleware layers
+
+    def add_defaults(self, request: Request) -> Request:
+        """Return a request with the default settings of this provider, where it has none."""
+        return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires require ``max_tokens``; without a value, making the plan would fail.

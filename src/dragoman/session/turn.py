@@ -176,6 +176,7 @@ class Turn:
             session_id=self.journal.session,
             metadata={**self.settings.metadata, TURN: self._id},
         )
+        request = provider.add_defaults(request)
         attempt = Attempt(provider, request, price=self.settings.price)
         self._estimate = estimate
         self._begun_by = parent

@@ -9,7 +9,14 @@ structured text.
 """
 
 from .arguments import Messages, ResponseSchema, Settings, ToolChoices, Tools
-from .parse import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
+from .parse import (
+    apply_settings,
+    build_request,
+    parse_config,
+    parse_messages,
+    parse_tool_choice,
+    parse_tools,
+)
 from .partial import PartialValue
 from .reply import Expectation
 from .request import check_request, find_refusal
@@ -18,6 +25,6 @@ from .structured import to_instance
 
 __all__ = [
     "Expectation", "Messages", "PartialValue", "ResponseSchema", "Settings", "ToolChoices",
-    "Tools", "build_request", "check_request", "compile_schema", "find_refusal", "parse_config",
+    "Tools", "apply_settings", "build_request", "check_request", "compile_schema", "find_refusal", "parse_config",
     "parse_messages", "parse_tool_choice", "parse_tools", "to_instance",
 ]  # fmt: skip

@@ -69,7 +69,7 @@ def build_request(
     asked = parse_config(config)
     tools, server_tools = _split_tools(tools)
     if settings:
-        system, asked = _apply_settings(asked, settings)
+        system, asked = apply_settings(asked, settings)
         parsed = parsed if system is None else (m.System(system), *parsed)
     # A client of the gateway may send -1, which some servers read as "no limit".
     if isinstance(asked.max_tokens, int) and asked.max_tokens < 1:
@@ -114,10 +114,10 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[m.ServerTool, ...]]:
     return (own, tuple(server_tools)) if server_tools else (tools, ())
 
 
-def _apply_settings(
+def apply_settings(
     config: m.RuntimeConfig, settings: Mapping[str, Any]
 ) -> tuple[str | None, m.RuntimeConfig]:
-    """Return a call's system prompt and configuration; ``settings`` override ``config``."""
+    """Return the system prompt and the configuration; ``settings`` override ``config``."""
     known = ("system", *m.RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
