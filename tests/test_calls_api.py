@@ -292,13 +292,24 @@ async def test_reply_is_priced_by_its_providers_price_row() -> None:
     model = ScriptedProvider("Hello.", name="openai", model="gpt-5")
     reply = await model.complete("Hi")
     assert dragoman.cost(reply) == dragoman.cost(reply.usage, "openai:gpt-5")
-    assert dragoman.cost(reply)
+    assert reply.cost == dragoman.cost(reply)
+    assert reply.cost
+    assert reply.cost.reason is None
+    assert "PriceRow" not in repr(reply.cost)
+    assert len(repr(reply.cost)) < 300
     model.priced_as = "free"
     assert dragoman.cost(reply).total == 0
     async with model.stream("Hi") as stream:
         assert [event async for event in stream]
     assert dragoman.cost(stream.response).total == 0
     assert dragoman.cost(reply, "openai:gpt-5").total != 0
+
+
+async def test_unknown_cost_of_a_reply_is_false_and_has_a_reason() -> None:
+    reply = await ScriptedProvider("Hello.", name="nobody", model="m").complete("Hi")
+    assert not reply.cost
+    assert reply.cost.total is None
+    assert reply.cost.reason
 
 
 async def test_wrapping_providers_use_the_price_of_the_inner_provider() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import dragoman as d
+from dragoman import blocking as sync
 from dragoman import connect as connect_async
-from dragoman import sync
 from dragoman.provider.contract import ReplyProvider
 from dragoman.provider.reply import AssembledReply
 

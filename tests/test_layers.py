@@ -30,6 +30,7 @@ FLOORS = {
     "transport": "the only code that opens a socket to a provider",
     "provider": "the provider contract, streams, and the provider over HTTP",
     "retrieval": "embedding and reranking: contract, wires, models over HTTP",
+    "blocking": "blocking calls: a thread with an event loop",
     "database": "SQLite and PostgreSQL",
     "middleware": "retry, fallback, rate limits, observation, cassettes",
     "log": "the hash-chained event log", "registry": "names and configuration to providers",
@@ -40,14 +41,15 @@ FLOORS = {
     "comparison": "recorded calls, asked again of other models",
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers, and its web pages",
-    "sync": "the blocking facade", "local": "the embedded model",
+    "local": "the embedded model",
     "integrations": "models for other frameworks",
     "compat": "the functions of other libraries", "testing": "the pytest plugin",
     "cli": "the command",
 }  # fmt: skip
 LAYERS = list(FLOORS)
-# The package itself and the file that ``python -m`` runs belong to no layer.
-FRONT = ["__init__", "__main__"]
+# The package itself, its names for synchronous code and the file that ``python -m`` runs belong to
+# no layer.
+FRONT = ["__init__", "__main__", "sync"]
 NAMELESS = {"utils", "helpers", "common", "base", "types"}
 
 # Vendor names belong in the catalogue and not in the code. Names of wires (openai, anthropic,

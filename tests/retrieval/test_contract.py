@@ -76,7 +76,7 @@ def open_embedder(**settings: Any) -> d.Embedder:
 
 EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     ([], {}, "texts is empty"),
-    ("one", {}, "texts must be a list of strings; put the one string into a list"),
+    (b"one", {}, "texts must be a list of strings; put the one string into a list"),
     ({"a"}, {}, "texts must be a list of strings, not set"),
     (["a", 1], {}, "texts[1] must be a string, not int"),
     ([[1, 2]], {}, "texts[0] must be a string, not list"),
@@ -226,6 +226,13 @@ def test_supported_embedding_and_reranking_wires_are_listed() -> None:
 def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, str], list[bytes]]:
     data = [{"index": at, "embedding": list(row)} for at, row in enumerate(rows)]
     return status, {}, [msgspec.json.encode({"data": data, "usage": {"prompt_tokens": 1}})]
+
+
+async def test_one_text_may_be_a_string() -> None:
+    transport = FixtureTransport(_reply([1.0]))
+    found = await open_embedder(transport=transport).embed("one")
+    assert found.vectors.tolist() == [[1.0]]
+    assert msgspec.json.decode(transport.requests[0].body)["input"] == ["one"]
 
 
 async def test_raw_field_is_a_reply_or_a_list_of_replies() -> None:

@@ -157,6 +157,7 @@ async def test_embedding_cost_is_computed() -> None:
         ["a"]
     )
     assert d.cost(found).total == Decimal("0.00002")
+    assert found.cost == d.cost(found)
 
 
 async def test_reranking_is_priced_by_the_number_of_searches() -> None:

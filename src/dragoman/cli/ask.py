@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ..blocking import SyncProvider
 from ..errors import ProviderError
 from ..events import Response, encode_event
 from ..messages import Message, RuntimeConfig, System, Text, Tool, User
-from ..sync import SyncProvider
 from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName

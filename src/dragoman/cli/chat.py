@@ -12,10 +12,10 @@ from typing import Annotated
 import click
 from msgspec.structs import replace
 
+from ..blocking import SyncEventStream, SyncProvider
 from ..errors import ProviderError
 from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
-from ..sync import SyncEventStream, SyncProvider
 from .console import echo_json, notify, plural, working
 from .conversation import COMMANDS, REASONING_LOSSES, Chat
 from .errors import EXIT_CODES, report_errors, show_error

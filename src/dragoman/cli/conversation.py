@@ -13,11 +13,11 @@ import click
 import msgspec
 
 from .. import messages as m
+from ..blocking import SyncProvider
 from ..errors import ProviderError
 from ..events import Response, Usage
 from ..prices import Cost, Unpriced
 from ..registry.folders import write_private
-from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from ..wire import SwapPlan
 from .ask import read_tools

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import click
 from msgspec import Struct
 
+from ..blocking import SyncProvider
 from ..capabilities import describe_end
 from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
@@ -17,7 +18,6 @@ from ..prices import PriceTable
 from ..provider import SCHEMES, connect
 from ..provider.call_log import print_log
 from ..registry import Registry
-from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
 from .console import notify
 from .errors import reject, report_mistakes

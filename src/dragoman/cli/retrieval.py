@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import click
 import msgspec
 
+from ..blocking import SyncEmbedder, SyncReranker
 from ..errors import InvalidModelError
 from ..messages import LossWarning
 from ..prices import cost
 from ..retrieval import Embeddings, Ranking, connect_embedder, connect_reranker
-from ..sync import SyncEmbedder, SyncReranker
 from .console import notify
 from .errors import reject
 from .options import ModelOptions, load_registry

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import click
 
+from ..blocking import SyncEventStream
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
 from ..messages import LossWarning
-from ..sync import SyncEventStream
 from .console import console, legible, notify
 
 _PAUSE = 0.06  # minimum number of seconds between two redraws

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from .. import log as logs
 from .. import messages as m
+from ..blocking import SyncProvider
 from ..calls import CallStarted, redact
 from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, Response, ToolUseEnd, Usage, make_response
@@ -31,7 +32,6 @@ from ..provider import LayerCall, Provider
 from ..session.journal import Journal
 from ..session.records import make_message, new_message_id
 from ..session.state import State, reduce_records
-from ..sync import SyncProvider
 from .console import notify
 from .log_place import open_log_at, open_patiently
 from .options import ModelOptions, choose_model

@@ -34,6 +34,7 @@ from .model_events import (
     ToolIntentProposed,
     to_model_events,
 )
+from .sale import Bill, Sale
 from .values import (
     Billed,
     Event,
@@ -44,7 +45,6 @@ from .values import (
     Problem,
     Raw,
     Response,
-    Sale,
     StopDetails,
     TextDelta,
     ThinkingDelta,
@@ -62,7 +62,7 @@ from .values import (
 )
 
 __all__ = [
-    "LAST", "MAX_COST", "MAX_COUNT", "AssembledFrom", "Assembler", "AssemblerError", "Billed", "Event", "Expected",
+    "LAST", "MAX_COST", "MAX_COUNT", "AssembledFrom", "Assembler", "AssemblerError", "Bill", "Billed", "Event", "Expected",
     "FinishReason", "Follower", "IntentSource", "MessageComplete", "MessageStart", "ModelEvent",
     "ModelFinished", "ModelReasoningDelta", "ModelStarted", "ModelTextDelta", "Parsed", "Problem",
     "ProviderErrorEvent", "Raw", "RecordedAssembler", "Response", "Sale", "StopDetails", "StreamContractError",

@@ -36,6 +36,7 @@ from ..messages import (
 )
 from ..messages.display import Display, Displayed, Passage, Table
 from .intents import ToolIntent
+from .sale import Bill, Sale, find_bill
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
     from typing_extensions import TypeVar
@@ -157,41 +158,6 @@ class Raw:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Sale:
-    """The price of a call. ``find`` looks it up only when the cost is computed.
-
-    The price is not part of a reply's JSON, because msgspec treats this class, like ``Raw``, as a
-    class without fields.
-    """
-
-    __slots__ = ("find",)
-    __dataclass_fields__: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, find: Callable[[], Any] | None = None) -> None:
-        self.find = find
-
-    def __post_init__(self) -> None:
-        """Initialise an instance that msgspec has decoded, since msgspec skips ``__init__``."""
-        self.find = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling: the price is looked up first, because ``find`` cannot be pickled."""
-        return Sale, (None if self.find is None else _Constant(self.find()),)
-
-    def __eq__(self, other: object) -> bool:
-        """Return true for any price and for ``None``, so that comparing replies ignores prices."""
-        return other is None or isinstance(other, Sale)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class _Constant(Struct):
-    value: Any
-
-    def __call__(self) -> Any:
-        return self.value
-
-
 class Billed(Protocol):
     """A reply that has a cost: a ``Response``, ``Embeddings`` or a ``Ranking``."""
 
@@ -252,6 +218,14 @@ class Response(_Answer, Displayed, Generic[Parsed], frozen=True, kw_only=True):
             sum([each.input_tokens or 0 for each in every]),
             sum([each.output_tokens or 0 for each in every]),
         )
+
+    @property
+    def cost(self) -> Bill:
+        """What this reply cost, as ``dragoman.cost(reply)`` returns it.
+
+        ``reply.cost.total`` is an amount in US dollars, or ``None`` if the price is not known.
+        """
+        return find_bill(self)
 
     @property
     def raw(self) -> Any:

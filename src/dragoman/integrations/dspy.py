@@ -24,9 +24,9 @@ from dspy.lm15 import (  # pyright: ignore[reportMissingImports]
     OpenAIChatLM,
 )
 
+from ..blocking import SyncProvider, run
 from ..errors import ProviderError
 from ..provider import Provider
-from ..sync import SyncProvider, run
 from ..wire import SERVER_CODECS
 from .loops import Opened, open_named
 from .losses import DragomanLossWarning

@@ -28,10 +28,10 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field, SecretStr
 
+from ..blocking import SyncProvider
 from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from ..messages import ForceTool, Tool
 from ..provider import Provider, connect
-from ..sync import SyncProvider
 from .langchain_embeddings import DragomanEmbeddings, connection_of
 from .langchain_messages import make_last_chunk, make_message, read_messages
 from .loops import Opened

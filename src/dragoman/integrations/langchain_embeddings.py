@@ -8,9 +8,9 @@ from typing import Any, Literal
 from langchain_core.embeddings import Embeddings
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from ..blocking import SyncEmbedder
 from ..retrieval import Embedder, connect_embedder
 from ..retrieval import Embeddings as Embedded
-from ..sync import SyncEmbedder
 from .loops import Opened
 from .losses import warn_of_losses
 

@@ -23,12 +23,12 @@ from llm.parts import (
 from pydantic import Field
 
 from .. import messages as m
+from ..blocking import SyncEmbedder, SyncProvider
 from ..errors import InvalidRequestError
 from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from ..provider import Provider, connect
 from ..registry import Registry
 from ..retrieval import Embedder, connect_embedder
-from ..sync import SyncEmbedder, SyncProvider
 from ..validate.yaml import ConfigError
 from .loops import Opened
 from .losses import warn_of_losses

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from ..blocking import SyncProvider, close_soon
 from ..provider import Model, Provider, connect
-from ..sync import SyncProvider, close_soon
 
 ModelT = TypeVar("ModelT", bound=Model)
 BlockingT = TypeVar("BlockingT")

@@ -20,9 +20,9 @@ from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from openai import Omit
 from openai.types.responses import Response, ResponseStreamEvent
 
+from ..blocking import SyncProvider
 from ..errors import InvalidRequestError, ProviderError
 from ..provider import Provider
-from ..sync import SyncProvider
 from ..wire.schema import schema_name
 from .exact_message import KEPT
 from .loops import Opened, open_named

@@ -15,6 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ..blocking import run
 from ..errors import InvalidRequestError, ProviderError
 from ..events import MessageComplete
 from ..gateway.access import Caller
@@ -22,7 +23,6 @@ from ..gateway.models import describe_upstream
 from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
 from ..provider import Provider
-from ..sync import run
 from ..wire import SERVER_CODECS
 from ..wire.policy import decode_portable
 from ..wire.seal import holds_sealed

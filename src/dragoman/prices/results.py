@@ -28,6 +28,14 @@ class Cost(Struct, frozen=True, tag="cost", kw_only=True):
     currency: str = "USD"
     notes: tuple[str, ...] = ()
 
+    @property
+    def reason(self) -> None:
+        """Always ``None``: the cost is known."""
+
+    def __repr__(self) -> str:
+        notes = f", notes={self.notes!r}" if self.notes else ""
+        return f"Cost(total={self.total!r}, pricing_version={self.pricing_version!r}{notes})"
+
     # a known cost is true even if it is zero, so that type checkers can distinguish it from
     # Unpriced
     def __bool__(self) -> Literal[True]:

@@ -142,7 +142,7 @@ class Embedder(RetrievalModel):
 
     async def embed(
         self: _Sends[Embedder],
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         input_type: str | None = None,
         dimensions: int | None = None,
@@ -151,7 +151,7 @@ class Embedder(RetrievalModel):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Embeddings:
-        """Return one vector for each text, in the order of the texts.
+        """Return one vector for each text, in the order of the texts; one text may be a string.
 
         ``input_type`` is what the texts are for, ``"query"`` or ``"document"``; ``dimensions`` the
         length of the vectors, for models that can shorten them. ``extras`` are further fields of
@@ -162,7 +162,8 @@ class Embedder(RetrievalModel):
         were not sent.
         """
         request = build_embed_request(
-            texts, input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
+            [texts] if isinstance(texts, str) else texts,
+            input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
         answer: Embeddings = await self.send(request)

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from ..events import Sale, Usage
 from ..messages import LossWarning, new_ulid
+from ..prices import Cost, Unpriced, cost
 from .vectors import Vectors
 
 Operation: TypeAlias = Literal["embed", "rerank"]
@@ -107,6 +108,11 @@ class RetrievalAnswer(Struct, frozen=True, kw_only=True):
     warnings: tuple[LossWarning, ...] = ()
     kept: Replies | None = None
     sale: Sale | None = None
+
+    @property
+    def cost(self) -> Cost | Unpriced:
+        """What the answer cost, as ``dragoman.cost(answer)`` returns it."""
+        return cost(self)
 
     @property
     def raw(self) -> Any:

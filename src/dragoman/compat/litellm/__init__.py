@@ -22,10 +22,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from ...blocking import run
 from ...events import Usage as Counts
 from ...registry import Registry, load_vendor, read_sources
 from ...registry.vendors import FACTS
-from ...sync import run
 from ...tokens import estimate_input_tokens, estimate_text
 from ...validate import parse_messages, parse_tools
 from . import exceptions, records

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ...blocking import SyncProvider
 from ...errors import InvalidModelError, UnsupportedFeatureError
 from ...integrations.loops import Opened
 from ...integrations.losses import warn_of_losses
@@ -28,7 +29,6 @@ from ...registry.auth import AuthSettings
 from ...retrieval import Embedder
 from ...retrieval.wire.server import EmbedServer
 from ...sim import ScriptedProvider
-from ...sync import SyncProvider
 from ...validate.structured import response_schema_of
 from .exceptions import KINDS, OpenAIError, converted_errors
 from .names import Named, Route, find_name, read_table

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ...blocking import run
 from ...integrations.losses import warn_of_losses
 from ...messages import LossWarning
 from ...middleware import Fallback
 from ...middleware.availability import Availability, Thresholds
 from ...provider import Provider
-from ...sync import run
 from .calls import locate, open_model, send, split
 from .exceptions import KINDS
 from .names import Named, read_table
