@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import Fallback, Observe, Retry, RuntimeConfig, Session, System, User
+from dragoman import Fallback, Observe, Retry, RuntimeConfig, System, User
 from dragoman.middleware import CallStarted, Defaults, describe
 from dragoman.sim import ScriptedProvider
 from tests.server import Connection, serve
@@ -59,16 +59,6 @@ async def test_layers_outside_see_the_defaults() -> None:
     model = Observe(Defaults(Recorder("Hello."), temperature=0), seen.append)
     await model.complete("Hi")
     (started,) = [each for each in seen if isinstance(each, CallStarted)]
-    assert started.config.temperature == 0
-
-
-async def test_a_session_uses_the_defaults_and_records_them() -> None:
-    inner = Recorder("Done.")
-    session = Session(Defaults(inner, temperature=0, system="Be brief."))
-    await session.run("Hi")
-    assert inner.sent[0].messages == (System("Be brief."), User("Hi"))
-    records = [each.payload for each in session.log.read(session.id)]
-    (started,) = [each for each in records if isinstance(each, CallStarted)]
     assert started.config.temperature == 0
 
 
