@@ -380,7 +380,7 @@ async def test_each_change_of_a_key_on_the_page_is_recorded(tmp_path: Path) -> N
     assert "sha256" not in json.dumps(listed)
     changes = [(each["actor"], each["action"]) for each in listed["audit"]]
     assert changes == [
-        *[("admin page", each) for each in
+        *[("admin", each) for each in
           ("revoke", "change", "team", "team", "team", "change", "change", "rotate", "change",
            "create")],
         ("root", "create"),

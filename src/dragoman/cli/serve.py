@@ -22,10 +22,11 @@ from msgspec.structs import asdict
 from ..database import is_postgres
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
-from ..gateway.keys import KeyRing, is_hash, new_key
+from ..gateway.keys import KeyRing, new_key
 from ..gateway.keystore import load_keys
 from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
+from ..gateway.people import People
 from ..log import LogError, PostgresLog, open_log
 from ..provider import SCHEMES
 from ..registry import ConfigError, Registry, expand_group, find_pattern_problem
@@ -180,7 +181,8 @@ class ServeOptions(Struct):
     admin: Annotated[
         ExistingFile,
         "Show overview, keys and traces at /, and the figures of all keys at /metrics, to the key "
-        "whose hash (sha256:...) is in this file; --new-key makes one.",
+        "whose hash (sha256:...) is in this file, or to several people with roles, a line each; "
+        "--new-key makes a key.",
         option("FILE"),
     ] = None
     ui: Annotated[
@@ -250,15 +252,15 @@ def _read_bounds(options: ServeOptions) -> dict[str, Any]:
 
 
 def _read_admin(file: str | None) -> str | None:
-    """Return the hash of the admin key in a file, or ``None`` if no file is given."""
+    """Return the people in a file after a check, or ``None`` if no file is given."""
     if file is None:
         return None
-    digest = Path(file).read_text(encoding="utf-8", errors="replace").strip()
-    if not is_hash(digest):
-        raise click.UsageError(
-            f"--admin: {file} must have one line, sha256: and 64 hexadecimal digits"
-        )
-    return digest
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    try:
+        People(text)
+    except ValueError as error:
+        raise click.UsageError(f"--admin: {file}: {error}") from None
+    return text
 
 
 def _check_state(ring: KeyRing, options: ServeOptions) -> None:

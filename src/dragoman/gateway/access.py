@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,12 +26,13 @@ from ..transport.connect import is_loopback
 from ..wire import ServerCodec
 from .background import Background
 from .call_log import CallLog
-from .keys import Key, KeyRing, hash_key
+from .keys import Key, KeyRing
 from .ledger import KeyBudget
 from .ledger_writer import CallLease, LedgerWriter
 from .lost_reasoning import ReasoningWatch
 from .metrics import Metrics
 from .models import Models
+from .people import People, Person
 from .store import ResponseStore
 from .tracing import Tracing
 from .usage_book import UsageBook
@@ -197,7 +197,7 @@ class Service(Struct, kw_only=True, eq=False):
     reasoning: ReasoningWatch = field(default_factory=ReasoningWatch)
     background: Background | None
     usage: UsageBook | None
-    admin: str | None  # the hash of the admin key
+    people: People | None  # who may open the pages with data
     tracing: Tracing | None
     live: set[Any] = field(default_factory=set)  # the requests in progress
     # origins of web pages that may call the gateway from a browser
@@ -234,14 +234,9 @@ class Service(Struct, kw_only=True, eq=False):
         self.check_origin(headers)
         return Caller(headers, None)
 
-    def is_admin(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request has the admin key.
-
-        Only a bearer token counts: a browser repeats a password (Basic) by itself.
-        """
-        kind, _, value = headers.get("authorization", "").partition(" ")
-        is_key = hmac.compare_digest(hash_key(value.strip()), self.admin or "")
-        return is_key and kind.lower() == "bearer"
+    def find_person(self, headers: Mapping[str, str]) -> Person | None:
+        """Return the person whose key a request has, if the gateway knows any."""
+        return None if self.people is None else self.people.find(headers)
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Raise ``AuthenticationError`` if a web page or another machine sent the request."""

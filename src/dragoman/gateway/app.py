@@ -50,6 +50,7 @@ from .limits import RedisLimits
 from .lost_reasoning import ReasoningWatch
 from .models import Models, ServedModel
 from .pages import Pages, refuse
+from .people import People
 from .retrieval import RetrievalHandler
 from .signals import follow_config, handle_signals
 from .store import DAY, ResponseStore
@@ -111,8 +112,8 @@ def create_app(
     from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
     (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
     the Responses wire can refer to them; the application closes neither the log nor the store.
-    ``admin`` is the hash of a key that reads ``/metrics`` and the pages; with it, requests are
-    counted in ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key.
+    ``admin`` is the hash of a key that opens ``/metrics`` and the pages, or names people; then
+    requests are counted in ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key.
     ``betas`` are patterns of those that clients may use on models of the same wire. ``ui`` names
     the module of the web pages at ``/`` (``dragoman.gateway.web``), with ``admin``.
     """
@@ -120,12 +121,12 @@ def create_app(
         raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
     service = Service(
-        models=Models(models), keys=keys, ledger=LedgerWriter(ledger, limits),
+        models=Models(models), keys=keys, ledger=LedgerWriter(ledger, limits), url_keys=url_keys,
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
         calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
-        store=store, background=None if store is None else Background(store),
-        admin=admin, usage=None if admin is None else usage or UsageBook(None), tracing=tracing,
-        origins=frozenset(cors), url_keys=url_keys, open_ready=open_ready, betas=betas,
+        store=store, background=None if store is None else Background(store), betas=betas,
+        people=None if admin is None else People(admin), tracing=tracing, open_ready=open_ready,
+        usage=None if admin is None else usage or UsageBook(None), origins=frozenset(cors),
     )  # fmt: skip
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError(_LIMITS_WITHOUT_LEDGER)
@@ -284,7 +285,7 @@ def _routes(service: Service, ui: str | None) -> list[Route]:
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
-    has_pages = ui is not None and (service.admin is not None or service.keys is None)
+    has_pages = ui is not None and (service.people is not None or service.keys is None)
     web = _WebPages(service, ui or "")
     paths = ("/", "/ui/{path:path}") if has_pages else ()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since

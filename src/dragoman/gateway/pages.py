@@ -18,6 +18,7 @@ from ..wire import SERVER_CODECS, ServerCodec
 from ..wire.listing import ListedModel
 from .access import Caller, Service, read_headers
 from .openapi import document
+from .people import READERS
 from .spend_page import show_spend
 from .unknown_paths import find_codec
 
@@ -103,21 +104,26 @@ class Pages:
     async def _show_metrics(self, asked: HttpAsked) -> Response:
         """Return the metrics of all workers in the text format of Prometheus.
 
-        The admin key reads all of them. A gateway key reads no budget and no cost of another key.
+        A person who reads all figures gets all of them. A gateway key reads no budget and no cost
+        of another key.
         """
-        if self._service.is_admin(asked.headers):
+        person = self._service.find_person(asked.headers)
+        if person is not None and person.role in READERS:
             return await self._write_metrics(asked, Caller({}, None))
         return await serve_page(self._service, self._write_metrics)(asked)
 
     async def _show_spend(self, asked: HttpAsked) -> Response:
-        """Return the bill; the admin key reads all of it, a gateway key its own part."""
+        """Return the bill: all of it, the team's to its lead, and its own part to a gateway key."""
+        person = self._service.find_person(asked.headers)
 
         async def show(asked: HttpAsked, caller: Caller) -> Any:
-            return await show_spend(self._service, asked, caller)
+            owned = {"key": caller.owner} if caller.key is not None else {}
+            if person is not None and person.team is not None:
+                owned["team"] = person.team
+            return await show_spend(self._service, asked, owned)
 
-        if self._service.is_admin(asked.headers):
-            return await serve_page(self._service, show, caller=Caller({}, None))(asked)
-        return await serve_page(self._service, show)(asked)
+        known = None if person is None else Caller({}, None)
+        return await serve_page(self._service, show, caller=known)(asked)
 
     async def _write_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
         service = self._service

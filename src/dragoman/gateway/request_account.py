@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..calls import CallStarted, Inbound, RoutingSwitched
-from ..errors import CallCancelledError, ProviderError
+from ..errors import CallCancelledError, ProviderError, RateLimitError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
 from ..middleware.attempts import Attempt, CallEnd, Counted, Spent
@@ -30,6 +30,7 @@ from .call_log import hide_messages
 from .keys import Key
 from .ledger_writer import CallLease
 from .lost_reasoning import LOST
+from .sums import KEY_LIMIT
 from .usage_book import LostReasoning, UsageBook, UsageRow
 
 access = logging.getLogger("dragoman.access")
@@ -161,10 +162,17 @@ class Account:
             warnings=tuple(
                 [f"{warning.code} {warning.path}" for warning in self.losses[:_MAX_WARNINGS]]
             ),
-            error=None if self.error is None or self.is_passed_on else self.error.category,
+            error=self._find_category(),
         )
 
     # --- private methods
+
+    def _find_category(self) -> str | None:
+        """Return the category of the error in the reply, or ``key_limit`` for a limit of a key."""
+        if self.error is None or self.is_passed_on:
+            return None
+        is_own = self.call is None and isinstance(self.error, RateLimitError)
+        return KEY_LIMIT if is_own else self.error.category
 
     def _record(self, counted: Sequence[Counted], seconds: float) -> None:
         """Write the records of a request to all logs and ledgers."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpAsked
 from starlette.responses import Response
 
 from ..errors import InvalidRequestError
-from .access import Caller, Service
+from .access import Service
 from .sums import MOST_LINES, BillRow, check_bill, read_period, select_bill
 
 _PARAMETERS = ("from", "to", "by", "format", "limit", "page")
@@ -20,8 +20,8 @@ _AMOUNTS = ("requests", "failed", "input_tokens", "output_tokens", "usd", "unpri
 _MOST_PAGES = 10_000
 
 
-async def show_spend(service: Service, asked: HttpAsked, caller: Caller) -> Any:
-    """Return the bill that the query describes; a gateway key reads the bill of itself alone."""
+async def show_spend(service: Service, asked: HttpAsked, owned: Mapping[str, str]) -> Any:
+    """Return the part of the bill that the query describes, and of it only what is ``owned``."""
     book = service.usage
     if book is None:
         raise InvalidRequestError(
@@ -32,8 +32,7 @@ async def show_spend(service: Service, asked: HttpAsked, caller: Caller) -> Any:
     by = [name for name in query.get("by", "day").split(",") if name]
     only = {name: text for name, text in query.items() if name not in _PARAMETERS}
     check_bill(period, by, only, time.time())
-    if caller.key is not None:
-        only["key"] = caller.key.id
+    only |= owned
     size = _read_number(query, "limit", 1000, MOST_LINES)
     page = _read_number(query, "page", 1, _MOST_PAGES)
     form = query.get("format", "json")

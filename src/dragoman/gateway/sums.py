@@ -57,6 +57,8 @@ GROUPS = ("day", "hour", "user", "team", "key", "tag", "model", "vendor", "statu
 """What a bill can be grouped by."""
 _COLUMN_OF = {"day": "start", "hour": "start", "user": "owner"}
 _FILTERS = ("user", "team", "key", "tag", "model", "vendor")
+KEY_LIMIT = "key_limit"
+"""The error of requests beyond a limit of their key, which called no model and have not failed."""
 OTHER = "other"
 """The tag and the user of requests beyond the most that a day may have."""
 _MOST_NAMES = {"tag": 1000, "user": 100_000}
@@ -179,13 +181,13 @@ def add_sums(base: Database, rows: Iterable[Billed]) -> None:
     same: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
     times: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0])
     for row in rows:
-        failed = int(row.status >= 400)
+        failed = int(row.status >= 400 and row.error != KEY_LIMIT)
         start = row.at - row.at % MINUTES
         labels = (row.key, row.user, row.team, row.tag, row.model, row.vendor, row.status)
         dollars, rest = divmod(row.usd, _MILLION)
         amounts = (1, failed, row.input, row.output, dollars, rest, row.unpriced)
         _add(same[start, *labels, row.error], amounts)
-        if not failed:
+        if row.status < 400:
             times[start, row.model, find_bucket(row.latency)][0] += 1
     bill: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
     totals: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))

@@ -23,7 +23,7 @@ from ..database import Database, open_database
 from ..errors import scrub
 from ..messages import new_ulid
 from ..prices.results import EXACT
-from .sums import SCHEMA, Billed, NameBounds, add_sums, prune_sums
+from .sums import KEY_LIMIT, SCHEMA, Billed, NameBounds, add_sums, prune_sums
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -79,7 +79,11 @@ _UNIT = Decimal("1e-12")  # US dollars are stored as integers, so that sums are 
 _EXACT = {
     "model": "model", "key": "key", "error": "error", "user": "owner", "team": "team", "tag": "tag",
 }  # fmt: skip
-_ONLY = {"failed": "status >= 400", "answered": "status < 400", "unpriced": "unpriced > 0"}
+_ONLY = {
+    "failed": f"status >= 400 and error <> '{KEY_LIMIT}'",
+    "answered": "status < 400",
+    "unpriced": "unpriced > 0",
+}
 _SORTS = ("input", "output", "usd", "latency")
 
 

@@ -10,7 +10,7 @@ itself that another site could use (CSRF), and there is no session that an attac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from ...trace import Viewer, add_headers
 from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
 from ..clients import ADDRESS, Target, fill_steps, read_clients
-from .keys import change_key, find_store, list_keys
+from ..people import READERS, ROLES, Person, Role
+from .keys import PERSON, change_key, find_store, list_keys
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
 
@@ -42,6 +43,10 @@ _FILES = {
 _STATE = "/ui/api/state"  # without a key, it reports only that one is needed
 _TRACES = "/ui/traces"
 
+_ALL = frozenset(ROLES)
+_CHANGERS: frozenset[Role] = frozenset({"admin", "lead"})
+_FORBIDDEN = 403, "your role does not allow this"
+
 Read = Callable[[Service, Request], Awaitable[Any]]
 
 
@@ -51,24 +56,25 @@ class Site:
     def __init__(self, service: Service) -> None:
         self._service = service
         api = [
-            ("GET state", _read_state),
-            ("GET models", _read_models),
-            ("GET clients", _list_clients),
-            ("POST preview", preview),
+            ("GET state", _read_state, _ALL),
+            ("GET models", _read_models, _ALL),
+            ("GET clients", _list_clients, _ALL),
+            ("POST preview", preview, _ALL),
         ]
         if service.usage is not None:
-            api += [("GET overview", read_overview), ("GET calls", list_calls)]
-            api.append(("GET names", list_names))
+            api += [("GET overview", read_overview, READERS), ("GET calls", list_calls, READERS)]
+            api.append(("GET names", list_names, READERS))
         if find_store(service) is not None:
-            api += [("GET keys", list_keys), ("POST keys", change_key)]
+            api += [("GET keys", list_keys, _ALL), ("POST keys", change_key, _CHANGERS)]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
         most = service.bounds.body_bytes
-        for (method, _, name), make in [(named.partition(" "), make) for named, make in api]:
-            handle = self._answer(make)
+        for named, make, roles in api:
+            method, _, name = named.partition(" ")
+            handle = self._answer(make, roles)
             routes.append(Route(f"/ui/api/{name}", handle, methods=[method], max_body_size=most))
         routes.append(Route("/ui/api/chat", PlaygroundChat(service), methods=["POST"]))
-        if service.admin is not None and service.calls is not None:
-            viewer = Viewer(service.calls.events, _TRACES, self._check)
+        if service.people is not None and service.calls is not None:
+            viewer = Viewer(service.calls.events, _TRACES, self._check_reader)
             routes.append(Route(f"{_TRACES}/", self._send_viewer))
             routes.append(Route(f"{_TRACES}/{{path:path}}", viewer))
         self._router = Router(routes, redirect_slashes=False, default=_refuse(404, "not found"))
@@ -88,7 +94,7 @@ class Site:
             return None
         try:
             headers = read_headers(scope)
-            if self._service.admin is None:
+            if self._service.people is None:
                 self._service.check_origin(headers)
         except ProviderError as error:
             return error.status or 403, error.message
@@ -98,12 +104,26 @@ class Site:
         if is_foreign and (site or origin.partition("://")[2] != headers.get("host")):  # type: ignore[union-attr]
             return 403, "these pages are not for other sites"
         asks_state = scope["path"] == _STATE and "authorization" not in headers
-        if self._service.admin is None or asks_state or self._service.is_admin(headers):
+        person = scope[PERSON] = self._service.find_person(headers)
+        if self._service.people is None or asks_state or person is not None:
             return None
         return 401, "the admin key is missing or wrong"
 
-    def _answer(self, make: Read) -> Callable[[Request], Awaitable[Response]]:
+    def _check_reader(self, scope: Scope) -> tuple[int, str] | None:
+        """Return why a request for content is refused: only an admin reads it."""
+        refused = self._check(scope)
+        person = scope.get(PERSON)
+        if refused is None and isinstance(person, Person) and person.role != "admin":
+            return _FORBIDDEN
+        return refused
+
+    def _answer(
+        self, make: Read, roles: Collection[Role]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
+            person = request.scope.get(PERSON)
+            if isinstance(person, Person) and person.role not in roles:
+                return _refuse(*_FORBIDDEN)
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if request.method == "POST" and kind != "application/json":
                 return _refuse(415, "the body must be JSON")
@@ -136,15 +156,18 @@ def _refuse(status: int, why: str) -> Response:
 
 async def _read_state(service: Service, request: Request) -> dict[str, Any]:
     """Return which pages there are, and what the playground needs."""
-    if service.admin is not None and "authorization" not in request.headers:
+    if service.people is not None and "authorization" not in request.headers:
         return {"sign_in": True}
+    person = request.scope[PERSON]
+    role = None if person is None else person.role
     key = request.headers.get("authorization", "").partition(" ")[2]
     pages = ["playground", "models"]
-    pages = ["overview", *pages] if service.usage is not None else pages
+    pages = ["overview", *pages] if service.usage is not None and role in READERS else pages
     pages += ["keys"] if find_store(service) is not None else []
-    pages += ["traces"] if service.admin is not None and service.calls is not None else []
+    pages += ["traces"] if role == "admin" and service.calls is not None else []
     pages += ["clients"]
     return {
+        "person": None if person is None else {"name": person.name, "role": role},
         "version": version("dragoman"),
         "pages": pages,
         "models": service.models.names(),
