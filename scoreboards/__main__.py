@@ -17,7 +17,7 @@ from .install import HOME, ROOT, NotInstalledError
 
 BOARDS = (
     "open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "event_streams", "json_schemas",
-    "json_texts", "aws", "http_messages", "load",
+    "json_texts", "aws", "http_messages", "otel", "load",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\

@@ -30,6 +30,7 @@ PYTHON_PACKAGES = {
     "bfcl-eval": "2026.3.23",
     "aiperf": "0.13.0",
     "botocore": "1.44.3",
+    "opentelemetry-util-genai": "1.3b0",
 }
 # Packages of PyPI whose source archive contains a suite, which their wheels lack.
 SOURCES = {

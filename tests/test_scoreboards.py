@@ -26,6 +26,8 @@ from scoreboards.http_messages import answering, read_vectors, try_reply, try_re
 from scoreboards.json_schemas import read_suite, try_verdict
 from scoreboards.json_texts import try_complete, try_partial
 from scoreboards.mcp import find_scenarios, read_outcome
+from scoreboards.otel import EXPECTED, fill, record
+from scoreboards.otel_names import list_names
 
 import dragoman as d
 from dragoman.wire.eventstream import encode_message
@@ -290,3 +292,17 @@ def test_messages_of_event_streams_are_compared() -> None:
         assert try_stream(refused, damaged, size) == ""
         assert try_stream(refused, data, size) == "accepted, not ChecksumMismatch"
     assert try_stream({**message, "payload": ""}, data, 1).startswith("read as")
+
+
+async def test_each_name_of_opentelemetry_is_recorded_or_left_out_for_a_reason() -> None:
+    """A name that a new release of the packages adds fails until it is recorded, or listed."""
+    names = list_names()
+    recorded = await record()
+    board = Board("otel", "OpenTelemetry", "", expected=EXPECTED)
+    fill(board, names, recorded)
+    assert board.surprises == []
+    fill(board, {"gen_ai.new": "attribute"}, recorded - {"gen_ai.tool.name"})
+    fill(board, names, recorded - {"gen_ai.tool.name"})
+    assert board.surprises == [
+        "gen_ai.tool.name, attribute: not recorded", "gen_ai.new, attribute: not recorded",
+    ]  # fmt: skip

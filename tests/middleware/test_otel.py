@@ -157,54 +157,6 @@ def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
     assert {"invoke_agent", "execute_tool"} <= operations
 
 
-# The names of the newest conventions that are not recorded, each with the reason. A name that a new
-# release of the packages adds fails the test until it is recorded, or listed here.
-LEFT_OUT = {
-    "gen_ai.server.request.duration": "recorded by servers of models",
-    "gen_ai.server.time_per_output_token": "recorded by servers of models",
-    "gen_ai.server.time_to_first_token": "recorded by servers of models",
-    "gen_ai.invoke_workflow.duration": "a session is one agent, not a workflow",
-    "gen_ai.agent.description": "an agent has a name only",
-    "gen_ai.agent.id": "an agent has a name only",
-    "gen_ai.agent.version": "an agent has a name only",
-    "gen_ai.completion": "deprecated",
-    "gen_ai.data_source.id": "there are no data sources",
-    "gen_ai.evaluation.explanation": "replies are not judged",
-    "gen_ai.evaluation.name": "replies are not judged",
-    "gen_ai.evaluation.score.label": "replies are not judged",
-    "gen_ai.evaluation.score.value": "replies are not judged",
-    "gen_ai.openai.request.response_format": "deprecated",
-    "gen_ai.openai.request.seed": "deprecated",
-    "gen_ai.openai.request.service_tier": "deprecated",
-    "gen_ai.openai.response.service_tier": "deprecated",
-    "gen_ai.openai.response.system_fingerprint": "deprecated",
-    "gen_ai.output.type": "a request does not name one",
-    "gen_ai.prompt": "deprecated",
-    "gen_ai.prompt.name": "a template's name is not part of a request",
-    "gen_ai.request.choice.count": "a call has one choice",
-    "gen_ai.request.encoding_formats": "a setting of the wire, not of the caller",
-    "gen_ai.request.top_k": "a request has it only as an extra",
-    "gen_ai.retrieval.documents": "documents are not retrieved",
-    "gen_ai.retrieval.query.text": "documents are not retrieved",
-    "gen_ai.system": "deprecated",
-    "gen_ai.tool.definitions": "opt-in, and the event log has them",
-    "gen_ai.usage.cache_creation.input_tokens": "renamed to cache_write",
-    "gen_ai.usage.completion_tokens": "deprecated",
-    "gen_ai.usage.prompt_tokens": "deprecated",
-    "gen_ai.workflow.name": "a session is one agent, not a workflow",
-}
-
-
-def test_each_name_of_the_conventions_is_recorded_or_left_out_for_a_reason() -> None:
-    known = {
-        value
-        for module in (gen_ai_attributes, gen_ai_metrics, _instruments)
-        for name, value in vars(module).items()
-        if name.lstrip("_").startswith("GEN_AI_") and isinstance(value, str)
-    }
-    assert known - set(NAMES.values()) == set(LEFT_OUT)
-
-
 async def test_times_of_chunks_are_metrics_of_streams(sdk: Sdk) -> None:
     async with d.Observe(ScriptedProvider("one two three four"), sdk.subscriber) as model:
         async with model.stream("Hi") as stream:
