@@ -49,7 +49,7 @@ async def work(base: str, source: str, out: str, order: Any, concurrency: int) -
         connection={
             "base_url": f"{base}/text/v1",
             "keep_raw": False,
-            "priced_as": "openai:gpt-5-mini",
+            "priced_as": "openai:gpt-6-luna",
         },
         on_progress=lambda progress: None,
     )

@@ -77,7 +77,7 @@ async def work(base: str, source: str, out: str, workers: int) -> None:
         connection={
             "base_url": f"{base}/text/v1",
             "keep_raw": False,
-            "priced_as": "openai:gpt-5-mini",
+            "priced_as": "openai:gpt-6-luna",
         },
         on_progress=lambda progress: marks.append((progress.rows, time.time())),
         **on_ray,

@@ -47,10 +47,8 @@ def _of_families() -> Iterator[Old]:
         for row in family.rows:
             where = " ".join([*row.vendors, row.models or "(every model)", *row.wires])
             yield Old(file, f"{where}: {', '.join(row.quirks)}", row.as_of, row.source)
-        for vendor, source in family.strict.items():
-            yield Old(file, f"strict: {vendor}", _newest_day(source), source)
         for vendor, known in family.fields.items():
-            yield Old(file, f"fields: {vendor}", known.as_of, known.source)
+            yield Old(file, f"fields: {vendor}", known.as_of, f"{known.source}; {known.rejects}")
 
 
 def _of_vendor(vendor: Vendor) -> Iterator[Old]:

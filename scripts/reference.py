@@ -250,7 +250,9 @@ gateway drops it. If a beta is dropped (reported as `beta_dropped`), fields that
 By default, `--beta default`, the betas are allowed that concern one request and its reply alone: SAFE. To allow more, give
 the option several times: `--beta default --beta 'files-api-*'`. Think twice about betas that let clients use what belongs to
 the operator's account, such as uploaded files (`files-api-*`), other models (`server-side-fallback-*`) or a more expensive
-service (`fast-mode-*`). `--beta none` allows none.
+service (`fast-mode-*`). `--beta none` allows none. Claude Code asks gateways to [send on every
+beta](https://code.claude.com/docs/en/llm-gateway-protocol) (seen 2026-11-18): where all clients belong to the owner of the vendor's
+account, use `--beta '*'`.
 
 The fields `speed` and `inference_geo` raise the price without any beta, and costs and budgets are computed at the usual price.
 They are left out unless the operator allows them: `--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`.

@@ -109,11 +109,12 @@ def write_beliefs() -> str:
     for name, family in read_families().items():
         parts.append(f"\n## {name}\n\n{_BELIEFS_COLUMNS}")
         parts += [f"| {' | '.join(_cells(row))} |\n" for row in family.rows]
-    strict = {
-        vendor: why for family in read_families().values() for vendor, why in family.strict.items()
-    }
     parts.append("\n## Hosts that reject unknown fields\n\n")
-    parts += [f"- {vendor}: {_escape(why)}\n" for vendor, why in strict.items()]
+    for family in read_families().values():
+        for vendor, known in family.fields.items():
+            names = ", ".join(f"`{name}`" for name in known.names)
+            parts.append(f"- {vendor} (seen {known.as_of}: {known.rejects}) accepts {names}")
+            parts.append(f" ({known.source}).\n")
     return "".join(parts)
 
 

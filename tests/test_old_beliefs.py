@@ -41,7 +41,7 @@ def test_beliefs_of_every_kind_are_found() -> None:
     assert ("openai.yaml", "quirk") in found
     assert ("openai.yaml", "retirements") in found
     assert ("openai.yaml", "models") in found
-    assert ("families/hosts.json", "strict") in found
+    assert ("families/hosts.json", "fields") in found
     assert any(file == "families/claude.json" for file, _ in found)
     assert any(file == "prices.json" for file, _ in found)
 

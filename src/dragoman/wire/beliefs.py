@@ -57,10 +57,14 @@ class Belief(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class KnownFields(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of a request that a vendor accepts, and how this is known."""
+    """The fields of a chat completion that a vendor accepts, as it rejects all others.
+
+    ``source`` is where the fields are listed, and ``rejects`` where a rejection was seen.
+    """
 
     names: tuple[str, ...]
     source: str
+    rejects: str
     as_of: str
 
 
@@ -68,16 +72,14 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rows of a model family, or of hosts.
 
     ``match`` is searched for in the name of a model before its rows are considered. ``hosts`` maps
-    host names to the vendors that they belong to. ``strict`` lists the vendors that reject a
-    request with a field that they do not know, each with the source: at those, a row that names
-    no vendor sets only quirks that leave fields out. ``fields`` lists what each of them accepts in
-    the body of a chat completion.
+    host names to the vendors that they belong to. ``fields`` has the vendors that reject a request
+    with a field that they do not know: at those, a row that names no vendor sets only quirks that
+    leave fields out.
     """
 
     match: str
     rows: tuple[Belief, ...]
     hosts: dict[str, str] = {}
-    strict: dict[str, str] = {}
     fields: dict[str, KnownFields] = {}
 
 
@@ -161,7 +163,7 @@ def _applies(row: Belief, wire: str, vendor: str | None, model: str) -> bool:
 @cache
 def strict_vendors() -> Collection[str]:
     """Return the vendors that reject a request with an unknown field."""
-    return {vendor for family in read_families().values() for vendor in family.strict}
+    return {vendor for family in read_families().values() for vendor in family.fields}
 
 
 @cache
