@@ -12,7 +12,14 @@ import dragoman as d
 from dragoman.registry.vendors import load_vendor, vendor_names
 from dragoman.wire import CODECS
 from dragoman.wire import beliefs as module
-from dragoman.wire.beliefs import Belief, Family, find_beliefs, read_families, vendor_of
+from dragoman.wire.beliefs import (
+    Belief,
+    Family,
+    KnownFields,
+    find_beliefs,
+    read_families,
+    vendor_of,
+)
 from dragoman.wire.reasoning import ReasoningStyle, translate_reasoning
 
 ROWS = [
@@ -87,9 +94,10 @@ def families(monkeypatch: pytest.MonkeyPatch) -> None:
         row({"stream_usage": True}, vendors=("own",)),
         row({"stream_usage": True, "any_model": True}),
     )
+    fields = KnownFields(names=("model",), source="a test", rejects="a test", as_of="2026-11-19")
     made = {
         "clever": Family(match="clever", rows=rows),
-        "hosts": Family(match="", rows=hosts, strict={"strict": "a test"}),
+        "hosts": Family(match="", rows=hosts, fields={"strict": fields}),
     }
     monkeypatch.setattr(module, "read_families", lambda: made)
     caches = (module.find_beliefs, module.strict_vendors)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.events import fold
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.beliefs import list_known_fields
 from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.server import Asked
 from tests.wire.cases import decode
 
 TOOLS = (d.Tool("lookup", "Looks.", parameters={"type": "object", "properties": {}}),)
@@ -487,3 +489,36 @@ def test_vendors_that_reject_unknown_fields_list_the_known_ones() -> None:
     assert "messages" in list_known_fields("groq")
     assert list_known_fields("openai") == set()
     assert list_known_fields(None) == set()
+
+
+def test_converse_names_the_thoughts_that_the_server_dropped_if_it_is_asked() -> None:
+    signed = {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "s"}}}
+    hidden = {"reasoningContent": {"redactedContent": "eA=="}}
+    body = {"messages": [{"content": [{"text": "Hi"}]}, {"content": [hidden, signed, signed]}]}
+    asked = {**body, "additionalModelResponseFieldPaths": ["/input_transformations"]}
+    server = SERVER_CODECS["bedrock"]
+    assert server.show_dropped(body, [1]) == server.show_dropped(asked, []) == {}
+    [dropped] = server.show_dropped(asked, [1])["additionalModelResponseFields"]["input_transformations"]  # fmt: skip
+    assert dropped["path"] == "messages.1.content.2"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reply_of_converse_keeps_the_fields_of_the_model(stream: bool) -> None:
+    """A client of the gateway gets what it asked for, and removed thinking is reported."""
+    dropped = {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "r"}
+    own = {"additionalModelResponseFields": {"input_transformations": [dropped]}}
+    reply = {
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}},
+        "stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 1}, **own,
+    }  # fmt: skip
+    codec = CODECS["bedrock"].connect("m", "http://a.test", None, d.Capabilities())
+    request = d.Request([d.User("Hi")], stream=stream)
+    events = decode(codec, replace(request, stream=False), [json.dumps(reply).encode()]).events
+    complete = events[-1]
+    assert isinstance(complete, d.MessageComplete)
+    assert [each.code for each in complete.warnings] == ["thinking_unbound"]
+    encoder = SERVER_CODECS["bedrock"].encoder(Asked(request=request))
+    written = b"".join([*[encoder.feed(each) for each in events], encoder.end()])
+    assert b"messages.1.content.0" in written
+    read_again = decode(codec, request, [written]).events[-1]
+    assert getattr(read_again, "native", None) == {"bedrock": own}

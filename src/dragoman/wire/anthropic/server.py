@@ -394,8 +394,8 @@ def _write_capabilities(model: ListedModel) -> dict[str, Any]:
 HEADERS: Mapping[str, HeaderRule] = {
     "x-api-key": KEY,
     "anthropic-beta": HeaderRule("sent", "as far as --beta allows"),
-    # Requests are written by our codec, and the newer version 2026-10-21 only refuses more of them, such as
-    # sampling settings at their defaults (docs: api versioning; SDK 2.10; seen 2026-11-18).
+    # The codec writes each request. The newer version 2026-10-21 only refuses more, such as
+    # sampling settings at their defaults (docs: API versions; SDK 2.10; seen 2026-11-18).
     "anthropic-version": HeaderRule("ignored", "the codec sends the version that it writes"),
     "anthropic-dangerous-direct-browser-access": PROGRAM,
     "x-app": PROGRAM,

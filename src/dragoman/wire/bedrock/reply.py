@@ -17,12 +17,14 @@ from ...events import read_json
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..eventstream import EventStreamDecoder
-from ..json import dict_of, dig, entries_of, read_as, reply_text, string_of
+from ..json import dict_of, dig, entries_of, list_of, read_as, reply_text, string_of
 from ..openai.errors import inband_error as foreign_error
 from ..sse import Frame
 from ..usage import UsageMap
 from .errors import inband_error
 from .finish import FINISH
+
+MORE = "additionalModelResponseFields"  # the fields of the model's reply that the request names
 
 
 class _BlockEvent(Struct):
@@ -172,7 +174,11 @@ class BedrockDecoder(AnthropicDecoder):
 
     def _note_stop(self, record: dict[str, Any]) -> None:
         self._stop_reason = record.get("stopReason")
-        self._stop_sequence = dig(record, "additionalModelResponseFields", "stop_sequence")
+        own = dict_of(record.get(MORE))
+        self._stop_sequence = own.get("stop_sequence")
+        if own:
+            self.out.native = {"bedrock": {MORE: own}}
+            self._report_dropped(list_of(own.get("input_transformations")))
 
     def _note_usage(self, record: Any) -> None:
         if isinstance(record, dict):

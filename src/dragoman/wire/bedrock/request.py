@@ -62,6 +62,8 @@ SERVER_TOOLS = {
     "code_execution": {"name": "nova_code_interpreter"},
 }
 _MORE = "additionalModelRequestFields"
+NAMED = "additionalModelResponseFieldPaths"  # the fields of the model that the reply shall have
+DROPPED = "/input_transformations"  # which thinking the server removed
 _OBJECTS = frozenset({"inferenceConfig", _MORE, "outputConfig", "thinking", "toolConfig"})
 
 
@@ -118,12 +120,15 @@ class ConverseWriter(ThinkingWriter):
         Bedrock has the beta in the body. The form is that of its Messages API, which has a name of
         its own for the field and answers "Extra inputs are not permitted" to Anthropic's name
         (vercel/ai#20728; docs.aws.amazon.com/bedrock, claude-messages-thinking-block-binding; seen
-        2026-11-19); for Converse it is not documented.
+        2026-11-19); for Converse it is not documented. A reply of Converse has the fields of the
+        model's own reply that the request names; a field that the model lacks is ignored
+        (docs.aws.amazon.com/bedrock, API_runtime_Converse, additionalModelResponseFieldPaths).
         """
         fields = body.setdefault(_MORE, {})
         bind(fields, "mismatch_behavior")
         betas = [*fields.get("anthropic_beta", ()), BINDING]
         fields["anthropic_beta"] = list(dict.fromkeys(betas))
+        body[NAMED] = list(dict.fromkeys([*body.get(NAMED, ()), DROPPED]))
 
     def _draw(self) -> dict[str, Any]:
         """Return tools, system prompt and turns in the anthropic wire's form.

@@ -23,7 +23,7 @@ from ...messages import (
 from ..codec import HttpReply
 from ..eventstream import MEDIA_TYPE, encode_message
 from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
-from ..json import dict_of, dig
+from ..json import dict_of, dig, entries_of, list_of
 from ..media import describe_medium
 from ..request_schema import FREE, LIST, MESSAGES, RequestSchema, body_of
 from ..rules import FieldTable
@@ -38,7 +38,8 @@ from ..server import (
 )
 from ..server_errors import code_field, message_on, terms_of
 from .finish import FINISH
-from .reply import USAGE
+from .reply import MORE, USAGE
+from .request import DROPPED, NAMED
 from .server_errors import TERMS
 from .server_request import TABLE, read_request
 
@@ -91,7 +92,8 @@ class _StreamEncoder(ReplyEncoder):
         late = self._turn("")
         late += b"".join([self._late(block) for block in complete.final_content])
         late += b"".join([self._carry(_seal_part(each)) for each in self.late_states(complete)])
-        stop = _event("messageStop", {"stopReason": self.finish_word(complete)})
+        own = complete.native.get("bedrock", {})
+        stop = _event("messageStop", {"stopReason": self.finish_word(complete), **own})
         usage = {"usage": USAGE.write(complete.usage), "metrics": {"latencyMs": 0}}
         return late + self._turn("") + stop + _event("metadata", usage)
 
@@ -193,6 +195,7 @@ class _BodyEncoder(BodyEncoder):
             "stopReason": self.finish_word(complete),
             "usage": USAGE.write(complete.usage),
             "metrics": {"latencyMs": 0},
+            **complete.native.get("bedrock", {}),
         }
         return encode_json(body)
 
@@ -273,6 +276,20 @@ class BedrockServer(ServerCodec):
     read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
+
+    def show_dropped(self, body: Mapping[str, Any], dropped: Collection[int]) -> dict[str, Any]:
+        """Return the field that names the thoughts, if the request asks for it."""
+        if not dropped or DROPPED not in list_of(body.get(NAMED)):
+            return {}
+        places = [
+            f"messages.{at}.content.{place}"
+            for at, message in enumerate(body["messages"])
+            for place, block in enumerate(entries_of(message["content"]))
+            if dig(block, "reasoningContent", "reasoningText") is not None
+        ]
+        reason = {"type": "thinking_dropped", "reason": "prefix_binding_mismatch"}
+        named = [{**reason, "path": places[at]} for at in dropped]
+        return {MORE: {"input_transformations": named}}
 
     def list_problems(
         self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
