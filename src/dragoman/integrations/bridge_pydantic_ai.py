@@ -76,7 +76,7 @@ def _make_settings(request: m.Request) -> ModelSettings:
         )
     if config.reasoning is not None:
         given["thinking"] = False if config.reasoning in ("off", "none") else config.reasoning
-    if request.tools and request.tool_choice is not None:
+    if request.tools and request.tool_choice not in (None, "auto"):  # which is the default
         choice = request.tool_choice
         given["tool_choice"] = [choice.name] if isinstance(choice, m.ForceTool) else choice
     made: Any = {name: value for name, value in given.items() if value is not None}
@@ -116,15 +116,11 @@ def write_messages(
     """Convert a conversation to Pydantic AI's messages; also return what they cannot express."""
     made: list[pai.ModelMessage] = []
     losses: list[m.LossWarning] = []
-    names = {
-        call.id: call.name
-        for each in messages
-        if isinstance(each, m.Assistant)
-        for call in each.tool_calls
-    }
+    names: dict[str, str] = {}  # of calls so far, since a server may use an id again
     for at, message in enumerate(messages):
         path = f"messages[{at}]"
         if isinstance(message, m.Assistant):
+            names |= {call.id: call.name for call in message.tool_calls}
             made.append(pai.ModelResponse(_write_reply(message, path, losses)))
             continue
         part = _write_part(message, path, names)

@@ -49,7 +49,12 @@ _FINISH: dict[str, pai.FinishReason] = {
 # Pydantic AI's name of each setting, and ours
 _SETTINGS = {name: name for name in (*SETTINGS, "stop_sequences")} | {"extra_body": "extras"}
 _PROFILE = ModelProfile(
-    supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True
+    supports_json_schema_output=True,
+    supports_json_object_output=True,
+    supports_thinking=True,
+    # a wire sends such a message at its place, or in a form that it reports; without this,
+    # Pydantic AI adds a paragraph about <system> tags to the instructions of every agent
+    supports_inline_system_prompts=True,
 )
 
 
