@@ -236,6 +236,8 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
                 before=datetime(2026, 1, 1, tzinfo=UTC),
             ),
         ),
+        ("log.erased", logs.LogErased(session="s1", numbers=(2,), hashes=("ab" * 32,))),
+        ("record.erased", logs.RecordErased(was="message.recorded")),
     ],
     ("system", "pseudonymous"): [
         (
@@ -273,7 +275,8 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
 SAMPLES: list[tuple[str, Any, str, str]] = [
     (kind, payload, *facts) for facts, group in _GROUPS.items() for kind, payload in group
 ]
-WRITABLE = [payload for kind, payload, *_ in SAMPLES if kind != "log.pruned"]
+OF_THE_LOG = ("log.pruned", "log.erased", "record.erased")
+WRITABLE = [payload for kind, payload, *_ in SAMPLES if kind not in OF_THE_LOG]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 values = st.recursive(

@@ -23,8 +23,13 @@ def log(tmp_path: Path) -> Any:
 
 
 def record(payload: Any) -> logs.LogRecord:
-    session = "dragoman.log" if type(payload).__name__ == "LogPruned" else "s"
-    return link_record(draft_record(session, payload), None)
+    if isinstance(payload, logs.RecordErased):
+        with logs.MemoryLog() as log:
+            log.append_sync("s", logs.TurnStarted(1))
+            log.erase("s", [1])
+            return next(log.read("s"))
+    is_of_log = isinstance(payload, logs.LogPruned | logs.LogErased)
+    return link_record(draft_record("dragoman.log" if is_of_log else "s", payload), None)
 
 
 def test_steps_are_in_order_and_grouped_by_tool_proposal(log: logs.EventLog) -> None:

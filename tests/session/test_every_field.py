@@ -30,7 +30,7 @@ from dragoman import (
     connect_embedder,
     sim,
 )
-from dragoman.calls import Inbound
+from dragoman.calls import CallCompleted, Inbound
 from dragoman.errors import (
     AuthenticationError,
     MalformedToolCallError,
@@ -39,6 +39,7 @@ from dragoman.errors import (
 )
 from dragoman.events import AssembledFrom, Assembler, IntentSource, Raw
 from dragoman.gateway.app import create_app
+from dragoman.gateway.call_log import CallLog
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.log import (
     CATALOGUE,
@@ -85,6 +86,9 @@ EVERY = Usage(
     billed_output_tokens=40,
 )
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
+
+
+END = CallCompleted(model="m", provider="p", request_id="r", stop_reason="end_turn", latency_ms=1)
 
 
 def list_fields() -> Iterator[tuple[type, FieldInfo]]:
@@ -324,7 +328,19 @@ async def keep_replies(log: EventLog, seen: list[Any]) -> None:
 async def prune(log: EventLog, seen: list[Any]) -> None:
     other = MemoryLog()
     await Session(Listed("Done."), (), ALL, other, session_id="old").run("Go.")
+    await Session(Listed("Done."), (), ALL, other, session_id="new").run("Go.")
+    seen.append(other.erase("new", [1], reason="asked for"))
+    seen += [record.payload for record in other.read("new")]
     seen += other.retain(datetime.now(UTC))
+
+
+async def change_days(log: EventLog, seen: list[Any]) -> None:
+    """Record calls of a gateway on two days."""
+    days = iter([0.0, 86_400.0])
+    calls = CallLog(log, clock=lambda: next(days))
+    for _ in range(2):
+        calls.put([END])
+    await calls.close()
 
 
 async def observe(log: EventLog, seen: list[Any]) -> None:
@@ -439,7 +455,7 @@ async def change_tools(log: EventLog, seen: list[Any]) -> None:
 
 CORPUS: tuple[Run, ...] = (
     use_tools, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
-    serve, change_tools,
+    serve, change_tools, change_days,
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from .console import echo_json, legible, notify, show_json, show_table, working
 from .errors import reject
 from .log_place import LogPlace, open_log_at
 from .log_tools import show_tools
-from .log_upkeep import export, prune, take_over, verify
+from .log_upkeep import erase, export, prune, take_over, verify
 from .options import load_prices
 from .parameters import ExistingFile, Json, Port, add_options, option
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
@@ -39,7 +39,7 @@ def command() -> None:
     """Inspect the event log: what was proposed, allowed, executed and observed, and the cost."""
 
 
-for _each in (verify, export, take_over, prune, show_tools):
+for _each in (verify, export, take_over, prune, erase, show_tools):
     command.add_command(_each)
 
 

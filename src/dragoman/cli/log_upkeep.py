@@ -1,4 +1,4 @@
-"""The commands ``dragoman log verify``, ``export``, ``import`` and ``prune``."""
+"""The commands ``dragoman log verify``, ``export``, ``import``, ``prune`` and ``erase``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import click
 import msgspec
 
-from ..log import ADMINISTRATION
+from ..log import ADMINISTRATION, EventLog
 from ..replay import shorten
 from ..trace import export_html
 from .console import Bar, plural, show_json
@@ -20,6 +20,10 @@ from .errors import EXIT_CODES, reject
 from .log_place import LogPlace, open_log_at
 from .parameters import ExistingFile, Json, add_options, option, read_duration
 from .sessions import find_session
+
+_CALLS = ("llm.call_completed", "llm.call_failed")
+# These records have no content, or it was erased already.
+_KEPT = ("session.finished", "record.erased")
 
 # --- verifying, exporting and importing --------------------------------------------------------
 
@@ -191,3 +195,79 @@ def prune(
         click.echo(shorten(session, 255))
     done = "would be removed" if dry_run else "removed"
     click.echo(f"{plural(len(old), 'session')} {done}", err=True)
+
+
+# --- erasing content ---------------------------------------------------------------------------
+
+
+@click.command("erase")
+@click.argument("session", required=False)
+@add_options
+def erase(
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    keys: Annotated[
+        tuple[str, ...],
+        "Erase the calls of this key of a gateway, by its id; may be repeated.",
+        option("ID", "--key"),
+    ] = (),
+    reason: Annotated[str, "Record this reason.", option("TEXT")] = "",
+    dry_run: Annotated[bool, "Print how many records would be erased, and erase none."] = False,
+    yes: Annotated[bool, "Erase without asking."] = False,
+    as_json: Annotated[Json, "Print the sessions and numbers as JSON."] = False,
+) -> None:
+    """Erase the content of SESSION, or what the users of keys sent and received, for good.
+
+    Erased are messages, calls, tool inputs and results. The records keep their places, times and
+    hashes, so the log can still be verified; costs of calls remain. Rows of the gateway's usage
+    have no content.
+    """
+    if (session is None) is not bool(keys):
+        raise click.UsageError("give a SESSION or --key, not both")
+    with open_log_at(where) as log:
+        chosen = _find_content(log, find_session(log, session), keys)
+    count = sum(map(len, chosen.values()))
+    if count and not dry_run:
+        if not yes and not sys.stdin.isatty():
+            raise click.UsageError("erasing needs --yes without a terminal; --dry-run counts")
+        if not yes:
+            click.confirm(f"Erase {plural(count, 'record')} for good?", abort=True, err=True)
+        with open_log_at(where, readonly=False) as log:
+            for name, numbers in chosen.items():
+                log.erase(name, numbers, reason=reason)
+    if as_json:
+        show_json({"erased": not dry_run, "records": chosen})
+        return
+    done = "would be erased" if dry_run else "erased"
+    click.echo(f"{plural(count, 'record')} {done}", err=True)
+
+
+def _find_content(
+    log: EventLog, session: str | None, keys: tuple[str, ...]
+) -> dict[str, list[int]]:
+    """Return the numbers of the private records of a session, or of the calls of some keys."""
+    turns = {record.turn for record in log.find(*_CALLS) if _find_key(record.data) in keys}
+    chosen: dict[str, list[int]] = {}
+    names = [entry.session for entry in log.sessions()] if session is None else [session]
+    for name in names:
+        numbers = [
+            record.seq
+            for record in log.read(name)
+            if record.sensitivity == "private"
+            and record.type not in _KEPT
+            and (session is not None or (record.turn in turns and not _is_gateway(record.data)))
+        ]
+        if numbers and name != ADMINISTRATION:
+            chosen[name] = numbers
+    return chosen
+
+
+def _is_gateway(data: dict[str, Any]) -> bool:
+    """Return whether a record is the start of a gateway's session, which has no content."""
+    return data.get("kind") == "gateway"
+
+
+def _find_key(data: dict[str, Any]) -> str | None:
+    inbound = data.get("inbound")
+    return inbound.get("key") if isinstance(inbound, dict) else None

@@ -58,7 +58,7 @@ from .errors import (
     LogVersionError,
     UnknownTypeError,
 )
-from .eventlog import EventLog, Progress, SessionEntry
+from .eventlog import EventLog, Progress
 from .jsonl import ExportedLog
 from .location import find_place, name_place
 from .memory import MemoryLog
@@ -72,10 +72,12 @@ from .payloads import (
     ForkedFrom,
     LeftOut,
     LlmExchangeKept,
+    LogErased,
     LogPruned,
     MessageRecorded,
     ModelSwapped,
     Payload,
+    RecordErased,
     Routing,
     Sensitivity,
     SessionFinished,
@@ -90,17 +92,18 @@ from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, find_texts, genesis,
 from .sqlite import SqliteLog
 from .tool_calls import ToolCallRates, rate_tool_calls, read_tool_calls
 from .usage import read_calls, read_uses
+from .view import SessionEntry
 
 __all__ = [
     "ADMINISTRATION", "CATALOGUE", "MAX_PAYLOAD", "Actor", "Break", "BudgetExceeded",
     "CallCompleted", "CallFailed", "CallStarted", "ChainReport", "ContextProjected",
     "ContextSummarised", "Conversation", "Entry", "EventLog", "ExportedLog", "ForkedFrom",
     "InvalidRecordError", "LeftOut", "LlmExchangeKept", "LogClosedError", "LogConflictError",
-    "LogCorruptError", "LogError", "LogFullError", "LogLockedError", "LogPruned",
+    "LogCorruptError", "LogErased", "LogError", "LogFullError", "LogLockedError", "LogPruned",
     "LogReadOnlyError", "LogRecord", "LogStorageError", "LogVersionError", "MemoryLog",
     "MessageRecorded", "ModelSwapped", "Payload", "PermissionAnswered", "PermissionDenied",
     "PermissionGranted", "PermissionRequested", "PostgresLog", "Progress", "ProviderRecovered",
-    "ProviderUnavailable", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
+    "ProviderUnavailable", "RecordErased", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
     "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
     "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
     "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolStarted",

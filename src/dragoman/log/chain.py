@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from .errors import LogCorruptError, LogLockedError
+from .payloads import RecordErased
 from .record import Head, LogRecord, Row, check_payload, genesis, hash_record, read_row
 
 Problem: TypeAlias = Literal["hash mismatch", "gap", "wrong previous", "unreadable", "cut short"]
@@ -40,13 +41,15 @@ class ChainReport(Struct, frozen=True):
     """The result of ``verify``, with at most one break per session.
 
     Records after a break cannot be verified. ``unreadable`` lists records whose hash is correct
-    and whose payload cannot be read: they were written so, and were not changed since.
+    and whose payload cannot be read: they were written so, and were not changed since. ``erased``
+    counts the records whose content was removed by ``EventLog.erase``.
     """
 
     sessions: int
     records: int
     breaks: tuple[Break, ...] = ()
     unreadable: tuple[Break, ...] = ()
+    erased: int = 0
 
     @property
     def ok(self) -> bool:
@@ -62,6 +65,8 @@ class ChainReport(Struct, frozen=True):
         records = "record" + "s" * (self.records != 1)
         sessions = "session" + "s" * (self.sessions != 1)
         state = "BROKEN" if self.breaks else "whole"
+        if self.erased:
+            state += f", with the content of {self.erased} erased"
         if self.unreadable:
             state += f", and {len(self.unreadable)} cannot be read although the hash is correct"
         counted = f"{self.records} {records} in {self.sessions} {sessions}: {state}"
@@ -72,12 +77,18 @@ Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
 
 
 def check_log(
-    names: Callable[[], list[str]], page: Page, count: Callable[[], int], known: Mapping[str, str]
+    names: Callable[[], list[str]],
+    page: Page,
+    count: Callable[[], int],
+    known: Mapping[str, str],
+    erased: Collection[tuple[str, int, str]] | None = None,
 ) -> ChainReport:
     """Verify every session's chain, and check that every stored record belongs to a chain."""
     # The name of a damaged record may be of another type; such a record is counted, not reached.
     stored = {name for name in names() if isinstance(name, str)}
-    checks = [check_session(name, page, known.get(name)) for name in sorted({*stored, *known})]
+    checks = [
+        check_session(name, page, known.get(name), erased) for name in sorted({*stored, *known})
+    ]
     records = sum([each.records for each in checks])
     breaks = [found for each in checks for found in each.breaks]
     unreadable = [found for each in checks for found in each.unreadable]
@@ -90,7 +101,8 @@ def check_log(
                 "index or the name of a session is damaged"
             )
         ]
-    return ChainReport(len(checks), records, tuple(breaks), tuple(unreadable))
+    gone = sum([each.erased for each in checks])
+    return ChainReport(len(checks), records, tuple(breaks), tuple(unreadable), gone)
 
 
 def found_nowhere(detail: str) -> Break:
@@ -98,11 +110,17 @@ def found_nowhere(detail: str) -> Break:
     return _found("", 0, None, "unreadable", detail)
 
 
-def check_session(session: str, page: Page, known: str | None = None) -> ChainReport:
+def check_session(
+    session: str,
+    page: Page,
+    known: str | None = None,
+    erased: Collection[tuple[str, int, str]] | None = None,
+) -> ChainReport:
     """Verify a session's chain; count its valid records, and report the first break.
 
     ``known`` is a hash that the chain contained earlier. If the end of a chain was cut off, the
-    remaining chain is valid, and only the missing hash reveals the loss.
+    remaining chain is valid, and only the missing hash reveals the loss. ``erased`` are the
+    records of all sessions whose content the log has removed; ``None`` if it has no account.
     """
     # the name of the session may be damaged, and then cannot be encoded
     count = 0
@@ -110,16 +128,18 @@ def check_session(session: str, page: Page, known: str | None = None) -> ChainRe
     seen = known is None
     unreadable: list[Break] = []
     broken: Break | None = None
+    gone = 0
     for row in _walk(session, page):
         if isinstance(row, LogCorruptError):
             broken = _found(session, count + 1, None, "unreadable", str(row))
             break
-        problem = _check(row, count + 1, previous)
+        problem = _check(row, count + 1, previous, erased)
         if problem is not None:
             broken = _found(session, count + 1, row[2], *problem)
             break
         count, previous = count + 1, row[11].hex()
         seen = seen or previous == known
+        gone += row[5] == RecordErased.type
         # The hash is correct, so the payload was invalid when it was written.
         if (reason := _find_unreadable(row)) is not None:
             unreadable.append(_found(session, count, row[2], "unreadable", reason))
@@ -128,7 +148,7 @@ def check_session(session: str, page: Page, known: str | None = None) -> ChainRe
             session, count + 1, None, "cut short", f"the known hash {known} is not in the chain"
         )
     breaks = () if broken is None else (broken,)
-    return ChainReport(1 if count or breaks else 0, count, breaks, tuple(unreadable))
+    return ChainReport(1 if count or breaks else 0, count, breaks, tuple(unreadable), gone)
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
@@ -153,7 +173,12 @@ def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
         after = last
 
 
-def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None:
+def _check(
+    row: Row,
+    expected: int,
+    previous: str,
+    erased: Collection[tuple[str, int, str]] | None,
+) -> tuple[Problem, str] | None:
     if row[1] != expected:
         return "gap", f"it is missing; the next one found is record {row[1]}"
     try:
@@ -161,7 +186,9 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
         ought = hash_record(record)
     except LogCorruptError as error:
         return "unreadable", str(error)
-    if record.hash != ought:
+    place = (record.session, record.seq, record.hash)
+    is_erased = record.type == RecordErased.type and (erased is None or place in erased)
+    if record.hash != ought and not is_erased:
         return "hash mismatch", "its content is not what was written"
     if record.previous != previous:
         return (

@@ -7,7 +7,14 @@ import os
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -15,8 +22,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
-
-from msgspec import Struct
 
 from .chain import (
     ChainReport,
@@ -36,104 +41,28 @@ from .errors import (
     LogLockedError,
     LogReadOnlyError,
 )
-from .payloads import Actor, LogPruned, Payload, Sensitivity
+from .payloads import Actor, LogErased, LogPruned, Payload, Sensitivity
 from .record import (
     ADMINISTRATION,
     Draft,
-    Head,
     LogRecord,
     Row,
     draft_record,
     find_texts,
-    link_record,
     read_row,
 )
+from .removal import erase_records, list_erased, note_erased, prune_sessions
+from .view import LogChange, LogView, SessionEntry, link_drafts, read_entry
 from .writer import WriterThread
 
 _PAGE = 500
 
 _Log = TypeVar("_Log", bound="EventLog")
+_Done = TypeVar("_Done")
 
 Progress: TypeAlias = Callable[[int, int], object]
 """A progress callback. It receives the number of records processed so far, and the total number,
 which may be an estimate."""
-
-
-class SessionEntry(Struct, frozen=True, kw_only=True):
-    """A session in the log: its length, the times of its first and last record, its last hash."""
-
-    session: str
-    records: int
-    first_id: str
-    last_id: str
-    started: datetime
-    updated: datetime
-    head: str
-
-
-class LogView(ABC):
-    """A consistent snapshot of the stored records; a database answers queries by itself."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of all sessions, sorted."""
-
-    @abstractmethod
-    def count(self) -> int:
-        """Return the number of records; count them without the index, which may be damaged."""
-
-    @abstractmethod
-    def length(self, session: str) -> int:
-        """Return the highest ``seq`` of a session; 0 if it has no records."""
-
-    @abstractmethod
-    def page(self, session: str, after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows of a session after the record ``after``, in order."""
-
-    def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows of the given types after the record ``after``, in order."""
-        return self._filter(session, after, size, lambda row: row[5] in types)
-
-    def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows after the record ``after`` whose payload contains a string.
-
-        The rows are in order, and case is ignored. The string consists of ASCII letters, digits
-        and spaces.
-        """
-        needle = text.lower().encode()
-        return self._filter(session, after, size, lambda row: needle in row[9].lower())
-
-    def _filter(
-        self, session: str, after: int, size: int, fits: Callable[[Row], bool]
-    ) -> Sequence[Row]:
-        found: list[Row] = []
-        while len(found) < size and (rows := self.page(session, after, _PAGE)):
-            found += [row for row in rows if fits(row)]
-            after = rows[-1][1]
-        return found[:size]
-
-    @abstractmethod
-    def ends(self) -> list[tuple[Row, Row]]:
-        """Return the first and the last row of each session, sorted by session name.
-
-        The payloads of the rows may be left empty.
-        """
-
-
-class LogChange(LogView):
-    """A transaction that changes the stored records."""
-
-    @abstractmethod
-    def heads(self, sessions: set[str]) -> dict[str, Head]:
-        """Return the last record of each of the sessions that has records."""
-
-    @abstractmethod
-    def insert(self, records: Sequence[LogRecord]) -> None:
-        """Store records at the ends of their sessions."""
-
-    @abstractmethod
-    def delete(self, sessions: Sequence[str]) -> None:
-        """Remove all records of some sessions."""
 
 
 class EventLog(ABC):
@@ -239,7 +168,17 @@ class EventLog(ABC):
         if before.tzinfo is None:
             raise InvalidRecordError("older_than: the time has no time zone")
         before = before.astimezone(UTC)
-        return cast("tuple[LogPruned, ...]", _wait(self._offer, lambda: self._prune(before)))
+        work = partial(self._remove, partial(prune_sessions, before=before))
+        return cast("tuple[LogPruned, ...]", _wait(self._offer, work))
+
+    def erase(self, session: str, numbers: Iterable[int], *, reason: str = "") -> LogErased:
+        """Erase the content of some records of a session, given by ``seq``, and record the erasure.
+
+        Such a record keeps its place, time and hash, so the chain remains whole; ``verify``
+        accepts it because ``"dragoman.log"`` has a ``log.erased`` record with its hash.
+        """
+        remove = partial(erase_records, session=session, numbers=frozenset(numbers), reason=reason)
+        return cast("LogErased", _wait(self._offer, partial(self._remove, remove)))
 
     def restore(
         self, source: EventLog, session: str | None = None, *, progress: Progress | None = None
@@ -260,7 +199,7 @@ class EventLog(ABC):
             present = _count_shared(self, source, name)
             records = source.read(name, present)
             while batch := list(islice(records, _PAGE)):
-                _wait(self._offer, partial(self._restore, batch))
+                _wait(self._offer, partial(_restore, self, batch))
                 done += len(batch)
                 if progress is not None:
                     progress(done, max(report.records, done))
@@ -273,22 +212,12 @@ class EventLog(ABC):
         stored.
         """
         with self._change({draft.session for draft in drafts}) as change:
-            return _link_group(drafts, change)
+            return link_drafts(drafts, change)
 
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        """Store records that already have hashes, atomically, at the end of their session."""
-        sessions = {records[0].session}
-        with self._change(sessions) as change:
-            check_follows(records, change.heads(sessions).get(records[0].session))
-            change.insert(records)
-
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record the removal, in one transaction."""
+    def _remove(self, remove: Callable[[LogChange], _Done]) -> _Done:
+        """Remove records or their content, and record it, in one transaction."""
         with self._change(None) as change:
-            pruned = _select_old(change.ends(), before)
-            change.delete([gone.session for gone in pruned])
-            _link_group([draft_record(ADMINISTRATION, gone) for gone in pruned], change)
-        return tuple(pruned)
+            return remove(change)
 
     def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
         if self._writer is None:
@@ -322,7 +251,7 @@ class EventLog(ABC):
     def sessions(self) -> tuple[SessionEntry, ...]:
         """Return all sessions, sorted by name."""
         with self._view() as view:
-            return tuple(map(_entry, view.ends()))
+            return tuple(map(read_entry, view.ends()))
 
     def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records of some types, in one or all sessions, sorted by session and ``seq``.
@@ -366,9 +295,10 @@ class EventLog(ABC):
         try:
             with self._view() as view:
                 page = _counting(view, session, progress)
+                erased = list_erased(view)
                 if session is None:
-                    return check_log(view.names, page, view.count, known or {})
-                return check_session(session, page, (known or {}).get(session))
+                    return check_log(view.names, page, view.count, known or {}, erased)
+                return check_session(session, page, (known or {}).get(session), erased)
         except LogCorruptError as error:
             return ChainReport(0, 0, (found_nowhere(str(error)),))
 
@@ -496,6 +426,15 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
     return present
 
 
+def _restore(log: EventLog, records: Sequence[LogRecord]) -> None:
+    """Store records that already have hashes, atomically, at the end of their session."""
+    session = records[0].session
+    with log._change({session, ADMINISTRATION}) as change:
+        check_follows(records, change.heads({session}).get(session))
+        change.insert(records)
+        note_erased(change, records)
+
+
 def _write_lines(
     log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None
 ) -> int:
@@ -533,62 +472,8 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
     return page
 
 
-def _link_group(drafts: Sequence[Draft], change: LogChange) -> list[LogRecord | LogConflictError]:
-    """Append drafts to the hash chains of their sessions, in order.
-
-    A draft that expects another last record gets an error instead of a record.
-    """
-    heads = change.heads({draft.session for draft in drafts})
-    linked: list[LogRecord | LogConflictError] = []
-    for draft in drafts:
-        head = heads.get(draft.session)
-        last = head.seq if head is not None else 0
-        if draft.expected is not None and draft.expected != last:
-            problem = (
-                f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, "
-                f"but the session ends at record {last}: it was continued elsewhere. Nothing was "
-                "written; resume the session to continue it"
-            )
-            linked.append(LogConflictError(problem))
-            continue
-        record = link_record(draft, head)
-        heads[draft.session] = Head(record.seq, record.hash)
-        linked.append(record)
-    change.insert([record for record in linked if isinstance(record, LogRecord)])
-    return linked
-
-
 def _still_running(session: str) -> LogLockedError:
     return LogLockedError(
         f"session {session!r} is still running, in another process or task; stop that one first, "
         "or take the session over"
     )
-
-
-def _entry(ends: tuple[Row, Row]) -> SessionEntry:
-    first, last = map(read_row, ends)
-    return SessionEntry(
-        session=last.session,
-        records=last.seq,
-        first_id=first.id,
-        last_id=last.id,
-        started=first.timestamp,
-        updated=last.timestamp,
-        head=last.hash,
-    )
-
-
-def _select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
-    """Return a ``log.pruned`` record for each session that ended before a time."""
-    return [
-        LogPruned(
-            session=entry.session,
-            records=entry.records,
-            first_id=entry.first_id,
-            last_id=entry.last_id,
-            head=entry.head,
-            before=before,
-        )
-        for entry in map(_entry, ends)
-        if entry.updated < before and entry.session != ADMINISTRATION
-    ]

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from ..errors import quote
 from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
-from .eventlog import EventLog, LogChange, LogView
+from .eventlog import EventLog
 from .payloads import Actor, Sensitivity
 from .record import Line, LogRecord, Row, to_row
+from .view import LogChange, LogView
 
 
 class _Place(Struct):

@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from .eventlog import EventLog, LogChange, LogView
+from .eventlog import EventLog
 from .record import Draft, Head, LogRecord, Row, to_row
+from .view import LogChange, LogView
 
 
 class MemoryLog(EventLog):
@@ -79,6 +80,10 @@ class _MemoryView(LogChange):
     def insert(self, records: Sequence[LogRecord]) -> None:
         for record in records:
             self._rows.setdefault(record.session, []).append(to_row(record))
+
+    def replace(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._rows[row[0]][row[1] - 1] = row
 
     def delete(self, sessions: Sequence[str]) -> None:
         for session in sessions:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -278,6 +278,28 @@ class LogPruned(Struct, frozen=True, omit_defaults=True, kw_only=True):
     before: datetime
 
 
+class LogErased(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The content of some records of a session was erased; they keep their numbers and hashes."""
+
+    type: ClassVar[str] = "log.erased"
+
+    session: str
+    numbers: tuple[int, ...]
+    hashes: tuple[str, ...]
+    reason: str = ""
+
+
+class RecordErased(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The content of this record was erased; ``was`` is its former type.
+
+    The hash of the record is still that of the original.
+    """
+
+    type: ClassVar[str] = "record.erased"
+
+    was: str
+
+
 Payload: TypeAlias = (
     SessionStarted
     | SessionResumed
@@ -310,6 +332,8 @@ Payload: TypeAlias = (
     | ToolObserved
     | ToolFailed
     | LogPruned
+    | LogErased
+    | RecordErased
 )
 
 
@@ -360,6 +384,8 @@ _ENTRIES = (
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),
     Entry("log.pruned", LogPruned, "system", "private"),
+    Entry(LogErased.type, LogErased, "system", "private"),
+    Entry(RecordErased.type, RecordErased, "system", "private"),
 )
 CATALOGUE: Mapping[str, Entry] = {entry.type: entry for entry in _ENTRIES}
 _BY_CLASS: dict[type, Entry] = {entry.payload: entry for entry in _ENTRIES}

@@ -58,6 +58,7 @@ _MIGRATIONS = (
 _COPY = """
 COPY dragoman_log (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 FROM STDIN"""
+_REPLACE = "UPDATE dragoman_log SET type = %s, payload = %s WHERE session = %s AND seq = %s"
 _HEADS = """
 SELECT name, seq, hash FROM unnest(?::text[]) AS name,
     LATERAL (SELECT seq, hash FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1) AS head"""
@@ -270,6 +271,12 @@ class _PostgresView(SqlView):
             for record in records:
                 row = to_row(record)
                 copy.write_row((*row[:9], row[9].decode(), *row[10:]))
+
+    def replace(self, rows: Sequence[Row]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.executemany(
+                _REPLACE, [(row[5], row[9].decode(), row[0], row[1]) for row in rows]
+            )
 
     def delete(self, sessions: Sequence[str]) -> None:
         self.run("DELETE FROM dragoman_log WHERE session = ANY(?::text[])", (list(sessions),))

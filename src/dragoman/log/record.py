@@ -23,8 +23,10 @@ from ..messages import new_ulid
 from .errors import InvalidRecordError, LogCorruptError
 from .payloads import (
     Actor,
+    LogErased,
     LogPruned,
     Payload,
+    RecordErased,
     Sensitivity,
     decode_object,
     decode_payload,
@@ -154,7 +156,9 @@ def draft_record(
             _check_name(name, value)
     _check_choice("actor", actor, Actor)
     _check_choice("sensitivity", sensitivity, Sensitivity)
-    if (session == ADMINISTRATION) is not (entry.payload is LogPruned):
+    if entry.payload is RecordErased:
+        raise InvalidRecordError("payload: only the log itself erases records; call erase()")
+    if (session == ADMINISTRATION) is not (entry.payload in (LogPruned, LogErased)):
         raise InvalidRecordError(
             f"session: {ADMINISTRATION!r} is reserved for the log's own records, and they belong "
             "only there"

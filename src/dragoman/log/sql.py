@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .errors import LogVersionError
-from .eventlog import LogChange
 from .record import Row
+from .view import LogChange
 
 _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, {its.payload}, previous, hash

@@ -11,11 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..database import create_private, transaction
 from .errors import (
@@ -28,10 +27,12 @@ from .errors import (
 )
 from .eventlog import EventLog
 from .lock import FileLock
-from .payloads import LogPruned
 from .record import Head, LogRecord, Row, to_row
 from .sql import Dialect, SqlView, check_version, migrate
+from .view import LogChange
 from .writer import WriterThread
+
+_Done = TypeVar("_Done")
 
 # The application id "DRAG" in the file header marks our files, so that tables are never added to
 # another program's database.
@@ -62,6 +63,8 @@ _INSERT = """
 INSERT INTO records
     (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)"""
+_REPLACE = """
+UPDATE records SET type = ?, payload = CAST(? AS TEXT) WHERE session = ? AND seq = ?"""
 _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
 _END = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, x'', previous, hash
@@ -179,15 +182,14 @@ class SqliteLog(EventLog):
             raise LogStorageError(f"{self.path}: was moved or deleted while it was being written")
         self._lock.keep()
 
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        pruned = super()._prune(before)
-        if pruned:
-            # not an error: the sessions are removed, only their disk space is not freed yet
-            with suppress(sqlite3.Error):
-                # executescript() frees all unused pages; execute() would stop after the first one.
-                self._connection.executescript("PRAGMA incremental_vacuum")
-            _checkpoint(self._connection)
-        return pruned
+    def _remove(self, remove: Callable[[LogChange], _Done]) -> _Done:
+        done = super()._remove(remove)
+        # not an error: the records are removed, only their disk space is not freed yet
+        with suppress(sqlite3.Error):
+            # executescript() frees all unused pages; execute() would stop after the first one.
+            self._connection.executescript("PRAGMA incremental_vacuum")
+        _checkpoint(self._connection)
+        return done
 
     # --- reading records ------------------------------------------------------------------------
 
@@ -245,6 +247,10 @@ class _SqliteView(SqlView):
 
     def insert(self, records: Sequence[LogRecord]) -> None:
         self.connection.executemany(_INSERT, map(to_row, records))
+
+    def replace(self, rows: Sequence[Row]) -> None:
+        changes = [(row[5], row[9], row[0], row[1]) for row in rows]
+        self.connection.executemany(_REPLACE, changes)
 
     def delete(self, sessions: Sequence[str]) -> None:
         for session in sessions:

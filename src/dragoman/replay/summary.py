@@ -314,5 +314,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.ToolStarted: ("running", _running),
     logs.ToolObserved: ("result", _observed),
     logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),
+    logs.LogErased: ("erased", lambda it: f"session {it.session}: {len(it.numbers)} records"),
+    logs.RecordErased: ("erased", lambda it: f"the content of a {it.was}"),
     logs.LogPruned: ("pruned", lambda it: f"session {it.session}: {it.records} records"),
 }  # fmt: skip

@@ -378,6 +378,11 @@ def _load(log: logs.EventLog, session: str) -> State:
     report = log.verify(session)
     if not report.ok:
         raise logs.LogCorruptError(f"cannot resume session {session!r}: {report}")
+    if report.erased:
+        raise SessionError(
+            f"cannot resume session {session!r}: the content of {report.erased} of its records was "
+            "erased"
+        )
     state = reduce_records(log.read(session))
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")
