@@ -13,11 +13,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dragoman.calls import CallCompleted, Inbound
 from dragoman.cli import main
 from dragoman.cli.bills import show_bills
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, name_place, open_log
+from dragoman.log import (
+    MessageRecorded,
+    SessionStarted,
+    SqliteLog,
+    ToolObserved,
+    find_place,
+    name_place,
+    open_log,
+)
 from dragoman.log.record import Draft
+from dragoman.messages import User
 from dragoman.prices import PriceTable
 
 from ..cli.terminal import Terminal
@@ -499,3 +509,28 @@ def test_log_commands_work_with_postgres(address: str) -> None:
     assert (asked.exit_code, asked.stdout) == (0, "Paris\n")
     (found,) = read("search", address, "paris")
     assert (found["kind"], found["outcome"]) == ("ask", "completed")
+
+
+# --- erasing -----------------------------------------------------------------------------------
+
+
+def test_erase_removes_what_the_users_of_a_key_sent(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with SqliteLog(path) as log:
+        log.append_sync("g", SessionStarted(kind="gateway"), turn="r1")
+        for key, turn in (("ada", "r1"), ("bob", "r2")):
+            log.append_sync("g", MessageRecorded(message=User(f"I am {key}.")), turn=turn)
+            end = CallCompleted(
+                model="m", provider="p", request_id=turn, stop_reason="end_turn", latency_ms=1,
+                inbound=Inbound(wire="openai", key=key),
+            )  # fmt: skip
+            log.append_sync("g", end, turn=turn)
+    planned = read("erase", path, "--key", "ada", "--dry-run")
+    assert planned == {"erased": False, "records": {"g": [2]}}
+    assert run("erase", path, "--key", "ada").exit_code == 2  # without a terminal, --yes is needed
+    assert run("erase", path, "--yes").exit_code == 2  # neither a session nor a key
+    assert read("erase", path, "--key", "ada", "--yes") == {"erased": True, "records": {"g": [2]}}
+    with SqliteLog(path, readonly=True) as log:
+        assert not list(log.search("ada."))
+        assert list(log.search("bob."))
+        assert log.verify().ok

@@ -1,15 +1,11 @@
 """Test that erased content is gone, and that the log can still be verified."""
 
-import json
 import sqlite3
 from pathlib import Path
 
-import click.testing
 import pytest
 
 import dragoman as d
-from dragoman.calls import CallCompleted, Inbound
-from dragoman.cli import main
 from dragoman.log import (
     ADMINISTRATION,
     EventLog,
@@ -143,28 +139,3 @@ async def test_session_with_erased_records_cannot_be_resumed() -> None:
         log.erase(session.id, [1])
         with pytest.raises(SessionError, match="the content of 1 of its records was erased"):
             await d.Session.resume(Listed("Done."), [], d.Policy([]), log, session.id)
-
-
-def test_command_erases_what_the_users_of_a_key_sent(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    with SqliteLog(path) as log:
-        log.append_sync("g", SessionStarted(kind="gateway"), turn="r1")
-        for key, turn in (("ada", "r1"), ("bob", "r2")):
-            message = MessageRecorded(message=d.User(f"I am {key}."))
-            log.append_sync("g", message, turn=turn)
-            end = CallCompleted(
-                model="m", provider="p", request_id=turn, stop_reason="end_turn", latency_ms=1,
-                inbound=Inbound(wire="openai", key=key),
-            )  # fmt: skip
-            log.append_sync("g", end, turn=turn)
-    runner = click.testing.CliRunner()
-    command = ["log", "erase", "--log", str(path), "--key", "ada", "--json"]
-    planned = runner.invoke(main, [*command, "--dry-run"], catch_exceptions=False)
-    assert json.loads(planned.stdout) == {"erased": False, "records": {"g": [2]}}
-    assert runner.invoke(main, command).exit_code == 2  # without a terminal, --yes is needed
-    done = runner.invoke(main, [*command, "--yes"], catch_exceptions=False)
-    assert json.loads(done.stdout) == {"erased": True, "records": {"g": [2]}}
-    with SqliteLog(path, readonly=True) as log:
-        assert not list(log.search("ada."))
-        assert list(log.search("bob."))
-        assert log.verify().ok
