@@ -76,7 +76,7 @@ def verify(path: Path) -> ChainReport:
 
 
 def test_log_without_changes_passes_verification(path: Path) -> None:
-    assert verify(path) == ChainReport(3, 3 * NUMBER)
+    assert verify(path) == ChainReport(sessions=3, records=3 * NUMBER)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Break(Struct, frozen=True, kw_only=True):
         return f"session {self.session}, record {self.seq}{name}: {self.problem}: {self.detail}"
 
 
-class ChainReport(Struct, frozen=True):
+class ChainReport(Struct, frozen=True, kw_only=True):
     """The result of ``verify``, with at most one break per session.
 
     Records after a break cannot be verified. ``unreadable`` lists records whose hash is correct
@@ -102,7 +102,13 @@ def check_log(
             )
         ]
     gone = sum([each.erased for each in checks])
-    return ChainReport(len(checks), records, tuple(breaks), tuple(unreadable), gone)
+    return ChainReport(
+        sessions=len(checks),
+        records=records,
+        breaks=tuple(breaks),
+        unreadable=tuple(unreadable),
+        erased=gone,
+    )
 
 
 def found_nowhere(detail: str) -> Break:
@@ -148,7 +154,13 @@ def check_session(
             session, count + 1, None, "cut short", f"the known hash {known} is not in the chain"
         )
     breaks = () if broken is None else (broken,)
-    return ChainReport(1 if count or breaks else 0, count, breaks, tuple(unreadable), gone)
+    return ChainReport(
+        sessions=1 if count or breaks else 0,
+        records=count,
+        breaks=breaks,
+        unreadable=tuple(unreadable),
+        erased=gone,
+    )
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:

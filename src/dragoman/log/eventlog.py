@@ -300,7 +300,7 @@ class EventLog(ABC):
                     return check_log(view.names, page, view.count, known or {}, erased)
                 return check_session(session, page, (known or {}).get(session), erased)
         except LogCorruptError as error:
-            return ChainReport(0, 0, (found_nowhere(str(error)),))
+            return ChainReport(sessions=0, records=0, breaks=(found_nowhere(str(error)),))
 
     def export(
         self,
