@@ -263,7 +263,14 @@ def test_verify_command_accepts_an_intact_log(path: Path) -> None:
     result = run("verify", path)
     assert result.exit_code == 0
     assert result.stdout == f"{len(STORY) + 8} records in 2 sessions: whole\n"
-    report = {"ok": True, "sessions": 1, "records": len(STORY), "breaks": [], "unreadable": []}
+    report = {
+        "ok": True,
+        "sessions": 1,
+        "records": len(STORY),
+        "breaks": [],
+        "unreadable": [],
+        "erased": 0,
+    }
     assert read("verify", path, "fix") == report
 
 

@@ -39,6 +39,7 @@ from dragoman.log import (
     genesis,
     hash_record,
 )
+from dragoman.log.eventlog import restore_records
 from dragoman.log.record import Draft, draft_record
 from tests.rows import read_table
 
@@ -544,7 +545,7 @@ def test_diverged_session_is_not_imported(store: EventLog, other: SqliteLog) -> 
 def test_broken_chain_is_not_imported(store: EventLog, other: SqliteLog) -> None:
     records = list(other.read("a"))
     with pytest.raises(LogLockedError, match="changed during the import"):
-        store._offer(lambda: store._restore(records[5:8]))[1].result()
+        store._offer(lambda: restore_records(store, records[5:8]))[1].result()
     other._connection.execute("UPDATE records SET actor = 'user' WHERE session = 'a' AND seq = 3")
     with pytest.raises(LogCorruptError, match=r"cannot be imported: session a, record 3"):
         store.restore(other)

@@ -199,7 +199,7 @@ class EventLog(ABC):
             present = _count_shared(self, source, name)
             records = source.read(name, present)
             while batch := list(islice(records, _PAGE)):
-                _wait(self._offer, partial(_restore, self, batch))
+                _wait(self._offer, partial(restore_records, self, batch))
                 done += len(batch)
                 if progress is not None:
                     progress(done, max(report.records, done))
@@ -426,7 +426,7 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
     return present
 
 
-def _restore(log: EventLog, records: Sequence[LogRecord]) -> None:
+def restore_records(log: EventLog, records: Sequence[LogRecord]) -> None:
     """Store records that already have hashes, atomically, at the end of their session."""
     session = records[0].session
     with log._change({session, ADMINISTRATION}) as change:
