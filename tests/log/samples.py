@@ -140,6 +140,7 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
             "tool.started",
             logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
         ),
+        ("tool.progress", logs.ToolProgress("tu_01", "bash", {"done": 3, "of": 9})),
         (
             "tool.observed",
             logs.ToolObserved(

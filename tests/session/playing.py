@@ -157,6 +157,10 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         if intent is None:
             continue
         before = steps.setdefault(intent, [])
+        if record.type == "tool.progress":
+            assert before[-1].type == "tool.started"
+            assert record.parent == before[-1].id
+            continue
         if record.type == "tool_intent.proposed":
             assert not before, "proposed once"
         else:

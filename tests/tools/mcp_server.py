@@ -84,6 +84,15 @@ def keys() -> str:
 
 
 @server.tool()
+async def identify(context: Context) -> str:  # type: ignore[type-arg]
+    """Report progress twice, and return the key of the call."""
+    await context.report_progress(1, 2, "half")
+    await context.report_progress(float("nan"))
+    meta = context.request_context.meta
+    return " ".join(str(meta[f"dragoman/{name}"]) for name in ("intent-id", "session", "attempt"))
+
+
+@server.tool()
 def vanish() -> str:
     """End the server in the middle of a call."""
     os._exit(3)

@@ -23,7 +23,7 @@ from dragoman.tools import McpServer, Toolbox, ToolFailure
 
 from ..listed import Listed
 from ..ports import find_free_port
-from ..session.playing import call, of, propose
+from ..session.playing import ALL, call, of, propose
 from ..waiting import PATIENCE, until, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
@@ -71,7 +71,7 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
 
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
-    own = "add fail show link play measure keys vanish sleep talk leak choose visit"
+    own = "add fail show link play measure keys identify vanish sleep talk leak choose visit"
     assert set(tools) == {*own.split(), "m" * 128, *CONTEXT}
     assert [tools[name].side_effect for name in CONTEXT] == ["read", "read", "read", "network"]
     assert tools["add"].side_effect == "none"
@@ -315,6 +315,14 @@ async def check_session(server: McpServer, tmp_path: Path) -> None:
         records = list(log.read(session.id))
         assert of(records, "tool.observed")[0].content == "5"
         assert of(records, "tool.started")[0].context["remote_name"] == "add"
+        provider = Listed(propose(call("identify")), "Done.")
+        session = Session(provider, server.tools, ALL, log)
+        await session.run("Which call is this?")
+        records = list(log.read(session.id))
+        [intent] = of(records, "tool_intent.proposed")
+        assert of(records, "tool.observed")[0].content == f"{intent.id} {session.id} 1"
+        [report] = of(records, "tool.progress")
+        assert report.progress == {"progress": 1.0, "total": 2.0, "message": "half"}
 
 
 def test_the_mcp_package_is_imported_only_when_a_server_is_opened() -> None:

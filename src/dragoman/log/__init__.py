@@ -41,6 +41,7 @@ from .actions import (
     ToolIntentRejected,
     ToolIntentValidated,
     ToolObserved,
+    ToolProgress,
     ToolStarted,
 )
 from .chain import Break, ChainReport
@@ -106,7 +107,7 @@ __all__ = [
     "ProviderUnavailable", "RecordErased", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
     "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
     "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
-    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolStarted",
+    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolProgress", "ToolStarted",
     "ToolsChanged", "TurnStarted",
     "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",
     "open_log", "parse_payload", "rate_tool_calls", "read_calls", "read_tool_calls", "read_uses",

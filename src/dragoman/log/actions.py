@@ -121,6 +121,14 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
     context: dict[str, Any] = field(default_factory=dict)
 
 
+class ToolProgress(Struct, frozen=True, omit_defaults=True):
+    """A running tool reported how far it is, as any JSON value."""
+
+    intent_id: str
+    tool_name: str
+    progress: Any
+
+
 class ToolObserved(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a tool returned. An error that the tool returned is also an observation."""
 

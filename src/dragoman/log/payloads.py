@@ -43,6 +43,7 @@ from .actions import (
     ToolIntentRejected,
     ToolIntentValidated,
     ToolObserved,
+    ToolProgress,
     ToolStarted,
 )
 from .errors import InvalidRecordError, LogCorruptError, UnknownTypeError
@@ -329,6 +330,7 @@ Payload: TypeAlias = (
     | PermissionAnswered
     | ToolAnswered
     | ToolStarted
+    | ToolProgress
     | ToolObserved
     | ToolFailed
     | LogPruned
@@ -381,6 +383,7 @@ _ENTRIES = (
     Entry("permission.answered", PermissionAnswered, "user", "private"),
     Entry("tool.answered", ToolAnswered, "tool", "private"),
     Entry("tool.started", ToolStarted, "tool", "private"),
+    Entry("tool.progress", ToolProgress, "tool", "private"),
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),
     Entry("log.pruned", LogPruned, "system", "private"),

@@ -253,6 +253,12 @@ def _measure(it: logs.ToolAnswered | logs.ToolObserved) -> str:
     return f"{len(it.content)} {'characters' if isinstance(it.content, str) else 'blocks'}"
 
 
+def _show_progress(progress: Any) -> str:
+    if isinstance(progress, str):
+        return progress
+    return msgspec.json.encode(progress).decode()
+
+
 def _observed(it: logs.ToolObserved) -> str:
     facts = _join(
         "an error" if it.is_error and it.exit_code is None else None,
@@ -312,6 +318,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.PermissionAnswered: ("answer", _decided),
     logs.ToolAnswered: ("answered", _answered_outside),
     logs.ToolStarted: ("running", _running),
+    logs.ToolProgress: ("progress", lambda it: f"{it.tool_name}: {_show_progress(it.progress)}"),
     logs.ToolObserved: ("result", _observed),
     logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),
     logs.LogErased: ("erased", lambda it: f"session {it.session}: {len(it.numbers)} records"),

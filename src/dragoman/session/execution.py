@@ -26,11 +26,13 @@ from ..tools import (
     RecordedTool,
     SearchTools,
     Toolbox,
+    ToolContext,
     ToolFailure,
     limit_output,
 )
 from .answers import Answers, is_machine, make_decision, read_answers
-from .journal import Journal
+from .journal import Journal, finish_writing
+from .progress import ProgressWriter
 from .state import IntentState
 
 
@@ -38,13 +40,15 @@ from .state import IntentState
 class Pipeline:
     """Process the intents of one reply, from the last record of each.
 
-    With ``waits``, the approver is not asked: an intent that needs a decision stays open.
+    With ``waits``, the approver is not asked: an intent that needs a decision stays open. ``deps``
+    are passed to tools with a context.
     """
 
     tools: Toolbox
     gate: Gate
     journal: Journal
     waits: bool = False
+    deps: Any = None
 
     async def refresh_tools(self) -> None:
         """Take changed tools from their sources; record which differ from the recorded ones."""
@@ -103,6 +107,7 @@ class _IntentRun:
         self.gate = pipeline.gate
         self.journal = pipeline.journal
         self._waits = pipeline.waits
+        self._deps = pipeline.deps
         self._answers = answers
         self._permitted: Proposal | None = None
 
@@ -270,9 +275,7 @@ class _IntentRun:
         if tool.external:
             return
         try:
-            withheld = self.gate.policy.withheld(proposal)
-            ask = partial(self._ask, tool)
-            observation = await self.tools.execute(tool.name, proposal.input, withheld, ask)
+            observation = await self._execute(tool, proposal)
         except ToolFailure as failure:
             failed = logs.ToolFailed(
                 intent_id=intent.id,
@@ -297,6 +300,24 @@ class _IntentRun:
             raise
         else:
             await self._observe(observation)
+
+    async def _execute(self, tool: ExecutableTool, proposal: Proposal) -> Observation:
+        withheld = self.gate.policy.withheld(proposal)
+        ask = partial(self._ask, tool)
+        progress = ProgressWriter(self._record_progress)
+        context: ToolContext[Any] = ToolContext(
+            self.intent.id, self.journal.session, deps=self._deps, report=progress.report
+        )
+        try:
+            return await self.tools.execute(tool.name, proposal.input, withheld, ask, context)
+        except BaseException:
+            context.cancel()
+            raise
+        finally:
+            await finish_writing(progress.close())
+
+    async def _record_progress(self, progress: Any) -> None:
+        await self._write(logs.ToolProgress(self.intent.id, self.intent.tool_name, progress))
 
     async def _ask(self, tool: ExecutableTool, question: dict[str, Any]) -> Decision:
         """Decide about a question of the running tool. A rule may deny it, but not answer it."""

@@ -73,7 +73,8 @@ class Session(Displayed, Loop[Parsed]):
     call is rejected, and the model receives the reason; after ``corrections`` unusable replies in
     a row, the next one raises an error. ``context`` is one or more policies that shorten a long
     conversation; without it everything is sent. With ``keep_raw`` the log also stores every reply
-    as the provider's own JSON. The session closes neither provider nor log, except a log it opened
+    as the provider's own JSON. Tools with a
+    ``ToolContext`` receive ``deps`` in it. The session closes neither provider nor log, except a log it opened
     by path.
     """
 
@@ -98,6 +99,7 @@ class Session(Displayed, Loop[Parsed]):
         output: ResponseSchema[Parsed] | None = None,
         corrections: int = 2,
         context: ContextPolicy | Sequence[ContextPolicy] | None = None,
+        deps: Any = None,
     ) -> None:
         self.provider = provider
         own = gather_tools(tools)
@@ -120,12 +122,10 @@ class Session(Displayed, Loop[Parsed]):
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
         gate = Gate(self.policy, _find_approver(approve, policy))
-        self._pipeline = Pipeline(self.tools, gate, self._journal, waits=approve == "wait")
-        self._routing = logs.Routing(
-            mode="default",
-            chosen=name_model(self.provider),
-            reason="the provider the session was given",
+        self._pipeline = Pipeline(
+            self.tools, gate, self._journal, waits=approve == "wait", deps=deps
         )
+        self._routing = _choose(provider, "the provider the session was given", "default")
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
@@ -204,11 +204,7 @@ class Session(Displayed, Loop[Parsed]):
         self._loaded = True
         known = self.state.model
         if known is not None and known != name_model(self.provider):
-            self._routing = logs.Routing(
-                mode="manual",
-                chosen=name_model(self.provider),
-                reason=f"resumed with another provider than {known}",
-            )
+            self._routing = _choose(self.provider, f"resumed with another provider than {known}")
 
     @classmethod
     async def fork(
@@ -304,7 +300,7 @@ class Session(Displayed, Loop[Parsed]):
             if self.state.root is not None and provider is not self.provider:
                 await self._journal.write(swapped)
             self.provider = provider
-            self._routing = logs.Routing(mode="manual", chosen=name_model(provider), reason=why)
+            self._routing = _choose(provider, why)
             if config is not None:
                 self._settings = msgspec.structs.replace(self._settings, config=config)
                 self._projector.use_config(config)
@@ -371,6 +367,12 @@ def _check_key(goal: object, key: object) -> None:
         raise ValueError("key: must be 1 to 255 printable characters")
     if goal is None:
         raise ValueError("key: belongs to a goal; give both")
+
+
+def _choose(
+    provider: Provider, reason: str, mode: Literal["default", "manual"] = "manual"
+) -> logs.Routing:
+    return logs.Routing(mode=mode, chosen=name_model(provider), reason=reason)
 
 
 def _load(log: logs.EventLog, session: str) -> State:

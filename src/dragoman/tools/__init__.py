@@ -18,6 +18,7 @@ descriptions. A session validates a call, asks for permission and records it bef
 
 from __future__ import annotations
 
+from .call_context import ToolContext
 from .external import ExternalTool
 from .function import FunctionTool, make_observation, run_in_thread, tool
 from .mcp import McpServer, McpTool
@@ -46,7 +47,7 @@ __all__ = [
     "ExternalTool", "FailureKind", "FunctionTool", "KeyringTokens", "McpOAuth", "McpServer",
     "McpTool",
     "Observation", "PathError", "ProcessTool", "Protection", "RecordedRun", "RecordedTool",
-    "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolFailure", "ToolPins", "Toolbox", "Tools",
+    "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolContext", "ToolFailure", "ToolPins", "Toolbox", "Tools",
     "Workspace", "add_search", "clean_environment", "describe_client", "find_sandbox", "gather_tools", "hide_memory",
     "limit_output", "list_protections", "log_in_by_browser", "make_observation", "plugin_tools", "run_in_thread",
     "tool", "workspace_tools",

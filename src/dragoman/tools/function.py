@@ -19,6 +19,7 @@ from ..messages import Document, Image, Text, Tool
 from ..messages.signatures import called_by, field_defaults
 from ..validate.structured import convert_value
 from . import runtime
+from .call_context import is_context, make_context
 
 T = TypeVar("T")
 
@@ -45,13 +46,16 @@ class FunctionTool(runtime.ExecutableTool):
         deferred: bool = False,
         external: bool = False,
     ) -> None:
-        description = replace(Tool.from_function(function, name=name), deferred=deferred)
+        self._hints = get_type_hints(called_by(function), include_extras=True)
+        # the parameters that receive the context of the call, which the model does not see
+        self._contexts = [key for key, hint in self._hints.items() if is_context(hint)]
+        offered = functools.partial(function, **dict.fromkeys(self._contexts))
+        description = replace(Tool.from_function(offered, name=name), deferred=deferred)
         super().__init__(
             description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
         )
         self.external = external
         self._function = function
-        self._hints = get_type_hints(called_by(function), include_extras=True)
         self._defaults = field_defaults(function)
         self._parameters = frozenset(description.parameters["properties"])
         self._check = check
@@ -86,7 +90,8 @@ class FunctionTool(runtime.ExecutableTool):
         return dict(self._context)
 
     async def execute(self, arguments: Mapping[str, Any]) -> runtime.Observation:
-        call = functools.partial(self._function, **self._convert(arguments))
+        context = dict.fromkeys(self._contexts, make_context())
+        call = functools.partial(self._function, **self._convert(arguments), **context)
         try:
             value = await call() if self.interruptible else await run_in_thread(call)
         except (runtime.ToolFailure, asyncio.CancelledError):

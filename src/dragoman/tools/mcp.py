@@ -27,6 +27,7 @@ from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Tool
 from ..transport.connect import is_loopback
+from .call_context import CONTEXT
 from .mcp_changes import watch_tools
 from .mcp_content import observe
 from .mcp_context import CONTEXT_TOOLS, to_content
@@ -211,12 +212,13 @@ class McpServer:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Call a tool by the server's own name for it.
 
+        ``_meta`` of the request has the idempotency key of the call.
         The details have the questions that the server asks during the call, and the answers.
         """
         questions = Questions(ASK.get())
         self._running.append(questions)
         try:
-            result = await self._send("call_tool", name, dict(arguments))
+            result = await self._send("call_tool", name, dict(arguments), **_identify_call())
             facts = result.structured_content, bool(result.is_error)
             seen = observe(result.content, self._secrets, *facts)
         finally:
@@ -441,6 +443,26 @@ class McpTool(ExecutableTool):
 
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         return await self.call(self._remote_name, arguments)
+
+
+def _identify_call() -> dict[str, Any]:
+    """Return the settings of a call that identify it to the server, and report its progress."""
+    context = CONTEXT.get()
+    if context is None:
+        return {}
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        facts = {"progress": progress, "total": total, "message": (message or "")[:_MAX_REASON]}
+        # a server may send a number that JSON cannot represent
+        with contextlib.suppress(ValueError):
+            context.report({key: value for key, value in facts.items() if value not in (None, "")})
+
+    meta = {
+        "dragoman/intent-id": context.intent_id,
+        "dragoman/session": context.session,
+        "dragoman/attempt": context.attempt,
+    }
+    return {"meta": meta, "progress_callback": report}
 
 
 async def _list(client: Any) -> tuple[list[Any], float]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from ..log import SideEffect
 from ..messages import Tool
 from . import runtime
+from .call_context import call_environment
 
 # An allow-list, because a deny-list is never complete: the environment contains API keys.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER",
@@ -362,7 +363,7 @@ class ProcessTool(runtime.ExecutableTool):
         done = await run_process(
             argv,
             cwd=self._cwd,
-            env=clean_environment(self._env),
+            env=clean_environment({**self._env, **call_environment()}),
             stdin=stdin,
             limit=self.output_limit // 2 - 50,
         )

@@ -25,6 +25,7 @@ from ..messages import Audio, Document, Image, Inline, Text, Tool, UserBlock
 from ..permission import Decision
 from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
+from .call_context import CONTEXT, ToolContext
 
 DEFAULT_TIMEOUT = 120.0
 # output limit in characters: about 8,000 tokens, so several results fit into a context window
@@ -245,24 +246,27 @@ class Toolbox:
         arguments: Mapping[str, Any],
         withheld: Callable[[str], bool] | None = None,
         ask: Ask | None = None,
+        context: ToolContext[Any] | None = None,
     ) -> Observation:
         """Run a tool within its timeout and output limit.
 
         Raise ``ToolFailure`` if it does not finish.
 
         ``withheld`` is a function that returns whether the tool must hide a path; ``ask`` is one
-        that asks the approver, within the timeout.
+        that asks the approver, within the timeout. ``context`` is passed to the tool.
         """
         tool = self._tools[name]
         began = time.perf_counter()
         token = WITHHELD.set(withheld)
         asked = ASK.set(ask)
+        passed = CONTEXT.set(context)
         try:
             observation = await self._run(tool, arguments)
         except ToolFailure as failure:
             failure.duration_ms = _since(began)
             raise
         finally:
+            CONTEXT.reset(passed)
             WITHHELD.reset(token)
             ASK.reset(asked)
         return replace(limit_output(observation, tool.output_limit), duration_ms=_since(began))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..messages import Tool, new_ulid
+from .call_context import call_environment
 from .function import FunctionTool
 from .process import NEEDS_POSIX, clean_environment, observe_process, run_process
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, WITHHELD, ExecutableTool, Observation
@@ -441,7 +442,7 @@ class BashTool(ExecutableTool):
             done = await run_process(
                 self._sandbox.wrap(argv, self._workspace.root, seccomp_fd=descriptor, **settings),
                 cwd=self._workspace.root,
-                env=clean_environment(self._env),
+                env=clean_environment({**self._env, **call_environment()}),
                 limit=self.output_limit // 2 - 50,
                 pass_fds=[descriptor] if descriptor is not None else [],
                 # bubblewrap kills every process of its PID namespace
