@@ -84,7 +84,8 @@ def test_a_reply_has_the_form_of_litellm(model: str, server: SimServer) -> None:
     assert isinstance(reply, litellm.ModelResponse)
     assert reply.choices[0].message.content == "Hi there."
     assert reply["choices"][0]["message"]["content"] == "Hi there."
-    assert (reply.choices[0].finish_reason, reply.object) == ("stop", "chat.completion")
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.object == "chat.completion"
     assert reply.choices[0].message.tool_calls is None
     assert reply.model == server.requests[-1].model == model.rpartition("/")[2]
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
@@ -106,7 +107,8 @@ def test_a_stream_has_chunks_that_can_be_joined(server: SimServer) -> None:
     assert chunks[-1]._hidden_params["response_cost"] > 0
     joined = litellm.stream_chunk_builder(chunks)
     assert joined.choices[0].message.content == "Hi there."
-    assert (joined.usage, joined.object) == (chunks[-1].usage, "chat.completion")
+    assert joined.usage == chunks[-1].usage
+    assert joined.object == "chat.completion"
 
 
 def test_asynchronous_calls_work_in_several_event_loops(server: SimServer) -> None:
@@ -154,7 +156,9 @@ def test_a_reply_can_follow_a_pydantic_class(server: SimServer) -> None:
 def test_texts_are_embedded(server: SimServer) -> None:
     made = litellm.embedding(model="text-embedding-3-small", input=["one", "two"])
     vector = made.data[1]["embedding"]
-    assert (len(made.data), made.object, made.usage.prompt_tokens > 0) == (2, "list", True)
+    assert len(made.data) == 2
+    assert made.object == "list"
+    assert made.usage.prompt_tokens > 0
     assert made._hidden_params["response_cost"] > 0
     alone = asyncio.run(litellm.aembedding("openai/text-embedding-3-small", "two"))
     assert alone.data[0].embedding == vector
@@ -169,7 +173,8 @@ def test_mock_responses_need_no_server() -> None:
     assert litellm.completion("gpt-4o", HELLO, mock_response=reply) is reply
     with pytest.raises(litellm.RateLimitError) as caught:
         litellm.completion("gpt-4o", HELLO, mock_response="litellm.RateLimitError")
-    assert (caught.value.status_code, caught.value.llm_provider) == (429, "openai")
+    assert caught.value.status_code == 429
+    assert caught.value.llm_provider == "openai"
     with pytest.raises(ZeroDivisionError):
         litellm.completion("gpt-4o", HELLO, mock_response=ZeroDivisionError())
 
@@ -181,7 +186,8 @@ def test_costs_and_properties_of_models_are_returned() -> None:
     with pytest.raises(litellm.NotFoundError):
         litellm.completion_cost(model="openai/no-such-model", prompt="Hey!")
     info = litellm.get_model_info("anthropic/claude-sonnet-4-20250514")
-    assert (info["litellm_provider"], info["max_input_tokens"]) == ("anthropic", 200_000)
+    assert info["litellm_provider"] == "anthropic"
+    assert info["max_input_tokens"] == 200_000
     assert litellm.get_max_tokens("gpt-4o") == 16384
     assert litellm.supports_vision("gpt-4o")
     assert litellm.supports_function_calling(model="gpt-4o")
@@ -199,7 +205,8 @@ def test_errors_are_litellm_exceptions(word: str, stream: bool, server: SimServe
     error = caught.value
     assert type(error).__name__ == kind.__name__
     assert error.status_code == kind.status_code
-    assert (error.llm_provider, error.model) == ("openai", "gpt-4o")
+    assert error.llm_provider == "openai"
+    assert error.model == "gpt-4o"
     assert error.message == str(error)
     assert str(error).startswith(f"litellm.{kind.__name__}: ")
 
@@ -255,14 +262,16 @@ def test_fallbacks_answer_in_turn(server: SimServer) -> None:
         HELLO,
         fallbacks=[{"model": "openai/a", "api_base": "http://127.0.0.1:9/v1"}, "openai/b"],
     )
-    assert (reply.model, reply._hidden_params["custom_llm_provider"]) == ("b", "openai")
+    assert reply.model == "b"
+    assert reply._hidden_params["custom_llm_provider"] == "openai"
 
 
 def test_parameters_are_sent_refused_or_dropped(server: SimServer) -> None:
     claude = "anthropic/claude-sonnet-4-20250514"
     ask(temperature=0.5, max_tokens=9, stop="x")
     config = server.requests[-1].config
-    assert (config.temperature, config.max_tokens) == (0.5, 9)
+    assert config.temperature == 0.5
+    assert config.max_tokens == 9
     ask(reasoning_effort="low", model="openai/o4-mini")
     assert server.requests[-1].config.reasoning == "low"
     with pytest.warns(DragomanLossWarning, match="temperature"):

@@ -89,7 +89,8 @@ async def test_router_works_in_a_running_event_loop_and_sends_the_settings_of_a_
     reply = await router.acompletion("one", HELLO, max_tokens=7)
     assert reply.choices[0].message.content == "From the first."
     config = server.requests[-1].config
-    assert (config.temperature, config.max_tokens) == (0.25, 7)
+    assert config.temperature == 0.25
+    assert config.max_tokens == 7
 
 
 def test_setting_of_a_router_that_has_no_equal_is_reported() -> None:
@@ -114,7 +115,8 @@ def test_batch_has_the_error_of_a_call_in_place_of_its_reply() -> None:
 def test_prompts_without_roles_have_texts() -> None:
     reply = litellm.text_completion("openai/gpt-4o", ["Hello!", "Hello again!"])
     assert [choice.text for choice in reply.choices] == ["Hi there."] * 2
-    assert (reply.object, reply["choices"][1]["index"]) == ("text_completion", 1)
+    assert reply.object == "text_completion"
+    assert reply["choices"][1]["index"] == 1
     assert reply.usage.total_tokens > 0
     assert reply._hidden_params["response_cost"] > 0
 
@@ -126,7 +128,8 @@ def test_prompts_without_roles_are_streamed() -> None:
     texts = ["", ""]
     ends: list[tuple[int, str]] = []
     for chunk in chunks:
-        assert (type(chunk), chunk.object) == (litellm.TextCompletionResponse, "text_completion")
+        assert type(chunk) is litellm.TextCompletionResponse
+        assert chunk.object == "text_completion"
         for choice in chunk.choices:
             texts[choice.index] += choice.text
             if choice.finish_reason is not None:
@@ -142,7 +145,8 @@ def test_prompts_without_roles_are_streamed() -> None:
 def test_call_in_the_form_of_the_responses_api() -> None:
     reply = litellm.responses("Hello!", "openai/gpt-4o", max_output_tokens=64)
     assert reply.output[0].content[0].text == "Hi there."
-    assert (reply.object, reply.status) == ("response", "completed")
+    assert reply.object == "response"
+    assert reply.status == "completed"
     events = list(litellm.responses("Hello!", "openai/gpt-4o", stream=True))
     assert events[0].type == "response.created"
     assert events[-1].response.output[0].content[0].text == "Hi there."

@@ -163,7 +163,8 @@ def test_only_complete_and_valid_tool_calls_become_intents(
         if over.intent is not None:
             assert sound
             assert Expected().tool_problem(start.tool_name, over.final_input) is None
-            assert (over.intent.input, over.intent.raw_input_text) == (over.final_input, text)
+            assert over.intent.input == over.final_input
+            assert over.intent.raw_input_text == text
             assert over.intent.tool_name == start.tool_name
         elif ending in ("stop", "tool_calls"):
             late = over.detail == "more arguments arrived after the call was complete"
@@ -359,8 +360,11 @@ def test_reply_names_the_model_that_the_server_reports(said: str | None, model: 
     start, complete = out.take()
     assert isinstance(start, d.MessageStart)
     assert isinstance(complete, d.MessageComplete)
-    assert (start.model, complete.model) == (model, model)
-    assert (start.request_id, start.provider, complete.structured_path) == ("", "", None)
+    assert start.model == model
+    assert complete.model == model
+    assert start.request_id == ""
+    assert start.provider == ""
+    assert complete.structured_path is None
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
 
 
@@ -444,7 +448,9 @@ def test_invalid_call_is_reported_with_its_problem(
     events = out.take()
     d.check_events(events)
     [over] = ends(events)
-    assert (over.intent, over.problem, over.final_input) == (None, problem, arguments or {})
+    assert over.intent is None
+    assert over.problem == problem
+    assert over.final_input == (arguments or {})
     assert over.detail in message
     assert isinstance(out.error, d.MalformedToolCallError)
     assert out.error.message == message
@@ -464,7 +470,8 @@ def test_arguments_that_continue_after_null_are_malformed() -> None:
     deltas = [event.partial_json for event in events if isinstance(event, d.ToolUseInputDelta)]
     assert "".join(deltas) == 'null{"a":1}'
     [over] = ends(events)
-    assert (over.intent, over.problem) == (None, "malformed")
+    assert over.intent is None
+    assert over.problem == "malformed"
 
 
 def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
@@ -493,7 +500,8 @@ def test_finish_reason_of_a_failed_reply_is_reported_unchanged(reason: Any) -> N
     events = out.take()
     d.check_events(events)
     assert out.error is None
-    assert (d.fold(events).finish_reason, d.fold(events).finish_raw) == (reason, "engine_error")
+    assert d.fold(events).finish_reason == reason
+    assert d.fold(events).finish_raw == "engine_error"
     assert ends(events)[0].intent is None
 
 
@@ -545,11 +553,13 @@ def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> No
     cut = "the reply was cut off at the token limit (max_tokens) after 2 output tokens"
     problem = cut if reason == "length" else "the reply does not satisfy response_schema"
     assert out.error.message == f"{problem}: not a list"
-    assert (out.error.response_schema, out.error.output_content) == ({"type": "array"}, text)
+    assert out.error.response_schema == {"type": "array"}
+    assert out.error.output_content == text
     found = (out.error.error_message, out.error.finish_reason, out.error.usage)
     assert found == ("not a list", reason, d.Usage(1, 2))
     response = d.fold(out.take())
-    assert (response.finish_reason, response.parsed) == (reason, None)
+    assert response.finish_reason == reason
+    assert response.parsed is None
     assert out.error.response == response
 
 
@@ -578,7 +588,10 @@ def test_failure_before_the_message_starts_emits_no_events() -> None:
     out = Assembler()
     error = d.StreamInterruptedError("cut")
     out.fail(error)
-    assert (out.take(), out.error, out.complete, out.response) == ([], error, None, None)
+    assert out.take() == []
+    assert out.error == error
+    assert out.complete is None
+    assert out.response is None
 
 
 def test_cancelling_before_the_message_starts_emits_a_valid_stream() -> None:
@@ -598,7 +611,9 @@ def test_failing_or_cancelling_an_ended_message_changes_nothing(ending: str) -> 
     out.take()
     out.fail(d.StreamInterruptedError("late"))
     out.cancel()
-    assert (out.take(), out.error, out.complete) == ([], error, complete)
+    assert out.take() == []
+    assert out.error == error
+    assert out.complete == complete
 
 
 # --- illegal orders of assembler calls ---------------------------------------------------------
@@ -657,7 +672,8 @@ def test_illegal_assembler_calls_are_rejected_and_change_nothing(
     complete = out.complete
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
-    assert (out.take(), out.complete) == ([], complete)
+    assert out.take() == []
+    assert out.complete == complete
     if when == "during":
         end(out, ending)
         d.check_events(heard + out.take())

@@ -382,7 +382,8 @@ def test_invalid_event_streams_fail_the_check(
 ) -> None:
     with pytest.raises(d.StreamContractError) as caught:
         d.check_events(events)
-    assert (caught.value.rule, caught.value.index) == (rule, index)
+    assert caught.value.rule == rule
+    assert caught.value.index == index
     assert str(caught.value) == f"event {index}: {rule}"
 
 

@@ -78,7 +78,8 @@ def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
 def test_intent_is_created_for_a_complete_call_recorded_without_one() -> None:
     [over] = [event for event in record(intent=None).take() if isinstance(event, d.ToolUseEnd)]
     assert over.intent is not None
-    assert (over.intent.input, over.intent.raw_input_text) == ({"a": 1}, '{"a":  1}')
+    assert over.intent.input == {"a": 1}
+    assert over.intent.raw_input_text == '{"a":  1}'
 
 
 def test_recorded_truncated_call_has_no_intent() -> None:
@@ -89,7 +90,9 @@ def test_recorded_truncated_call_has_no_intent() -> None:
     events = out.take()
     d.check_events(events)
     [over] = [event for event in events if isinstance(event, d.ToolUseEnd)]
-    assert (over.problem, over.final_input, over.intent) == ("interrupted", {}, None)
+    assert over.problem == "interrupted"
+    assert over.final_input == {}
+    assert over.intent is None
     assert events[0].message_id.startswith("msg_")
 
 
@@ -126,7 +129,8 @@ def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
     )
     found = (follower.reported, follower.kept, follower.warnings)
     assert found == (d.Usage(1, 2), kept, (warning,))
-    assert (follower.provider, follower.model) == ("acme", "m1")
+    assert follower.provider == "acme"
+    assert follower.model == "m1"
     assert follower.cut() == []
 
 

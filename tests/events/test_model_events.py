@@ -81,9 +81,12 @@ async def test_model_events_have_the_order_of_the_adapter_contract() -> None:
         ToolIntentDelta("call_1", "bash", '{"command": "npm test"}'),
     ]
     assert isinstance(proposed, ToolIntentProposed)
-    assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
-    assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
-    assert (proposed.intent.id[:3], proposed.turn_id) == ("tu_", "t1")
+    assert proposed.intent.tool_name == "bash"
+    assert proposed.intent.input == {"command": "npm test"}
+    assert proposed.intent.provider_call_id == "call_1"
+    assert proposed.intent.status == "proposed"
+    assert proposed.intent.id[:3] == "tu_"
+    assert proposed.turn_id == "t1"
     assert proposed.intent.source == IntentSource("acme", "m1", "req", 2)
     assert proposed.intent.assembled_from.event_count == 2
     assert finished == ModelFinished("tool_calls", Usage(3, 4))

@@ -156,12 +156,15 @@ def test_messages_are_encoded_as_documented_json(value: Any, written: bytes) -> 
 
 def test_text_and_thinking_of_a_message_are_joined_without_separator() -> None:
     message = d.Assistant([d.Thinking("a"), d.Text("b"), CALL, d.Thinking("c"), d.Text("d"), CALL])
-    assert (message.text, message.thinking, message.tool_calls) == ("bd", "ac", (CALL, CALL))
+    assert message.text == "bd"
+    assert message.thinking == "ac"
+    assert message.tool_calls == (CALL, CALL)
 
 
 def test_omitted_json_fields_have_defaults() -> None:
     assert d.ToolResult("i", "r").is_error is False
-    assert (d.Tool("t").description, d.Document(d.Url("u")).media_type) == ("", "application/pdf")
+    assert d.Tool("t").description == ""
+    assert d.Document(d.Url("u")).media_type == "application/pdf"
     expected = (True, False, None)
     assert (d.Continuity().replayable, d.Request([]).stream, d.Request([]).tool_choice) == expected
 
@@ -236,7 +239,8 @@ def weather(
 
 def test_tool_is_made_from_a_function() -> None:
     tool = d.Tool.from_function(weather)
-    assert (tool.name, tool.description) == ("weather", "Return the weather.")
+    assert tool.name == "weather"
+    assert tool.description == "Return the weather."
     assert tool.parameters == {
         "type": "object",
         "properties": {
@@ -379,7 +383,8 @@ def test_tool_is_made_from_a_typed_dict() -> None:
 
 def test_tool_is_made_from_a_pydantic_model() -> None:
     tool = d.Tool.from_model(PlaceModel)
-    assert (tool.name, tool.description) == ("PlaceModel", "A place and the city it is in.")
+    assert tool.name == "PlaceModel"
+    assert tool.description == "A place and the city it is in."
     assert tool.parameters == PlaceModel.model_json_schema()
     assert tool.parameters["properties"]["city"]["description"] == "its name"
 
@@ -465,7 +470,8 @@ def test_function_without_a_json_schema_is_rejected() -> None:
 
 def test_schema_of_a_recursive_model_has_the_model_at_its_root() -> None:
     schema = d.Tool.from_model(Leg).parameters
-    assert (schema["type"], schema["title"]) == ("object", "Leg")
+    assert schema["type"] == "object"
+    assert schema["title"] == "Leg"
     assert schema["properties"]["then"]["items"] == {"$ref": "#/$defs/Leg"}
     assert schema["$defs"].keys() == {"Leg", "PlaceModel"}
 
@@ -477,7 +483,8 @@ def test_schema_of_a_plain_type_is_built() -> None:
 
 def test_schema_of_a_recursive_type_keeps_its_definition() -> None:
     schema = schema_of(Tree)
-    assert (schema["type"], schema["title"]) == ("object", "Tree")
+    assert schema["type"] == "object"
+    assert schema["title"] == "Tree"
     assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
     assert schema["$defs"] == {
         "Tree": {name: value for name, value in schema.items() if name != "$defs"}

@@ -138,7 +138,9 @@ async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None
         for request in embedder.requests
     }
     assert len(rest) == 1  # all other fields of the requests are equal
-    assert (found.model, found.response_id, found.usage) == ("m0", "id0", d.Usage(input_tokens=5))
+    assert found.model == "m0"
+    assert found.response_id == "id0"
+    assert found.usage == d.Usage(input_tokens=5)
     assert found.latency_ms is not None
 
 
@@ -359,7 +361,8 @@ async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
 
 def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:
     vectors = d.Vectors.of([[1, 2], [3, 4], [5, 6]])
-    assert (len(vectors), vectors.dimensions) == (3, 2)
+    assert len(vectors) == 3
+    assert vectors.dimensions == 2
     assert vectors[1].tolist() == vectors[-2].tolist() == [3, 4]
     assert isinstance(vectors[0], memoryview)
     assert vectors[0].nbytes == 8

@@ -106,7 +106,8 @@ async def test_fallback_uses_another_server_of_the_same_model() -> None:
     embedder: Any = d.Fallback([first, second], on_event=seen.append)
     found = await embedder.embed(["a", "b", "c"])
     assert len(found.vectors) == 3
-    assert (len(first.requests), len(second.requests)) == (2, 1)
+    assert len(first.requests) == 2
+    assert len(second.requests) == 1
     assert [type(event) for event in seen] == [RoutingSwitched]
     assert d.describe(embedder) == "Fallback(name='fallback')\n  1. Plain a:m\n  2. Plain b:m"
     await embedder.close()
@@ -122,7 +123,8 @@ async def test_fallback_calls_the_cheapest_server_of_a_model() -> None:
             "p", Match(equals=("m",)), input=Decimal(price), output=Decimal(0)
         )
     await d.Fallback([dear, cheap], strategy="cheapest").embed(["a"])
-    assert (len(dear.requests), len(cheap.requests)) == (0, 1)
+    assert len(dear.requests) == 0
+    assert len(cheap.requests) == 1
 
 
 def test_fallback_rejects_servers_of_different_embedding_models() -> None:
@@ -193,12 +195,19 @@ async def test_every_request_is_reported_as_one_event() -> None:
     failed = seen[3]
     assert done.operation == failed.operation == "embed"
     assert done.settings == {"input_type": "query", "dimensions": 2}
-    assert (done.input_count, failed.input_count) == (2, 1)
-    assert (done.dimensions, done.response_model, done.response_id) == (2, "m-1", "id")
-    assert (done.input_tokens, done.output_tokens, done.cost_usd) == (2, None, Decimal("0.000004"))
+    assert done.input_count == 2
+    assert failed.input_count == 1
+    assert done.dimensions == 2
+    assert done.response_model == "m-1"
+    assert done.response_id == "id"
+    assert done.input_tokens == 2
+    assert done.output_tokens is None
+    assert done.cost_usd == Decimal("0.000004")
     facts = (failed.error_class, failed.category, failed.input_tokens)
     assert facts == ("rate_limit", "provider_unavailable", None)
-    assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
+    assert done.request_id == "r"
+    assert done.session_id == "s"
+    assert done.texts is None
 
 
 async def test_content_is_reported_only_on_request() -> None:
@@ -207,8 +216,13 @@ async def test_content_is_reported_only_on_request() -> None:
     await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
     await reranker.flush()
     done = seen[-1]
-    assert (done.operation, done.query, done.documents) == ("rerank", "q", ("a", "b"))
-    assert (done.document_count, done.top_k, done.result_count, done.search_units) == (2, 1, 1, 1)
+    assert done.operation == "rerank"
+    assert done.query == "q"
+    assert done.documents == ("a", "b")
+    assert done.document_count == 2
+    assert done.top_k == 1
+    assert done.result_count == 1
+    assert done.search_units == 1
     assert done.settings == {"return_documents": False}
 
 
@@ -243,10 +257,13 @@ async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
     silent = Plain()
     playing: Any = d.Record(silent, path)
     again = await playing.embed(["a", "bb"], extras={"api_key": "sk-another"})
-    assert (again.vectors, again.usage, again.model) == (first.vectors, first.usage, first.model)
+    assert again.vectors == first.vectors
+    assert again.usage == first.usage
+    assert again.model == first.model
     with pytest.raises(d.RateLimitError) as caught:
         await playing.embed(["ccc"])
-    assert (caught.value.retry_after, caught.value.status) == (3.0, 429)
+    assert caught.value.retry_after == 3.0
+    assert caught.value.status == 429
     with pytest.raises(CassetteMiss, match="not on the cassette"):
         await playing.embed(["d"])
     with pytest.raises(CassetteMiss, match="once more"):
@@ -277,7 +294,8 @@ async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     assert list(inner.requests[1].texts) == ["ccc", "dddd"]
     assert found.usage == d.Usage(input_tokens=2)
     whole = await embedder.embed(["bb", "dddd"])
-    assert (whole.usage.from_cache, whole.usage.input_tokens) == (True, 0)
+    assert whole.usage.from_cache is True
+    assert whole.usage.input_tokens == 0
     assert len(inner.requests) == 2
     await embedder.embed(["a"], metadata={CACHE: "off"})
     await embedder.embed(["a"], metadata={CACHE: "refresh"})
@@ -293,7 +311,8 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
     first = await reranker.rerank("q", ["a", "b"])
     again = await reranker.rerank("q", ["a", "b"])
     assert again.results == first.results
-    assert (again.usage.search_units, again.usage.from_cache) == (0, True)
+    assert again.usage.search_units == 0
+    assert again.usage.from_cache is True
     assert len(inner.requests) == 1
     await reranker.close()
 
@@ -337,7 +356,9 @@ async def test_middleware_around_an_embedder_describes_itself_and_forwards_every
         "Observe(subscribers=[], queue_size=1000, include_content=False)",
         "Plain plain:m",
     ]
-    assert (stack.name, stack.model, stack.batch_size) == ("plain", "m", 2)
+    assert stack.name == "plain"
+    assert stack.model == "m"
+    assert stack.batch_size == 2
     await stack.ready()
     await stack.close()
     assert inner.closed

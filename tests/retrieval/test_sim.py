@@ -39,7 +39,8 @@ async def test_embed_works_over_a_socket(server: SimServer, wire: str, packed: b
         found = await embedder.embed(TEXTS)
         assert found.vectors == expected.vectors
         short = await embedder.embed(["a red fox"], dimensions=8)
-        assert (short.dimensions, short.warnings) == (8, ())
+        assert short.dimensions == 8
+        assert short.warnings == ()
     assert found.usage.input_tokens == expected.usage.input_tokens
 
 
@@ -134,7 +135,9 @@ def test_embed_command_prints_vectors(server: SimServer, tmp_path: Path) -> None
     done = _run("embed", "sim", "one", "two", "--json", "--dimensions", "4", *where)
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
-    assert (record["count"], record["dimensions"], len(record["vectors"])) == (2, 4, 2)
+    assert record["count"] == 2
+    assert record["dimensions"] == 4
+    assert len(record["vectors"]) == 2
     assert record["usage"] == {"input_tokens": 2}
     done = _run("embed", "sim", "--batch-size", "1", *where, stdin="first line\n\nsecond line\n")
     assert [len(json.loads(line)) for line in done.stdout.splitlines()] == [64, 64]

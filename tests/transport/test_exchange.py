@@ -177,7 +177,8 @@ async def test_error_response_without_a_complete_body_is_classified_by_its_statu
         with pytest.raises(kind) as caught:
             await arrival(model.complete("Hi"), "an error")
     assert type(caught.value) is kind
-    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+    assert caught.value.status == status
+    assert caught.value.retry_after == 7.0
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,8 @@ async def test_valid_http_replies_are_accepted(
     async with listen(handler) as server:
         for number in (1, 2):
             status, fields, received = await call(transport, server.url)
-            assert (status, received) == (200, body)
+            assert status == 200
+            assert received == body
             assert fields == fields_by_llhttp(data)
             assert server.connections == (1 if kept else number)
 
@@ -158,7 +159,9 @@ async def test_reply_that_arrives_before_the_request_is_sent_is_read(
     async with listen(handler) as server:
         for _ in range(5):
             status, fields, body = await call(transport, server.url)
-            assert (status, fields["retry-after"], body) == (503, "1", b"no")
+            assert status == 503
+            assert fields["retry-after"] == "1"
+            assert body == b"no"
 
 
 @pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
@@ -190,7 +193,8 @@ async def test_call_ends_if_the_server_replies_before_it_reads_the_body(
 
     async with listen(handler) as server:
         status, _, body = await call(transport, server.url, body=b"x" * 20_000_000)
-        assert (status, body) == (413, b"no")
+        assert status == 413
+        assert body == b"no"
         assert transport.open_pool().sizes[1] == 0
 
 
@@ -258,7 +262,8 @@ async def test_request_is_not_resent_on_a_lost_connection(transport: HttpTranspo
         await call(transport, server.url)
         with pytest.raises(NetworkError, match="lost before the reply"):
             await call(transport, server.url)
-        assert (requests, server.connections) == (2, 1)
+        assert requests == 2
+        assert server.connections == 1
 
 
 # --- draining after the end mark of a stream ---------------------------------------------------
@@ -323,7 +328,8 @@ async def test_connection_is_closed_if_reading_the_rest_of_a_reply_takes_too_lon
             writer.write(b"0\r\n\r\n")
 
     count, idle = await _leave_early(HttpTransport(), handler)
-    assert (count, idle) == (2, 0)
+    assert count == 2
+    assert idle == 0
 
 
 # --- compressed bodies -------------------------------------------------------------------------

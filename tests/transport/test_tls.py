@@ -202,7 +202,8 @@ async def test_sni_and_alpn_are_sent(
         port = server.url.rpartition(":")[2]
         assert (await call(transport, f"https://rivers.test:{port}"))[2] == b"hi"
         await transport.close()
-    assert (names, protocols) == (["rivers.test"], ["http/1.1"])
+    assert names == ["rivers.test"]
+    assert protocols == ["http/1.1"]
 
 
 @pytest.mark.parametrize("password", ["", "secret"])

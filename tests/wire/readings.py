@@ -326,4 +326,6 @@ def check_reading(record: Record, heard: DecodedReply) -> None:
         # The reply was cut off before the arguments.
         missing = not text.strip() and heard.error is not None
         arguments = None if missing else arguments_of(text)
-        assert (call.id, call.name, call.arguments) == (call_id or call.id, name, arguments)
+        assert call.id == (call_id or call.id)
+        assert call.name == name
+        assert call.arguments == arguments

@@ -28,7 +28,8 @@ def test_url_contains_the_model_and_the_streaming_mode() -> None:
     root = "https://bedrock-runtime.us-east-1.amazonaws.com/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0"
     whole = codec(CLAUDE).encode(d.Request([d.User("x")])).http
     streamed = codec(CLAUDE).encode(d.Request([d.User("x")], stream=True)).http
-    assert (whole.url, streamed.url) == (f"{root}/converse", f"{root}/converse-stream")
+    assert whole.url == f"{root}/converse"
+    assert streamed.url == f"{root}/converse-stream"
     assert streamed.headers["accept"] == "application/vnd.amazon.eventstream"
     asked = next(codec(CLAUDE).ready())
     assert (

@@ -134,13 +134,16 @@ def test_most_specific_belief_decides(
 def test_stated_quirks_and_lessons_precede_beliefs() -> None:
     connect = CODECS["openai"].connect
     believed: Any = connect("clever-9", "http://a.test", None, d.Capabilities())
-    assert (believed.quirks.stream_usage, believed.quirks.any_model) == (False, True)
+    assert believed.quirks.stream_usage is False
+    assert believed.quirks.any_model is True
     stated: Any = connect(
         "clever-9", "http://a.test", {"stream_usage": True, "any_model": False}, d.Capabilities()
     )
-    assert (stated.quirks.stream_usage, stated.quirks.any_model) == (True, False)
+    assert stated.quirks.stream_usage is True
+    assert stated.quirks.any_model is False
     taught = believed.taught("a lesson", any_model=False)
-    assert (taught.quirks.stream_usage, taught.quirks.any_model) == (False, False)
+    assert taught.quirks.stream_usage is False
+    assert taught.quirks.any_model is False
     other = d.Request([d.User("Hi")], model="other")
     assert believed.quirks_for(other).stream_usage is True
     assert taught.quirks_for(other).any_model is False

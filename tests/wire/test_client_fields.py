@@ -93,7 +93,9 @@ def test_tools_that_are_not_a_list_are_not_repeated() -> None:
 
 def test_text_input_is_one_item() -> None:
     item = {"role": "user", "content": "x"}
-    assert (as_items("x"), as_items(None), as_items([item])) == ([item], [], [item])
+    assert as_items("x") == [item]
+    assert as_items(None) == []
+    assert as_items([item]) == [item]
 
 
 def test_codecs_answer_what_servers_ask_of_a_wire() -> None:

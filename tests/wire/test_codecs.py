@@ -33,7 +33,9 @@ def test_misspelled_quirks_are_rejected(name: str) -> None:
     codec: Any = CODECS[name].connect(
         "m", "https://api.example.com", known, Capabilities(), vendor="v"
     )
-    assert (codec.quirks.structured, codec.issuer_vendor, codec.wire) == ("prompt", "v", name)
+    assert codec.quirks.structured == "prompt"
+    assert codec.issuer_vendor == "v"
+    assert codec.wire == name
     again: Any = CODECS[name].connect("m", "https://a.test", codec.quirks, Capabilities())
     assert again.quirks == codec.quirks
 

@@ -61,7 +61,8 @@ def test_provider_state_is_sent_to_its_issuer_only(
     issuer: d.Issuer | None, replayable: bool, ours: bool, welcome: bool
 ) -> None:
     state = d.Continuity("s", None, issuer, replayable=replayable)
-    assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
+    assert is_ours(state, HOME) == ours
+    assert is_welcome(state, HOME) == welcome
 
 
 def test_block_without_provider_state_has_no_issuer() -> None:

@@ -54,7 +54,8 @@ def test_token_count_is_read_from_the_server(
     wire: str, base: str, url: str, reply: Any, fields: str
 ) -> None:
     count, [asked] = run(wire, base, [(200, reply)])
-    assert (count, asked.url) == (7, url)
+    assert count == 7
+    assert asked.url == url
     assert " ".join(sorted(json.loads(asked.body))) == fields
     for wrong in (
         {},
@@ -71,7 +72,8 @@ def test_token_count_is_read_from_the_server(
 def test_token_counting_request_to_gemini_names_the_model() -> None:
     _, [asked] = run("gemini", "http://a.test", [(200, {"totalTokens": 7})])
     inner = json.loads(asked.body)["generateContentRequest"]
-    assert (inner["model"], inner["generationConfig"]["maxOutputTokens"]) == ("models/m", 9)
+    assert inner["model"] == "models/m"
+    assert inner["generationConfig"]["maxOutputTokens"] == 9
 
 
 def test_tokens_are_counted_with_the_servers_template_and_tokenizer() -> None:

@@ -133,7 +133,8 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
         if isinstance(event, d.ToolUseEnd) and event.intent is not None:
             call = calls.get(event.content_block_index)
             assert isinstance(call, d.ToolCall), "an intent where the whole reply has no call"
-            assert (event.intent.tool_name, event.intent.input) == (call.name, call.arguments)
+            assert event.intent.tool_name == call.name
+            assert event.intent.input == call.arguments
 
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))

@@ -182,7 +182,9 @@ def test_http_status_decides_the_error_class(
     status: int, kind: type[d.ProviderError], message: str
 ) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
-    assert (type(error), error.message, error.status) == (kind, message, status)
+    assert type(error) is kind
+    assert error.message == message
+    assert error.status == status
     found = (error.provider_message, error.provider_code, error.headers)
     assert found == ("said", None, {"x-request-id": "r"})
 
@@ -252,6 +254,7 @@ def test_any_status_and_body_gives_one_error_class(status: int, body: bytes) -> 
         codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
         error = codec.error(status, {"Set-Cookie": "a secret", "x-request-id": "r"}, data)
         assert type(error) in CLASSES
-        assert (error.status, error.transient) == (status, type(error).transient)
+        assert error.status == status
+        assert error.transient == type(error).transient
         assert error.headers == {"x-request-id": "r"}
         assert str(error)

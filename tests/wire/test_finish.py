@@ -106,7 +106,8 @@ def test_finish_reasons_of_each_wire_are_read(wire: str) -> None:
         heard = hear(wire, word, *([("c", "f", {})] if reason == "tool_calls" else []))
         found = heard.response or (heard.error.response if heard.error is not None else None)
         assert found is not None, word
-        assert (found.text, found.finish_reason) == ("Hi", reason), word
+        assert found.text == "Hi", word
+        assert found.finish_reason == reason, word
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))

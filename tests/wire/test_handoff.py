@@ -165,8 +165,11 @@ async def test_same_content_gives_equal_replies_on_all_wires() -> None:
         for (content, reason, usage), (first_content, first_reason, first_usage) in zip(
             outcome, outcomes[0], strict=True
         ):
-            assert (content, reason) == (first_content, first_reason)
-            assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (7, 3, 10)
+            assert content == first_content
+            assert reason == first_reason
+            assert usage.input_tokens == 7
+            assert usage.output_tokens == 3
+            assert usage.total_tokens == 10
             assert first_usage.total_tokens == 10
 
 

@@ -56,7 +56,9 @@ def test_replies_are_encoded_for_the_generate_api() -> None:
     *pieces, last = replied({"model": "m", "prompt": "Hi"}, thinks=True)
     assert "".join([piece["response"] for piece in pieces]) == "Hello"
     assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]
-    assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 2)
+    assert last["done"] is True
+    assert last["done_reason"] == "stop"
+    assert last["eval_count"] == 2
     (body,) = replied({"model": "m", "prompt": "Hi", "stream": False}, thinks=True)
     found = (body["response"], body["thinking"], body["created_at"])
     assert found == ("Hello", "Hm.", "1970-01-01T00:00:00Z")

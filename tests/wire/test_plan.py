@@ -189,7 +189,8 @@ def test_plan_compares_the_estimated_tokens_with_the_context_window(
 ) -> None:
     made = plan(estimated_tokens=estimated, context_tokens=context)
     assert made.fits is fits
-    assert (made.estimated_tokens, made.context_tokens) == (estimated, context)
+    assert made.estimated_tokens == estimated
+    assert made.context_tokens == context
 
 
 def test_display_of_a_plan_shows_each_item() -> None:

@@ -84,13 +84,16 @@ async def test_refused_state_is_left_out_once_and_reported(wire: str) -> None:
         config = d.RuntimeConfig(max_tokens=9)
         tools = [d.Tool("now")]
         reply = await model.complete(make_talk(wire, "STATE"), tools, config)
-        assert (reply.text, ["STATE" in text for text in seen]) == ("Noon.", [True, False])
+        assert reply.text == "Noon."
+        assert ["STATE" in text for text in seen] == [True, False]
         assert [each.code for each in reply.warnings].count("refused_state_dropped") == 1
         assert "When?" in seen[1]
         assert "12:00" in seen[1]
         # the lesson is not remembered: the state of another conversation is sent
         await model.complete(make_talk(wire, "OTHER"), tools, config)
-        assert ("OTHER" in seen[2], len(seen), model.lessons) == (True, 3, ())
+        assert "OTHER" in seen[2]
+        assert len(seen) == 3
+        assert model.lessons == ()
         await model.close()
 
 
@@ -104,7 +107,8 @@ async def test_refused_state_is_an_error_if_losses_are(wire: str) -> None:
                 [d.User("Hi"), d.Assistant([*make_state(wire, "STATE"), d.Text("Yes.")]),
                  d.User("When?")], config=d.RuntimeConfig(max_tokens=9),
             )  # fmt: skip
-        assert (caught.value.status, len(seen)) == (400, 1)
+        assert caught.value.status == 400
+        assert len(seen) == 1
         await model.close()
 
 

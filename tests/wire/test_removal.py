@@ -71,7 +71,8 @@ def test_package_works_without_the_folder_and_the_two_lines_of_a_wire(
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", WITHOUT, wire, path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -153,7 +153,8 @@ def test_signature_from_another_wire_keeps_its_issuer_through_the_client() -> No
     thought = said_again("anthropic", answer("anthropic", False, GEMINI)).content[0]
     assert isinstance(thought, Thinking)
     assert thought.continuity is not None
-    assert (thought.continuity.signature, thought.continuity.issuer) == ("signed", GEMINI)
+    assert thought.continuity.signature == "signed"
+    assert thought.continuity.issuer == GEMINI
     own = said_again("anthropic", answer("anthropic", False, Issuer("anthropic"))).content[0]
     assert own.continuity.signature == "signed"
     assert b'"signed"' not in answer("anthropic", True, GEMINI)

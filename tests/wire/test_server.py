@@ -207,7 +207,8 @@ def test_truncated_call_of_a_custom_tool_is_marked_as_incomplete() -> None:
     )
     data += encoder.fail(d.MalformedToolCallError("cut"))
     (item,) = frames_of(data)[-1]["response"]["output"]
-    assert (item["type"], item["status"]) == ("custom_tool_call", "incomplete")
+    assert item["type"] == "custom_tool_call"
+    assert item["status"] == "incomplete"
     assert b"custom_tool_call_input.done" not in data
 
 
@@ -224,7 +225,8 @@ def test_response_object_repeats_settings_of_the_request() -> None:
     for event in out.take():
         encoder.feed(event)
     made = msgspec.json.decode(encoder.end())
-    assert (made["text"], made["store"]) == ({"format": {"type": "json_object"}}, True)
+    assert made["text"] == {"format": {"type": "json_object"}}
+    assert made["store"] is True
 
 
 def test_error_for_an_unsupported_thread_contains_its_error_code() -> None:

@@ -71,7 +71,8 @@ def test_rejected_tool_search_is_not_offered_again(wire: str) -> None:
         400, {}, b'{"error": {"message": "tools.0.defer_loading: not permitted"}}'
     )
     learned = codec.learn(refusal, request)
-    assert (codec.searches_tools, learned.searches_tools) == (True, False)
+    assert codec.searches_tools is True
+    assert learned.searches_tools is False
     assert b"search" not in learned.encode(request).http.body
     assert codec.learn(refusal, replace(request, tools=[d.Tool("f")])) is None
 

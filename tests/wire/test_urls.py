@@ -26,7 +26,8 @@ def test_requests_are_sent_by_post_to_the_path_of_their_wire(
 ) -> None:
     codec = CODECS[wire].connect("m", base, None, Capabilities())
     http = codec.encode(plain_request(stream=False)).http
-    assert (http.method, http.url) == ("POST", url)
+    assert http.method == "POST"
+    assert http.url == url
     assert not any("authorization" in name.lower() for name in http.headers)
 
 

@@ -150,6 +150,8 @@ class Middleware(Layer[Kind]):
         return self.inner.plan(messages)
 
     def add_defaults(self, request: Request) -> Request:
+        if self.operation != "chat":
+            return request  # ``check`` rejects it
         return self.inner.add_defaults(request)
 
 
