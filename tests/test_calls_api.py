@@ -44,14 +44,16 @@ async def test_settings_can_be_passed_as_keyword_arguments() -> None:
     assert first.config == dragoman.RuntimeConfig(
         temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3}
     )
-    assert (second.config.stop_sequences, second.config.seed) == (("END",), 7)
+    assert second.config.stop_sequences == ("END",)
+    assert second.config.seed == 7
 
 
 async def test_keyword_arguments_override_the_config() -> None:
     model = Recorder("Hello.")
     await model.complete("Hi", config={"temperature": 1, "seed": 3}, temperature=0)
     (request,) = model.sent
-    assert (request.config.temperature, request.config.seed) == (0, 3)
+    assert request.config.temperature == 0
+    assert request.config.seed == 3
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,10 @@ async def test_session_id_and_metadata_are_part_of_the_request() -> None:
     async with model.stream("Hi", session_id="s2") as stream:
         assert [event async for event in stream]
     first, second = model.sent
-    assert (first.session_id, first.metadata) == ("s1", {"team": "rivers"})
-    assert (second.session_id, second.metadata) == ("s2", {})
+    assert first.session_id == "s1"
+    assert first.metadata == {"team": "rivers"}
+    assert second.session_id == "s2"
+    assert second.metadata == {}
 
 
 def search(query: Annotated[str, "what to look for"], limit: int = 3) -> str:
@@ -180,12 +184,15 @@ def test_text_of_a_blocking_stream_can_be_iterated() -> None:
     with dragoman.sync.SyncProvider(Recorder("Hello there.")) as model:
         stream = model.stream("Hi", temperature=0)
         assert "".join(stream.text()) == "Hello there."
-        assert (stream.ended, stream.response.text) == (True, "Hello there.")
+        assert stream.ended is True
+        assert stream.response.text == "Hello there."
 
 
 async def test_thinking_can_be_read_from_the_reply() -> None:
     reply = await Recorder(Answer(thinking="Hm.", text="Yes.")).complete("Hi")
-    assert (reply.thinking, reply.text, reply.parsed) == ("Hm.", "Yes.", None)
+    assert reply.thinking == "Hm."
+    assert reply.text == "Yes."
+    assert reply.parsed is None
 
 
 PNG = b"\x89PNG\r\n\x1a\n"

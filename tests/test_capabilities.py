@@ -69,7 +69,8 @@ def test_capabilities_are_unknown_by_default() -> None:
     assert {getattr(Capabilities(), name) for name in NAMES} == {UNKNOWN}
     assert [Capabilities().known(name) for name in NAMES] == [None] * len(NAMES)
     assert msgspec.json.encode(Capabilities()) == b"{}"
-    assert (UNKNOWN.value, UNKNOWN.source) == (None, "unknown")
+    assert UNKNOWN.value is None
+    assert UNKNOWN.source == "unknown"
 
 
 @given(values, sources)

@@ -74,9 +74,13 @@ async def test_disagreement_is_found_exactly(dragoman_sim: Sim, wire: str, tmp_p
         async with d.connect("m", wire=wire, base_url=sim.base_urls[wire], api_key="k") as model:
             found = await d.compare(log, model, tmp_path)
     assert ran == []
-    assert (found.cases, found.skipped, found.models) == (10, {}, {"sim:m": 10})
+    assert found.cases == 10
+    assert found.skipped == {}
+    assert found.models == {"sim:m": 10}
     [target] = found.targets
-    assert (target.answered, target.errors, target.missing) == (10, {}, 0)
+    assert target.answered == 10
+    assert target.errors == {}
+    assert target.missing == 0
     assert {name: (rate.count, rate.total) for name, rate in target.rates.items()} == {
         "tool_calls": (2, 4), "tool_names": (3, 4), "structured": (0, 1), "text": (5, 5),
         "refusals": (1, 10), "losses": (0, 10),
@@ -113,13 +117,15 @@ async def test_calls_of_a_gateway_are_compared_with_their_tools(wire: str, tmp_p
             await client.complete("refuse", config=config)
         starts: list[Any] = [each.payload for each in log.find("llm.call_started")]
         found = await d.compare(log, other, tmp_path)
-    assert (found.cases, found.skipped) == (5, {})
+    assert found.cases == 5
+    assert found.skipped == {}
     [target] = found.targets
     # the bedrock wire sends a schema as a tool that is forced
     structured = ("[0].arguments.count",) if wire == "bedrock" else ("count",)
     assert [each.places for each in target.differences] == [("[0].arguments.word",), structured]
     for sent, again in zip(model.requests, other.requests, strict=True):
-        assert (again.tools, again.response_schema) == (sent.tools, sent.response_schema)
+        assert again.tools == sent.tools
+        assert again.response_schema == sent.response_schema
         assert again.tool_choice == sent.tool_choice
     assert [len(each.definitions) for each in starts] == [1, 0, 0, int(wire == "bedrock")]
     assert len({each.tools_digest for each in starts[:3]}) == 1
@@ -170,7 +176,9 @@ def test_comparison_keeps_its_budget_and_continues(
     second = run(*words, "--html", "page.html", "--json")
     assert second.exit_code == 0, second.output
     one, two = json.loads(second.stdout)["targets"]
-    assert (one["answered"], two["answered"], two["missing"]) == (10, 10, 0)
+    assert one["answered"] == 10
+    assert two["answered"] == 10
+    assert two["missing"] == 0
     assert one["rates"]["tool_calls"]["interval"] == [0.5101, 1.0]
     assert len(sim.requests) == 20  # no call was sent twice
     assert "Comparison of 10 recorded calls" in (tmp_path / "page.html").read_text()
@@ -208,6 +216,7 @@ async def test_calls_that_cannot_be_repeated_are_counted(tmp_path: Path) -> None
         found = await d.compare(log, ScriptedProvider("Hello.", model="n"), tmp_path)
         failed = len([*log.find("llm.call_failed")])
         assert failed > 1
-        assert (found.cases, found.skipped) == (1, {"the call failed": failed})
+        assert found.cases == 1
+        assert found.skipped == {"the call failed": failed}
         with pytest.raises(ValueError, match="none twice"):
             await d.compare(log, ["m", "m"], tmp_path)

@@ -103,22 +103,28 @@ def test_errors_keep_their_attributes_also_when_pickled(kind: type[d.ProviderErr
     response = d.Response(d.Assistant("half"), "error")
     error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
     assert {name: getattr(error, name) for name in FACTS} == FACTS
-    assert (error.message, error.args, error.response) == ("no coffee", ("no coffee",), response)
+    assert error.message == "no coffee"
+    assert error.args == ("no coffee",)
+    assert error.response == response
     assert error.headers == {"x-request-id": "r1"}
     error.hide([], ["I cannot brew coffee"])
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert vars(copy) == vars(error)
-    assert (str(copy), copy.args) == (str(error), error.args)
+    assert str(copy) == str(error)
+    assert copy.args == error.args
     bare = kind()
     assert {getattr(bare, name) for name in FACTS} == {None}
-    assert (bare.headers, bare.response, bare.message) == ({}, None, "")
+    assert bare.headers == {}
+    assert bare.response is None
+    assert bare.message == ""
 
 
 @pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
 def test_timeout_error_names_the_exceeded_timeout(which: errors.Deadline) -> None:
     error = pickle.loads(pickle.dumps(d.TimedOutError("late", which=which, status=408)))
-    assert (error.which, error.status) == (which, 408)
+    assert error.which == which
+    assert error.status == 408
 
 
 def test_timeout_error_names_the_total_timeout_by_default() -> None:
@@ -240,14 +246,17 @@ def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
     assert (error.message, error.args, error.provider_code) == expected
     expected = ("3 [hidden]", {"x-request-id": "4 [hidden]"})
     assert (error.provider_message, error.headers) == expected
-    assert (error.param, error.body) == ("5 [hidden]", "6 [hidden]")
+    assert error.param == "5 [hidden]"
+    assert error.body == "6 [hidden]"
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
 
 def test_hiding_secrets_works_on_an_error_without_text() -> None:
     error = d.ProviderError("no")
     error.hide(["x"], ["a prompt"])
-    assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
+    assert error.provider_code is None
+    assert error.provider_message is None
+    assert error.quotable is True
 
 
 BODIES: list[tuple[str | bytes | None, Any, Any]] = [
@@ -268,7 +277,8 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
 @pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
 def test_error_body_of_json_is_parsed(body: str | bytes | None, parsed: Any, inner: Any) -> None:
     error = d.ProviderError("no", body=body)
-    assert (error.body, error.inner_error) == (parsed, inner)
+    assert error.body == parsed
+    assert error.inner_error == inner
 
 
 LONG = "The quick brown fox jumps over the lazy dog by the river."
@@ -379,7 +389,9 @@ def test_cause_of_an_error_is_kept_without_its_data() -> None:
     cause = UnicodeDecodeError("utf-8", b"a secret \xff", 9, 10, "invalid start byte")
     cause.__context__ = ValueError("a secret")
     assert without_frames(cause) is cause
-    assert (cause.object, cause.__context__, cause.__traceback__) == (b"", None, None)
+    assert cause.object == b""
+    assert cause.__context__ is None
+    assert cause.__traceback__ is None
     assert "invalid start byte" in str(cause)
 
 

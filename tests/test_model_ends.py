@@ -53,7 +53,9 @@ def test_every_retirement_has_a_day_a_source_and_a_listed_successor() -> None:
 def test_catalogue_knows_the_end_of_a_model_that_it_does_not_list(registry: Registry) -> None:
     assert not load_vendor("xai").lists("grok-3")
     fact = registry.find("xai:grok-3").capabilities.end_date
-    assert (fact.value, fact.source, fact.at) == ("2026-05-15", "catalogue", "2026-11-18")
+    assert fact.value == "2026-05-15"
+    assert fact.source == "catalogue"
+    assert fact.at == "2026-11-18"
     assert registry.find("xai:grok-unknown").capabilities.end_date.value is None
 
 
@@ -61,7 +63,8 @@ def test_declared_end_overrides_the_catalogue(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     path.write_text("models:\n  openai:gpt-5: {capabilities: {end_date: 2030-01-01}}\n")
     known = Registry.load(path).find("openai:gpt-5").capabilities
-    assert (known.end_date.value, known.end_date.source) == ("2030-01-01", "declared")
+    assert known.end_date.value == "2030-01-01"
+    assert known.end_date.source == "declared"
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-5", "mixed"])

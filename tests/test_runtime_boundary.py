@@ -82,9 +82,12 @@ async def test_normalizes_provider_tool_calls_into_intents() -> None:
     events = await collect(model, "fix the tests")
     [proposed] = [event for event in events if isinstance(event, ToolIntentProposed)]
     assert proposed.type == "tool_intent.proposed"
-    assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
-    assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
-    assert (proposed.intent.source.provider, proposed.intent.source.model) == ("acme", "m1")
+    assert proposed.intent.tool_name == "bash"
+    assert proposed.intent.input == {"command": "npm test"}
+    assert proposed.intent.provider_call_id == "call_1"
+    assert proposed.intent.status == "proposed"
+    assert proposed.intent.source.provider == "acme"
+    assert proposed.intent.source.model == "m1"
 
 
 async def test_proposed_intents_have_the_turn_of_their_request() -> None:
@@ -137,8 +140,11 @@ async def test_maps_provider_errors_without_creating_tool_observations() -> None
     )
     events = await collect(model, "fix the tests")
     [error] = events
-    assert (error.type, error.kind, error.retryable) == ("provider.error", "rate_limit", True)
-    assert (error.provider, error.model) == ("acme", "m1")
+    assert error.type == "provider.error"
+    assert error.kind == "rate_limit"
+    assert error.retryable is True
+    assert error.provider == "acme"
+    assert error.model == "m1"
     assert not [event for event in events if event.type.startswith("tool")]
     with pytest.raises(d.RateLimitError) as caught:
         await model.complete("fix the tests", TOOLS)
@@ -261,6 +267,7 @@ async def test_error_with_a_partial_response_can_be_pickled() -> None:
         async for _ in model.stream("fix the tests"):
             pass
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+    assert type(copy) is type(caught.value)
+    assert str(copy) == str(caught.value)
     assert copy.response.text == "half"
     assert copy.response.raw == caught.value.response.raw

@@ -97,7 +97,8 @@ def test_tool_call_id_limits_depend_on_the_vendor() -> None:
 async def test_choice_with_index_0_is_read(choices: list[Any]) -> None:
     model, _ = fixed((200, {"choices": choices}))
     reply = await model.complete("hi")
-    assert (reply.text, reply.finish_reason) == ("x", "stop")
+    assert reply.text == "x"
+    assert reply.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,9 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
     }
     model, _ = fixed((200, body))
     reply = await model.complete("hi", [d.Tool("f")])
-    assert (reply.finish_reason, reply.text, len(reply.tool_calls)) == ("error", "so far", count)
+    assert reply.finish_reason == "error"
+    assert reply.text == "so far"
+    assert len(reply.tool_calls) == count
     assert reply.raw == body
 
 
@@ -227,7 +230,8 @@ async def test_error_keeps_its_parameter_inner_error_and_body() -> None:
     }
     error = await refusal(400, body)
     assert isinstance(error, d.InvalidRequestError)
-    assert (error.param, error.inner_error) == ("prompt", inner)
+    assert error.param == "prompt"
+    assert error.inner_error == inner
     assert error.body == {"error": {**body["error"], "message": "filtered, [hidden]"}}
     assert KEY not in str(vars(error))
     assert "ResponsibleAIPolicyViolation" not in str(error)
@@ -244,7 +248,9 @@ async def test_every_wire_keeps_the_body_of_an_error(wire: str) -> None:
         }
     }
     error = await refusal(400, body, wire=wire)
-    assert (error.body, error.param, error.inner_error) == (body, "p", [{"reason": "WHY"}])
+    assert error.body == body
+    assert error.param == "p"
+    assert error.inner_error == [{"reason": "WHY"}]
 
 
 async def test_size_of_error_bodies_is_limited() -> None:
@@ -274,7 +280,8 @@ async def test_error_with_status_200_keeps_the_text_received_with_it(stream: boo
     }
     body = b"data: " + json.dumps(body).encode() + b"\n\n" if stream else body
     error = await refusal(200, body)
-    assert (error.response.text, error.response.finish_reason) == ("so far", "error")
+    assert error.response.text == "so far"
+    assert error.response.finish_reason == "error"
     empty = {"choices": [{"index": 0, "message": {"content": ""}}], "error": {"message": "no"}}
     assert (await refusal(200, empty)).response is None
 
@@ -415,7 +422,8 @@ async def test_ready_raises_the_error_of_its_own_probe(
         with pytest.raises(error):
             await model.ready()
     probe = transport.requests[-1]
-    assert (probe.method, probe.body) == ("POST", b"{}")
+    assert probe.method == "POST"
+    assert probe.body == b"{}"
 
 
 async def test_probe_of_the_responses_wire_uses_its_own_route() -> None:

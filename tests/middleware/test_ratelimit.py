@@ -124,7 +124,8 @@ async def test_number_of_concurrent_calls_is_limited() -> None:
     for name in "abcd":
         queue.ask(name)
     await queue.clock.run_to(0)
-    assert (queue.limiter.running, queue.limiter.waiting) == (2, 2)
+    assert queue.limiter.running == 2
+    assert queue.limiter.waiting == 2
     await queue.clock.run_to(7)
     await queue.end("b")
     assert [name for name, _ in queue.passed] == ["a", "b", "c"]
@@ -132,7 +133,8 @@ async def test_number_of_concurrent_calls_is_limited() -> None:
     assert queue.passed[2:] == [("c", 7), ("d", 7)]
     for name in "cd":
         await queue.end(name)
-    assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
+    assert queue.limiter.running == 0
+    assert queue.limiter.waiting == 0
 
 
 @pytest.mark.parametrize("victims", ["b", "c", "bc", "bcd"])
@@ -151,7 +153,8 @@ async def test_cancelled_waiting_call_consumes_no_tokens_and_no_slot(victims: st
         await queue.clock.run_to(60 * number)
         assert queue.passed[-1] == (name, 60 * number)
         await queue.end(name)
-    assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
+    assert queue.limiter.running == 0
+    assert queue.limiter.waiting == 0
 
 
 async def test_next_call_proceeds_if_the_first_in_the_queue_is_cancelled() -> None:
@@ -164,7 +167,8 @@ async def test_next_call_proceeds_if_the_first_in_the_queue_is_cancelled() -> No
     queue.tasks["b"].cancel()
     await queue.clock.settle()
     assert [name for name, _ in queue.passed] == ["a", "c"]
-    assert (queue.limiter.running, queue.limiter.waiting) == (1, 0)
+    assert queue.limiter.running == 1
+    assert queue.limiter.waiting == 0
 
 
 @given(
@@ -321,7 +325,8 @@ async def test_limits_of_a_provider_and_of_a_model_both_apply() -> None:
     assert everybody.running == 3
     gate.set()
     assert len(await asyncio.gather(*calls)) == 8
-    assert (everybody.running, everybody.waiting) == (0, 0)
+    assert everybody.running == 0
+    assert everybody.waiting == 0
 
 
 async def test_reserved_tokens_are_returned_if_a_later_limiter_fails() -> None:

@@ -23,7 +23,8 @@ async def test_next_api_key_is_used_after_a_failure_and_kept(kind: type[d.Provid
     (a, b), model, clock = keys(kind("no"), "from b")
     for _ in range(3):
         assert (await model.complete("hi")).text == "from b"
-    assert (len(a.requests), len(b.requests)) == (1, 3)
+    assert len(a.requests) == 1
+    assert len(b.requests) == 3
     b.answers = [kind("no")]
     clock.now += 1000
     a.answers = ["from a"]
@@ -63,7 +64,8 @@ async def test_last_error_is_raised_if_all_api_keys_fail(
         # Every key must wait after a failure, so the key with the shortest remaining wait is used.
         with pytest.raises(d.AuthenticationError, match="one"):
             await model.complete("hi")
-    assert (len(a.requests), len(b.requests)) == (2, 1)
+    assert len(a.requests) == 2
+    assert len(b.requests) == 1
     assert "key 1 of 2 is not used for 300 s (auth)" in caplog.text
 
 

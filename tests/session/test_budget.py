@@ -46,12 +46,14 @@ async def test_session_that_exceeds_a_budget_ends_with_complete_records(
         Listed(propose(call("ping")), repeat=True), [ping], ALL, log, budget=budget, price=price
     )
     outcome = await session.run("Go.")
-    assert (outcome.outcome, outcome.spent.turns) == ("exhausted", turns)
+    assert outcome.outcome == "exhausted"
+    assert outcome.spent.turns == turns
     assert outcome.detail is not None
     assert "used up" in outcome.detail
     records = list(log.read(session.id))
     [exceeded] = of(records, "budget.exceeded")
-    assert (exceeded.budget, exceeded.used) == (name, used)
+    assert exceeded.budget == name
+    assert exceeded.used == used
     assert types(records)[-3:] == ["message.recorded", "budget.exceeded", "session.finished"]
     check_evidence(records)
 
@@ -59,7 +61,8 @@ async def test_session_that_exceeds_a_budget_ends_with_complete_records(
 async def test_time_budget_ends_a_running_call(log: SqliteLog) -> None:
     session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.5))
     outcome = await session.run("Go.")
-    assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.5 s is used up")
+    assert outcome.outcome == "exhausted"
+    assert outcome.detail == "the time of 0.5 s is used up"
     records = list(log.read(session.id))
     assert types(records)[-3:] == ["llm.call_failed", "budget.exceeded", "session.finished"]
     assert of(records, "budget.exceeded")[0].budget == "time"
@@ -80,7 +83,8 @@ async def test_session_with_a_cost_budget_ends_if_a_cost_is_unknown(log: SqliteL
     provider = Listed(propose(call("ping"), usage=Usage()), repeat=True)
     session = Session(provider, [ping], ALL, log, budget=Budget(cost_usd=1), price=uncounted)
     outcome = await session.run("Go.")
-    assert (outcome.outcome, outcome.spent.turns) == ("exhausted", 1)
+    assert outcome.outcome == "exhausted"
+    assert outcome.spent.turns == 1
     assert "not known" in (outcome.detail or "")
 
 

@@ -42,14 +42,16 @@ async def test_session_needs_only_a_provider_and_tools() -> None:
     model = ScriptedProvider(CALL, "1230 km.")
     session = d.Session(model, [length])
     outcome = await session.run("How long is the Rhine?")
-    assert (outcome.outcome, outcome.text) == ("completed", "1230 km.")
+    assert outcome.outcome == "completed"
+    assert outcome.text == "1230 km."
     assert isinstance(session.log, MemoryLog)
     assert "log in memory" in repr(session)
     assert session.log.verify(session.id).ok
     assert next(session.log.read(session.id)).type == "session.started"
     result = model.requests[1].messages[-1]
     assert isinstance(result, d.ToolResult)
-    assert (result.text, result.is_error) == ("1230", False)
+    assert result.text == "1230"
+    assert result.is_error is False
 
 
 @pytest.mark.parametrize("policy", [d.Policy(), d.Policy([])])
@@ -84,7 +86,8 @@ async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools()
     model = ScriptedProvider(CALL, "It is 1230 km.", '{"name": "Rhine", "km": 1230}')
     session = d.Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
-    assert (outcome.outcome, outcome.output) == ("completed", River("Rhine", 1230))
+    assert outcome.outcome == "completed"
+    assert outcome.output == River("Rhine", 1230)
     schemas = [request.response_schema is not None for request in model.requests]
     assert schemas == [False, False, True]
     assert model.requests[-1].tool_choice == "none"

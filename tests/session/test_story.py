@@ -89,7 +89,8 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> No
 
     session = Session(simulated(), workspace_tools(workspace), policy, log, approve=approve)
     outcome = await session.run(GOAL)
-    assert (outcome.outcome, outcome.text) == ("completed", SCRIPT[-1][0])
+    assert outcome.outcome == "completed"
+    assert outcome.text == SCRIPT[-1][0]
     assert (workspace / "add.py").read_text() == f"def add(a, b):\n    {NEW}\n"
 
     records = list(log.read(session.id))
@@ -103,17 +104,20 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> No
     assert log.verify().ok
 
     first, *reads, edit, last = of(records, "tool.observed")
-    assert (first.exit_code, first.is_error) == (1, True)
+    assert first.is_error is True
+    assert first.exit_code == 1
     assert "5 != 4" in first.content
     assert any(OLD in read.content for read in reads)
     assert f"-    {OLD}\n+    {NEW}" in edit.content
-    assert (last.exit_code, last.is_error) == (0, False)
+    assert last.is_error is False
+    assert last.exit_code == 0
     grants = of(records, "permission.granted")
     assert [(grant.by, grant.rule) for grant in grants if grant.tool_name == "bash"] == [
         ("policy", "tests")
     ] * 2
     [by_ann] = [grant for grant in grants if grant.by == "ann"]
-    assert (by_ann.tool_name, by_ann.reason) == ("edit_file", "looks right")
+    assert by_ann.tool_name == "edit_file"
+    assert by_ann.reason == "looks right"
     assert [(each.tool_name, each.paths, each.side_effect) for each in asked] == [
         ("edit_file", ("add.py",), "write")
     ]

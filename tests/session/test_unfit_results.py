@@ -45,7 +45,8 @@ async def test_session_continues_after_any_kind_of_tool_result(
             provider, [look], Policy([Rule("allow")]), log, config=RuntimeConfig(max_tokens=9)
         )
         outcome = await session.run("Go.")
-        assert (outcome.outcome, outcome.text) == ("completed", "Done.")
+        assert outcome.outcome == "completed"
+        assert outcome.text == "Done."
 
 
 def nest(depth: int) -> list[Any]:

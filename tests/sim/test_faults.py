@@ -29,7 +29,8 @@ def mangler(**fault: Any) -> Mangler:
 
 def test_fault_cuts_the_bytes_at_the_given_position() -> None:
     cut = mangler(cut_at=5)
-    assert (cut.feed(b"abc").data, cut.feed(b"defg")) == (b"abc", type(cut.end())(b"de", "cut"))
+    assert cut.feed(b"abc").data == b"abc"
+    assert cut.feed(b"defg") == type(cut.end())(b"de", "cut")
     assert cut.cut
     assert cut.end(b"xyz").data == b""
     ended = mangler(end_at=0)

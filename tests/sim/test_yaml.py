@@ -63,7 +63,9 @@ def write(folder: Path, text: str) -> Path:
 
 def test_every_field_of_a_yaml_script_is_read(tmp_path: Path) -> None:
     script = read_script(write(tmp_path, WHOLE))
-    assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
+    assert script.seed == 7
+    assert script.model == "sim-1"
+    assert script.served == ("sim-1", "sim-2")
     assert script.capabilities == {"supports_images": False}
     first, *rest = script.rules
     assert first.match == RequestMatch(
@@ -78,7 +80,9 @@ def test_every_field_of_a_yaml_script_is_read(tmp_path: Path) -> None:
         stream=True,
     )
     assert first.fault == Fault(stall=math.inf, after=2, cut_at=100, interleave=True)
-    assert (first.times, first.chance, first.name) == (2, 0.5, "weather")
+    assert first.times == 2
+    assert first.chance == 0.5
+    assert first.name == "weather"
     assert first.reply == Answer(
         "Let me see.",
         thinking="hm",
@@ -107,7 +111,8 @@ def test_every_field_of_a_yaml_script_is_read(tmp_path: Path) -> None:
 
 async def test_scripted_provider_is_created_from_a_yaml_file(tmp_path: Path) -> None:
     model = ScriptedProvider.from_file(write(tmp_path, "model: m\nrules:\n  - reply: hello\n"))
-    assert (model.model, (await model.complete("x", tools=[Tool("get")])).text) == ("m", "hello")
+    assert model.model == "m"
+    assert (await model.complete("x", tools=[Tool("get")])).text == "hello"
 
 
 WRONG = read_table("wrong_scripts")

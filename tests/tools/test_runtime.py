@@ -53,7 +53,8 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
 
 async def test_arguments_are_converted_to_the_types_of_the_function() -> None:
     seen = await run(FunctionTool(add), point={"x": 1, "y": 2}, by=3)
-    assert (seen.content, seen.is_error) == ("6", False)
+    assert seen.content == "6"
+    assert seen.is_error is False
     assert seen.duration_ms is not None
 
 
@@ -90,7 +91,8 @@ async def test_callable_object_can_be_a_tool() -> None:
             return self.seen
 
     made = FunctionTool(Counter())
-    assert (made.name, (await run(made, point={"x": 1})).content) == ("Counter", "1")
+    assert made.name == "Counter"
+    assert (await run(made, point={"x": 1})).content == "1"
     assert (await run(made, point={"x": 2})).content == "3"
 
 
@@ -141,7 +143,8 @@ async def test_exception_raised_by_a_function_becomes_an_error_result(
     function: Any, said: str
 ) -> None:
     seen = await run(FunctionTool(function, name="f"))
-    assert (seen.content, seen.is_error) == (said, True)
+    assert seen.content == said
+    assert seen.is_error is True
 
 
 async def test_synchronous_function_does_not_block_the_event_loop() -> None:
@@ -184,7 +187,8 @@ async def test_timeout_error_raised_by_a_tool_becomes_an_error_result() -> None:
         raise TimeoutError("the database")
 
     seen = await run(FunctionTool(slow))
-    assert (seen.content, seen.is_error) == ("TimeoutError: the database", True)
+    assert seen.content == "TimeoutError: the database"
+    assert seen.is_error is True
 
 
 def test_decorator_sets_the_side_effect_and_defaults_to_execute() -> None:
@@ -194,7 +198,9 @@ def test_decorator_sets_the_side_effect_and_defaults_to_execute() -> None:
     @tool(side_effect="read", name="second", timeout=None)
     async def two() -> None: ...
 
-    assert (one.name, one.side_effect, one.interruptible) == ("one", "execute", False)
+    assert one.name == "one"
+    assert one.side_effect == "execute"
+    assert one.interruptible is False
     expected = ("second", "read", True, None)
     assert (two.name, two.side_effect, two.interruptible, two.timeout) == expected
     box = gather_tools([one, two, add])
@@ -225,7 +231,8 @@ def test_long_text_is_marked_where_it_is_truncated(text: str, limit: int) -> Non
     cut, missing = cut_text(text, limit)
     assert len(cut) <= limit
     if len(text) <= limit:
-        assert (cut, missing) == (text, 0)
+        assert cut == text
+        assert missing == 0
     else:
         head, _, tail = cut.partition(f"\n[... {missing} of {len(text)} characters left out here")
         tail = tail.partition("...]\n")[2]
@@ -257,7 +264,8 @@ def test_text_blocks_share_one_output_limit_and_media_are_never_truncated() -> N
     seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
     assert seen.truncated
     first, second, third, fourth = seen.content
-    assert (first, third) == (Text("x" * 900), small)
+    assert first == Text("x" * 900)
+    assert third == small
     assert "left out here" in second.text  # type: ignore[union-attr]
     assert fourth == Text("[image left out: it has 9000000 characters; the limit is 8388608]")
 
@@ -294,7 +302,9 @@ async def test_program_result_has_exit_code_stdout_and_stderr() -> None:
     assert (
         seen.content == "exit code: 3\n--- stdout\nout ['a; ls $HOME', 'n=4']\n\n--- stderr\nerr\n"
     )
-    assert (seen.exit_code, seen.is_error, seen.truncated) == (3, True, False)
+    assert seen.is_error is True
+    assert seen.truncated is False
+    assert seen.exit_code == 3
     assert seen.details == {"stdout_bytes": 27, "stderr_bytes": 4}
 
 
