@@ -2,6 +2,7 @@
 socket.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -19,6 +20,7 @@ from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, Si
 from dragoman.wire import HttpRequest
 
 from .. import server as raw
+from ..waiting import until
 from .conftest import results
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -168,6 +170,35 @@ async def test_cancelled_batch_keeps_finished_rows_and_a_later_run_completes_it(
     last = await run(prompts(*"abcdef"))
     assert (last.rows, last.stopped) == (6, None)
     assert sorted(row["text"] for row in results(out)) == ["a!", "b!", "c!", "d!", "e!", "f!"]
+
+
+async def test_full_disk_is_reported_while_another_batch_still_runs(
+    run: Run, server: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in set(APIS.values()):
+        monkeypatch.setattr(kind, "max_rows", 1)
+    wait = RemoteRunner._wait  # noqa: SLF001 - a provider that takes a day is played here
+    waited: list[str] = []
+
+    async def take_long(self: RemoteRunner, batch_id: str) -> Any:
+        waited.append(batch_id)
+        if len(waited) > 1:
+            monkeypatch.setattr("os.fsync", refuse)
+            await asyncio.Event().wait()
+        return await wait(self, batch_id)
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RemoteRunner, "_wait", take_long)
+    running = asyncio.ensure_future(run(prompts("a", "b")))
+    try:
+        await until(running.done, "the end of the batch")
+    finally:
+        running.cancel()
+        monkeypatch.undo()
+    assert isinstance(running.exception(), OSError)
+    assert len(waited) == 2
 
 
 async def test_many_rows_are_split_into_batches(

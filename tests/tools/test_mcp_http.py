@@ -290,6 +290,31 @@ async def test_question_of_an_older_server_is_asked_once_at_a_time() -> None:
     assert [each["answer"] for each in seen.details["questions"]] == [{"name": "Ann"}]
 
 
+async def test_question_that_the_approver_fails_to_answer_is_refused_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def send(request: web.Request, request_id: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        asked = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+        question = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": asked}
+        await response.write(f"data: {json.dumps(question)}\n\n".encode())
+        content = [{"type": "text", "text": json.dumps(await answers.get())}]
+        said = {"jsonrpc": "2.0", "id": request_id, "result": {"content": content}}
+        await response.write(f"data: {json.dumps(said)}\n\n".encode())
+        return response
+
+    async def approve(question: dict[str, Any]) -> Decision:
+        raise RuntimeError("no terminal")
+
+    async with serve("tools/call", send, answers.put) as server, server:
+        seen = await Toolbox(server.tools).execute("look", {}, ask=approve)
+    assert json.loads(str(seen.content))["error"]["code"] == -32603
+    assert "no terminal" in caplog.text
+
+
 async def test_opening_a_silent_server_ends_at_its_deadline() -> None:
     loop = asyncio.get_running_loop()
     silence = asyncio.Event()

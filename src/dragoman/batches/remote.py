@@ -62,21 +62,31 @@ class RemoteRunner(RowWriter):
     async def run(self, *, cancel: bool = False) -> None:
         """Submit the remaining rows, wait for all batches, and write their answers."""
         saving = asyncio.create_task(self.output.run(self.on_saved))
+        working = asyncio.create_task(self._process(cancel=cancel))
         try:
-            if cancel:
-                self.stopped = "cancelled"
-                for batch in self._batches:
-                    if not batch.over:
-                        await self.api.cancel(batch.id)
-            else:
-                await self._submit_all()
-            await self._fetch_all()
+            # A provider may take a day for a batch. If the answers of another one cannot be
+            # written, that is reported at once.
+            await asyncio.wait([saving, working], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
         finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
             self.output.close()
             await saving
         for batch in self._batches:  # mark the batches as finished: their answers are on disk now
             batch.over = True
         self._save()
+
+    async def _process(self, *, cancel: bool) -> None:
+        if cancel:
+            self.stopped = "cancelled"
+            for batch in self._batches:
+                if not batch.over:
+                    await self.api.cancel(batch.id)
+        else:
+            await self._submit_all()
+        await self._fetch_all()
 
     # --- submitting rows
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,9 +16,12 @@ from typing import Any, Self, TypeAlias
 from .mcp_http import MAX_REPLY
 from .process import check_platform, clean_environment, end_process, signal_group, supervise
 
+log = logging.getLogger("dragoman")
+
 Elicit: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _GRACE = 2.0  # seconds that a program has to end after its standard input was closed
 _METHOD_NOT_FOUND = -32601  # a code of JSON-RPC
+_INTERNAL_ERROR = -32603  # the same
 
 
 class _Stream:
@@ -108,10 +112,17 @@ class AnsweringStream(_Stream):
 
     async def _ask(self, message: Any) -> None:
         from mcp.shared.message import SessionMessage
-        from mcp_types import JSONRPCResponse
+        from mcp_types import ErrorData, JSONRPCError, JSONRPCResponse
 
-        result = await self._elicit(message.params or {})
-        answer = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
+        answer: Any
+        try:
+            result = await self._elicit(message.params or {})
+            answer = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result)
+        except Exception:
+            # otherwise the server, and the call, would wait for an answer that never comes
+            log.exception("a question of an MCP server could not be answered")
+            error = ErrorData(code=_INTERNAL_ERROR, message="the client could not answer")
+            answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
         await self._write.send(SessionMessage(answer))
 
     async def aclose(self) -> None:
