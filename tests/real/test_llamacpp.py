@@ -278,6 +278,20 @@ async def test_model_file_of_the_user_works_and_a_missing_file_is_reported(
             await model.complete("Hi")
 
 
+async def test_a_local_server_that_died_is_started_again(tiny: Path) -> None:
+    me = psutil.Process()
+    before = set(me.children())
+    async with d.connect(f"local:{tiny}") as model:
+        await model.complete("Hi", config=SHORT)
+        opened = me.num_fds()
+        for _ in range(2):
+            [server] = set(me.children()) - before
+            server.kill()
+            server.wait()
+            await model.complete("Hi", config=SHORT)
+        assert me.num_fds() == opened
+
+
 def test_the_local_server_ends_with_its_parent_process(tiny: Path) -> None:
     script = (
         "import sys, time; from dragoman.local import LocalServer\ns = "

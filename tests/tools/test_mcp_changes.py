@@ -117,6 +117,20 @@ async def test_tools_that_cannot_be_read_again_stay(caplog: pytest.LogCaptureFix
         assert "its tools may have changed, but cannot be read" in caplog.text
 
 
+async def test_end_of_watching_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such notice")
+
+    monkeypatch.setattr(mcp.Client, "listen", fail)
+    async with open_changing("notice") as server:
+        await until(lambda: "no such notice" in caplog.text, "the report")
+        box = Toolbox(server.tools)
+        assert (await box.execute("first", {})).content == "worked"
+    assert "changes of its tools are no longer noticed: ValueError" in caplog.text
+
+
 async def test_session_offers_and_records_changed_tools(tmp_path: Path) -> None:
     """The model gets the new tools in its next turn, and the run can be repeated and compared."""
     with SqliteLog(tmp_path / "log.db") as log:

@@ -311,7 +311,7 @@ class McpServer:
                     client = await self._connect(stack, pipe.write_end)
                     await self._list_tools(client)
                     self._client = client
-                    watching = asyncio.create_task(watch_tools(client, self._mark_stale))
+                    watching = asyncio.create_task(self._watch(client))
                     stack.push_async_callback(_stop, watching)
                     if not ready.done():
                         ready.set_result(None)
@@ -322,6 +322,13 @@ class McpServer:
                     await asyncio.wait([pipe.ended], timeout=1)
                     message = f"{_innermost(error)}{_quote_end(complaints)}"
                     ready.set_exception(self._fail("not_started", message, error))
+
+    async def _watch(self, client: Any) -> None:
+        try:
+            await watch_tools(client, self._mark_stale)
+        except Exception as error:  # the library may raise anything for what a server sends
+            problem = scrub(f"{type(error).__name__}: {error}", self._secrets)
+            log.warning("%s: changes of its tools are no longer noticed: %s", self.label, problem)
 
     async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
         # Importing the library takes half a second, which only users of MCP should pay.
