@@ -125,6 +125,8 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
     (lambda store: store.create(""), ValueError, "1 to 200"),
     (lambda store: store.create("team:x"), ValueError, "does not begin with team:"),
     (lambda store: store.create("a\nb"), ValueError, "printable"),
+    (lambda store: store.create("bob", team="a\0b"), ValueError, "the team of a key must be 1 to"),
+    (lambda store: store.change("ann", {"team": ""}), ValueError, "the team of a key must be 1 to"),
     (lambda store: store.change("bob", {}), LookupError, "no key named 'bob'"),
     (lambda store: store.rotate("bob", timedelta()), LookupError, "bob"),
     (lambda store: store.revoke("bob"), LookupError, "bob"),

@@ -16,7 +16,7 @@ from dragoman.gateway import app as app_module
 from dragoman.gateway.app import create_app
 from dragoman.gateway.sums import DAY
 from dragoman.gateway.totals import Span, select_figures
-from dragoman.gateway.usage_book import UsageBook, UsageRow
+from dragoman.gateway.usage_book import LostReasoning, UsageBook, UsageRow
 from tests.listed import Listed
 from tests.waiting import until
 
@@ -55,6 +55,26 @@ async def test_row_that_can_never_be_stored_holds_up_no_other(
     sums = (await book.read(select_figures, SPAN, 9)).total
     assert (sums.requests, sums.usd) == (len(WRONG), len(WRONG) * ROW.usd)
     assert len(await book.list_requests(0, {}, 99)) == len(WRONG)
+    book.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "server"])
+async def test_text_that_can_never_be_stored_holds_up_no_other(
+    store: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    book = UsageBook(None if store == "memory" else request.getfixturevalue("postgres_url"))
+    missed: list[int] = []
+    book.on_miss = lambda: missed.append(1)
+    for number, wrong in enumerate(("\ud800", "a\ud800b")):
+        book.count(replace(ROW, id=f"wrong{number}", team=wrong))
+        book.count(replace(ROW, id=f"right{number}"))
+        book.note_loss(LostReasoning(NOW, wrong, "openai", "fast", "s"))
+        book.note_loss(LostReasoning(NOW, "ann", "openai", "fast", "s"))
+    await book.flush(())
+    assert len(missed) == 4
+    assert caplog.text.count("the usage of a request cannot be stored") == 4
+    assert {row.id for row in await book.list_requests(0, {}, 9)} == {"right0", "right1"}
+    assert [each.requests for each in await book.list_losses(0)] == [2]
     book.close()
 
 
@@ -101,7 +121,7 @@ async def test_background_task_that_fails_is_reported_and_runs_again(
 
     book = UsageBook(None)
     book.keep_flushing = keep_flushing  # type: ignore[method-assign]
-    app = create_app({"fast": Listed()}, admin="0" * 64, usage=book)
+    app = create_app({"fast": Listed()}, admin=f"sha256:{'0' * 64}", usage=book)
     async with app.router.lifespan_context(app):
         await until(lambda: len(runs) == 3, "the third run of the task")
     assert caplog.text.count("writing the usage failed; it is tried again") == 2

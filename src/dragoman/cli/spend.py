@@ -59,7 +59,7 @@ def command(
     groups = [name for name in by.split(",") if name]
     try:
         period = read_period(start, end)
-        check_bill(period, groups, (), time.time())
+        check_bill(period, groups, {}, time.time())
     except InvalidRequestError as error:
         raise click.UsageError(f"--{error.message}") from None
     # the SQLite and PostgreSQL drivers raise different exceptions

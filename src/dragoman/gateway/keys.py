@@ -276,8 +276,10 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
 
 def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
     found = section.values(Key, without=["id", "team_budget_usd_month"])
-    if name.startswith(TEAM):
-        raise section.fail(f"the name of a key must not begin with {TEAM}")
+    if name.startswith(TEAM) or not name.isprintable():
+        raise section.fail(
+            f"the name of a key must have printable characters, and must not begin with {TEAM}"
+        )
     for field in ("hash", "old_hash"):
         if field in found and not is_hash(found[field]):
             raise section.fail(_NOT_HASH, field)
@@ -292,11 +294,7 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
     if "hash" not in found:
         raise section.fail(_NOT_HASH, "hash")
     found["models"] = found.get("models") or ("*",)
-    if "user" in found:
-        try:
-            check_user(found["user"])
-        except ValueError as error:
-            raise section.fail(str(error), "user") from None
+    _check_labels(section, found)
     return Key(
         name,
         budget_usd=_read_money(section, "budget_usd"),
@@ -306,6 +304,15 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
         old_until=old_until,
         **found,
     )
+
+
+def _check_labels(section: Section, found: Mapping[str, Any]) -> None:
+    for field in ("user", "team"):
+        if field in found:
+            try:
+                check_label(found[field])
+            except ValueError as error:
+                raise section.fail(str(error), field) from None
 
 
 def _read_money(section: Section, name: str) -> Decimal | None:
@@ -327,8 +334,8 @@ def _read_time(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def check_user(text: str) -> None:
-    """Raise ``ValueError`` if a text cannot name a user."""
+def check_label(text: str) -> None:
+    """Raise ``ValueError`` if a text cannot name a user or a team."""
     if not 1 <= len(text) <= MAX_NAME or not text.isprintable():
         raise ValueError(f"must be 1 to {MAX_NAME} printable characters")
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ..database import is_postgres, open_database
-from .keys import MAX_NAME, TEAM, Key, KeyRing, check_user, new_key
+from .keys import MAX_NAME, TEAM, Key, KeyRing, check_label, new_key
 
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
@@ -264,11 +264,12 @@ def _check_name(name: str) -> None:
 
 
 def _check_owner(key: Key) -> None:
-    if key.user is not None:
-        try:
-            check_user(key.user)
-        except ValueError as error:
-            raise ValueError(f"the user of a key {error}") from None
+    for what, label in (("user", key.user), ("team", key.team)):
+        if label is not None:
+            try:
+                check_label(label)
+            except ValueError as error:
+                raise ValueError(f"the {what} of a key {error}") from None
 
 
 def _find_actor() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidRequestError
-from .keys import check_user
+from .keys import check_label
 from .request_account import Account
 
 TAG_HEADER = "x-dragoman-tag"
@@ -47,7 +47,7 @@ def _check_user(user: object) -> str:
     try:
         if not isinstance(user, str):
             raise ValueError("must be a string")
-        check_user(user)
+        check_label(user)
     except ValueError as error:
         raise InvalidRequestError(f"user: {error}") from None
     return user

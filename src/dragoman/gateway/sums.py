@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -69,6 +69,7 @@ _UNIT = Decimal("1e-12")
 _MILLION = 10**6
 _GROWTH = 1.04  # the ratio of the ends of a bucket, so that a percentile is exact to 2 %
 MOST_LINES = 10_000
+_MOST_TEXT = 1000  # characters of a name in a query
 """The most lines of a bill that are returned at once."""
 
 Counts: TypeAlias = list[int]
@@ -262,21 +263,32 @@ def select_bill(
     return lines
 
 
-def check_bill(period: Period, by: Sequence[str], only: Collection[str], now: float) -> None:
+def check_bill(period: Period, by: Sequence[str], only: Mapping[str, str], now: float) -> None:
     """Raise ``InvalidRequestError`` if there is no such bill."""
     for name in by:
         if name not in GROUPS:
             raise InvalidRequestError(f"by: {name!r} is not one of {', '.join(GROUPS)}")
     if len(set(by)) != len(by) or {"day", "hour"} <= {*by}:
         raise InvalidRequestError("by: names each group once, and either day or hour")
-    for name in only:
+    for name, text in only.items():
         if name not in _FILTERS:
             raise InvalidRequestError(f"{name!r} is not one of {', '.join(_FILTERS)}")
+        check_text(name, text)
     needs_hours = period.step == HOUR or "hour" in by
     if needs_hours and period.since < now * 1000 - KEPT[HOUR]:
         raise InvalidRequestError("from: sums by hour are kept for 32 days; ask for whole days")
     if period.step == HOUR and "day" in by:
         raise InvalidRequestError("by: the days of a bill need dates in from and to")
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text of a query; raise ``InvalidRequestError`` if a database cannot compare it.
+
+    PostgreSQL has no NUL in texts, and SQLite bounds the length of a pattern.
+    """
+    if len(text) > _MOST_TEXT or "\0" in text:
+        raise InvalidRequestError(f"{name}: must be at most {_MOST_TEXT} characters without NUL")
+    return text
 
 
 _SUMS = tuple([f"coalesce(sum({each}), 0)" for each in COUNTS])

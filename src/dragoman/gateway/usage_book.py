@@ -190,7 +190,11 @@ class UsageBook:
             lost, self._lost = self._lost, []
             live_data = msgspec.json.encode({"live": shown})
             try:
-                await asyncio.to_thread(self._write, rows, lost, live_data)
+                try:
+                    await asyncio.to_thread(self._write, rows, lost, live_data)
+                except self._base.invalid:
+                    # one of these can never be stored, so each of them is written by itself
+                    await asyncio.to_thread(self._write_singly, rows, lost, live_data)
             except Exception as error:  # the rows are kept, whatever the driver raises
                 log.warning("usage cannot be written: %s", scrub(str(error)))
                 self._new = [*rows, *self._new][:_MAX_WAITING]
@@ -304,6 +308,22 @@ class UsageBook:
             if now - self._pruned > 3600:
                 self._prune(now)
                 self._pruned = now
+
+    def _write_singly(self, rows: list[UsageRow], lost: list[LostReasoning], live: bytes) -> None:
+        """Write each row in a transaction of its own, and remove it from its list.
+
+        A row that the database can never store is reported and left out.
+        """
+        waiting: list[Any]
+        for waiting in (rows, lost):
+            while waiting:
+                try:
+                    self._write(rows[:1], [] if rows else lost[:1], live)
+                except self._base.invalid as error:
+                    log.error("the usage of a request cannot be stored: %s", scrub(str(error)))  # noqa: TRY400 - without a traceback
+                    if self.on_miss is not None:
+                        self.on_miss()
+                del waiting[0]
 
     def _add(self, rows: Iterable[UsageRow]) -> None:
         """Write rows, and add them to the sums."""

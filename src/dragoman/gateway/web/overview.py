@@ -14,7 +14,7 @@ from starlette.requests import Request
 from ..access import Service
 from ..keys import TEAM
 from ..ledger import KeyBudget
-from ..sums import KINDS
+from ..sums import KINDS, check_text
 from ..totals import (
     ORDERS,
     Span,
@@ -37,6 +37,7 @@ _RANGES = {
 _MOST_CALLS = 200
 _MOST_NAMES = 20  # names of one page: models, keys, users and so on
 _MOST_PAGES = 100_000
+_MOST_DIGITS = 15  # of a time in milliseconds, which every database can compare
 
 
 def _find_span(name: str) -> Span:
@@ -83,7 +84,7 @@ async def list_names(service: Service, request: Request) -> dict[str, Any]:
     span = _find_span(query.get("range", "24h"))
     found = await book.read(
         select_largest, span, kind, page=read_page(query), size=_MOST_NAMES, order=order,
-        search=query.get("search", ""),
+        search=check_text("search", query.get("search", "")),
     )  # fmt: skip
     models = [each.name for each in found.rows] if kind == "model" else []
     latency = await book.read(select_latency, span, models) if models else {}
@@ -139,9 +140,18 @@ async def list_calls(service: Service, request: Request) -> dict[str, Any]:
     book = service.usage
     assert book is not None
     query = dict(request.query_params)
-    since = _find_span(query.get("range", "24h")).since
-    if query.get("since", "").isdigit():
-        since = max(since, int(query["since"]))
+    since = max(_find_span(query.get("range", "24h")).since, _read_time(query, "since"))
+    _read_time(query, "until")  # checked here, and used below
+    for name, text in query.items():
+        check_text(name, text)
     await book.flush(service.live)
     rows = await book.list_requests(since, query, _MOST_CALLS + 1)
     return {"calls": rows[:_MOST_CALLS], "has_more": len(rows) > _MOST_CALLS}
+
+
+def _read_time(query: Mapping[str, str], name: str) -> int:
+    """Return a time of a query in milliseconds; 0 if it has none."""
+    text = query.get(name) or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise ValueError(f"{name}: must be a time in milliseconds since 1970")
+    return int(text)
