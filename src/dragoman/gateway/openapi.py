@@ -17,8 +17,8 @@ _STATUSES = {
     "400": "The request is wrong; the body names the field.",
     "401": "No key, or one that is not known.",
     "402": "The key's budget, or the provider's account, is used up.",
-    "403": "Not from here.",
-    "404": "No model of this name.",
+    "403": "The gateway has no keys and does not answer other machines or web pages.",
+    "404": "There is no model of this name.",
     "408": "The body did not arrive in time.",
     "413": "The body is too long.",
     "415": "The body is not declared as JSON.",
@@ -43,17 +43,17 @@ _Server: TypeAlias = ServerCodec | RetrievalServer
 # without a store rejects requests about stored responses and conversations.
 _Post: TypeAlias = tuple[str, str, Mapping[str, Any], str | None]
 _STORED: list[_Post] = [
-    (f"{_RESPONSE}/cancel", "Stop a response in the background.", FREE, None),
-    ("/v1/conversations", "Begin a conversation.", FREE, None),
-    (f"{_CONVERSATION}/items", "Add items.", FREE, None),
+    (f"{_RESPONSE}/cancel", "Cancel a response that is made in the background.", FREE, None),
+    ("/v1/conversations", "Create a conversation.", FREE, None),
+    (f"{_CONVERSATION}/items", "Add items to a conversation.", FREE, None),
 ]
 # The method, the path, the summary, and the statuses of rejected requests.
 _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
-    ("get", _RESPONSE, "A kept response.", _MISSING),
-    ("delete", _RESPONSE, "Forget a response.", _MISSING),
-    ("get", f"{_RESPONSE}/input_items", "The input of a kept response.", _MISSING),
+    ("get", _RESPONSE, "A stored response.", _MISSING),
+    ("delete", _RESPONSE, "Delete a stored response.", _MISSING),
+    ("get", f"{_RESPONSE}/input_items", "The input of a stored response.", _MISSING),
     ("get", _CONVERSATION, "A conversation.", _MISSING),
-    ("delete", _CONVERSATION, "Forget a conversation.", _MISSING),
+    ("delete", _CONVERSATION, "Delete a conversation.", _MISSING),
     ("get", f"{_CONVERSATION}/items", "The items of a conversation.", _MISSING),
     ("get", "/health", "The process is alive.", ()),
     ("get", "/ready", "Whether calls can be expected to succeed.", _DENIED),

@@ -19,10 +19,10 @@ from ..provider import EventsReply, LayerCall
 from ..provider.model import Kind, OfKind
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
+from ..retrieval.stored import read_answer, write_answer
 from .cassette import readdress
 from .layer import Middleware, Wrapper, read_whole
 from .request_keys import request_key
-from .stored_answers import read_answer, write_answer
 from .stores import Store, open_store
 
 log = logging.getLogger("dragoman")

@@ -47,9 +47,10 @@ from ..events import fold as fold_events
 from ..messages import new_ulid
 from ..provider import EventsReply, LayerCall, Reply
 from ..provider.model import Kind, OfKind
+from ..retrieval.stored import read_answer, write_answer
 from .layer import Middleware, Wrapper
 from .request_keys import canonical, hide, request_key
-from .stored_answers import read_answer, read_error, write_answer, write_error
+from .stored_errors import read_error, write_error
 
 log = logging.getLogger("dragoman")
 

@@ -7,6 +7,7 @@ Box: core; the server halves of the wires are in the box gateway.
 - ``contract``: ``Embedder`` and ``Reranker``: what a model implements, and what callers use
 - ``check``: check the arguments of a call and build requests from them
 - ``split``: split calls that are too large for one request
+- ``stored``: embeddings and rankings as JSON
 - ``wire``: the codecs (sans-IO), and the server side of each wire
 - ``http``: a model behind a wire: encode, send, decode
 - ``connect``: ``connect_embedder()`` and ``connect_reranker()``
