@@ -1,6 +1,10 @@
 """Test that erased content is gone, and that the log can still be verified."""
 
+import os
+import random
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from dragoman.log import (
     EventLog,
     ExportedLog,
     InvalidRecordError,
+    LogErased,
     MemoryLog,
     MessageRecorded,
     RecordErased,
@@ -22,7 +27,10 @@ from dragoman.log import (
 from dragoman.session import SessionError
 
 from ..listed import Listed
+from .children import ENVIRONMENT
 
+PROGRAM = Path(__file__).with_name("erasing_process.py")
+KILLS = 40 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 3
 SECRET = "the patient is called Ada"
 
 
@@ -107,6 +115,51 @@ def test_content_is_overwritten_on_disk(tmp_path: Path) -> None:
         stored = b"".join([path.read_bytes() for path in tmp_path.iterdir()])
     assert b"turn.started" in stored
     assert SECRET.encode() not in stored
+
+
+def test_killed_erasures_lose_nothing_else_and_leave_a_whole_log(tmp_path: Path) -> None:
+    """A record is erased and named in the account of the log, or neither."""
+    draw = random.Random(58)
+    place = tmp_path / "log.db"
+    count = 40 * KILLS
+    with SqliteLog(place) as log:
+        for number in range(1, count + 1):
+            log.append_sync("s", MessageRecorded(message=d.User(f"text {number}")))
+        before = [record.hash for record in log.read("s")]
+    gone = 0
+    for _ in range(KILLS):
+        begun = gone
+        command = [sys.executable, str(PROGRAM), str(place), str(gone + 1), str(count)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+            assert process.stdout is not None
+            for _ in range(draw.randrange(1, 20)):
+                gone = int(process.stdout.readline())
+            process.kill()
+            rest = process.stdout.read().splitlines()
+        gone = int(rest[-1]) if rest else gone
+        assert gone > begun
+        with SqliteLog(place) as log:
+            assert log.verify().ok
+            records = list(log.read("s"))
+            assert [record.hash for record in records] == before
+            erased = {record.seq for record in records if record.type == RecordErased.type}
+            # the erasure after the last acknowledged one may have been done too
+            assert erased in ({*range(1, gone + 1)}, {*range(1, gone + 2)})
+            accounts = [each.payload for each in log.read(ADMINISTRATION)]
+            named = [each.numbers for each in accounts if isinstance(each, LogErased)]
+            assert named == [(number,) for number in sorted(erased)]
+            gone = max(erased)
+
+
+@pytest.mark.parametrize("number", [0, -1, 4, 2**63, 10**400])
+def test_number_without_a_record_is_refused_and_the_log_goes_on(
+    store: EventLog, number: int
+) -> None:
+    fill(store)
+    with pytest.raises(InvalidRecordError, match="has no record"):
+        store.erase("s", [number])
+    store.append_sync("s", TurnStarted(2))
+    assert store.verify().ok
 
 
 def test_only_the_log_writes_records_about_erasure(store: EventLog) -> None:

@@ -58,6 +58,7 @@ class Place:
         self.logins = 0
         self.asked: dict[str, str] = {}
         self.given: dict[str, str] = {}
+        self.token: dict[str, Any] = {}
         self.url = ""
 
     async def authorize(self, url: str) -> str:
@@ -92,7 +93,8 @@ class Place:
             token = {"access_token": f"{ACCESS}-{len(self.forms)}", "refresh_token": REFRESH}
             # a new token is expired when it is next used, a refreshed one is not
             life = 3600 if "refresh_token" in self.forms[-1] else -1
-            return web.json_response(token | {"token_type": "Bearer", "expires_in": life})
+            token |= {"token_type": "Bearer", "expires_in": life}
+            return web.json_response(token | self.token)
         return await self._answer(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -185,6 +187,35 @@ async def test_failed_login_ends_without_a_token(
         assert place.forms == []
         assert place.logins <= 1
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["access_token", "refresh_token"])
+@pytest.mark.parametrize("token", [f"{ACCESS}\r\nX-Evil: 1", f"{ACCESS}\0", f"{ACCESS}ü"])
+async def test_token_that_no_header_can_have_is_neither_stored_nor_quoted(
+    name: str, token: str
+) -> None:
+    store: dict[str, str] = {}
+    async with serve() as place:
+        place.token = {name: token}
+        with pytest.raises(ToolFailure, match="a token that no header can have") as caught:
+            await call(place, authorize=place.authorize, tokens=store)
+    assert ACCESS not in str(caught.value)
+    assert store == {}
+
+
+@pytest.mark.parametrize("life", [0, -1, -(2**63), 2**63, 10**30, 10**308, 10**400])
+async def test_life_of_a_token_of_any_length_is_used_or_refused(life: int) -> None:
+    store: dict[str, str] = {}
+    async with serve() as place:
+        place.token = {"expires_in": life}
+        for _ in range(2):
+            said = ""
+            try:
+                assert await call(place, authorize=place.authorize, tokens=store)
+            except ToolFailure as error:
+                said = str(error)
+            assert len(said) < 500
+            assert ACCESS not in said
 
 
 async def test_client_of_a_document_needs_no_registration() -> None:

@@ -18,6 +18,7 @@ from .record import ADMINISTRATION, LogRecord, Row, draft_record, hash_record, r
 from .view import LogChange, LogView, link_drafts, read_entry
 
 _PAGE = 500
+_LARGEST = 2**62  # number of a record
 
 Erased: TypeAlias = frozenset[tuple[str, int, str]]
 """The session, number and hash of each erased record."""
@@ -53,7 +54,9 @@ def erase_records(
     """Erase the content of records of a session; those that are erased already stay so."""
     if session == ADMINISTRATION:
         raise InvalidRecordError(f"session: the records of {ADMINISTRATION!r} cannot be erased")
-    rows = [row for number in sorted(numbers) for row in change.page(session, number - 1, 1)]
+    # a number that no database holds would stop the writer
+    asked = [number for number in sorted(numbers) if 0 < number <= _LARGEST]
+    rows = [row for number in asked for row in change.page(session, number - 1, 1)]
     if [row[1] for row in rows] != sorted(numbers):
         found = {row[1] for row in rows}
         absent = next(number for number in sorted(numbers) if number not in found)

@@ -161,7 +161,14 @@ class _Storage:
         return None
 
     async def set_tokens(self, tokens: Any) -> None:
+        from mcp.client.auth import OAuthTokenError
+
         context = self.context
+        for each in (tokens.access_token, tokens.refresh_token or ""):
+            if not (each.isascii() and each.isprintable()):
+                # an error of a later request would quote its header
+                context.clear_tokens()
+                raise OAuthTokenError("the server sent a token that no header can have")
         found = {"tokens": self._dump(tokens), "metadata": self._dump(context.oauth_metadata)}
         found["resource"] = self._dump(context.protected_resource_metadata)
         self._saved |= found | {"expires_at": context.token_expiry_time}
