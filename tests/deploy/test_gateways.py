@@ -4,10 +4,12 @@ TLS.
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 from click.testing import CliRunner
 
@@ -15,13 +17,16 @@ from dragoman.cli import main
 from dragoman.gateway.app import SETTINGS
 from dragoman.gateway.keys import hash_key
 from dragoman.log import PostgresLog
+from dragoman.messages import Request
+from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 
 from ..gateway.test_serve import BODY, running, write_config
+from ..pages import ROOT, read_blocks
 from ..ports import find_free_port
 from ..server import Connection, completion, serve
 from ..transport.certificates import Authority
 from ..waiting import arrival, until
-from .compose import ENV, read_compose
+from .compose import DOCKERFILE, ENV, read_compose
 
 COMMAND: list[str] = read_compose(ENV)["services"]["gateway1"]["command"]
 
@@ -85,6 +90,47 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
             record for session in recorded.sessions() for record in recorded.read(session.session)
         ]
     assert sum(type(record.payload).__name__ == "CallCompleted" for record in calls) == 3
+
+
+async def test_recipe_of_the_container_ends_in_a_call_of_a_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the page and the command of the image run without Docker."""
+    page = ROOT / "docs" / "recipes" / "docker.md"
+    config = tmp_path / "config"
+    config.mkdir()
+    for block in read_blocks(page):
+        named = re.match(r"# (\w+\.yaml)\n", block.text)
+        if named and not (config / named[1]).exists():  # the page has a second models.yaml
+            (config / named[1]).write_text(block.text)
+    (client,) = re.findall(r"`OPENAI_BASE_URL=(\S+)`", page.read_text())
+    command = json.loads(DOCKERFILE.rpartition("CMD ")[2])
+    # The container has other folders and ports, and a network of its own.
+    places = {"/config/": f"{config}/", "/state/": f"{tmp_path}/", "0.0.0.0": "127.0.0.1"}
+    places["8101"] = str(find_free_port())
+    for inside, outside in places.items():
+        command = [word.replace(inside, outside) for word in command]
+
+    def call(request: Request) -> Answer:
+        return Answer(tool_calls=[Call(request.tools[0].name, {"city": "Paris"})])
+
+    tool: Any = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    models = ("gpt-6-luna", "claude-sonnet-4-6")
+    with SimServer(ScriptedProvider(ScriptRule(call)), models=models) as upstream:
+        monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_urls["responses"])
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", upstream.base_urls["anthropic"])
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
+        async with running(*command[1:]) as (url, _):
+            address = client.replace("http://127.0.0.1:8100", url)
+            # The hash on the page is that of the key "test".
+            async with openai.AsyncOpenAI(api_key="test", base_url=address) as program:
+                for name in ("fast", "clever"):
+                    made = await program.chat.completions.create(
+                        model=name, messages=[{"role": "user", "content": "Hi"}], tools=[tool]
+                    )
+                    (asked,) = made.choices[0].message.tool_calls or ()
+                    assert asked.type == "function"
+                    assert json.loads(asked.function.arguments) == {"city": "Paris"}
 
 
 # --- serving over TLS --------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """Test a session as OpenTelemetry spans with the real SDK: agent, calls and tools form one tree."""
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import baggage, context
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -19,6 +22,8 @@ from dragoman.middleware import Observe, OpenTelemetry
 from dragoman.session import Session, SessionTelemetry
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes" / "opentelemetry.md"
 
 
 @tool(side_effect="none")
@@ -206,3 +211,22 @@ async def test_telemetry_keeps_a_limited_number_of_parent_spans() -> None:
     telemetry.adopt("2", Context())
     assert len(telemetry._parents) == 1000  # noqa: SLF001 - the limit has no other effect
     assert "1" not in telemetry._parents  # noqa: SLF001
+
+
+async def test_code_of_the_page_puts_session_and_user_on_every_span(watched: Any) -> None:
+    """Langfuse 4 reads both from every span, not from the root alone."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if "set_baggage" in block]
+    used = watched(Answer(tool_calls=[Call("look", {"place": "here"})]), Answer("Done."))
+    token = context.attach(context.get_current())
+    try:
+        exec(code, {"tracer": used.tracing})
+        known = dict(baggage.get_all())
+        await used.session.run("Look here.")
+        spans = await used.spans()
+    finally:
+        context.detach(token)
+    assert known.keys() == {"session.id", "user.id"}
+    assert set(spans) == {"invoke_agent", "chat sim", "execute_tool look"}
+    for name, span in spans.items():
+        assert known.items() <= span.attributes.items(), name
