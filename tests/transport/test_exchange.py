@@ -320,7 +320,9 @@ async def test_timeouts_can_be_turned_off() -> None:
         assert (await _collect(model))[1] is None
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), True, "1"])
+@pytest.mark.parametrize(
+    "value", [0, -1, 10**10, 10**400, -(10**400), 1e308, float("nan"), float("-inf"), True, "1"]
+)
 def test_invalid_timeouts_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match=r"timeouts\.idle"):
         d.Timeouts(idle=value)

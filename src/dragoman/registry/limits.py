@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -12,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from ..middleware import Thresholds
 from ..transport import Timeouts
+from ..transport.clock import MAX_SECONDS
 from ..validate.yaml import Section
 from .pools import Connection
 
@@ -72,8 +72,9 @@ def read_timeouts(section: Section) -> dict[str, float | None] | None:
 
 
 def _check_seconds(section: Section, name: str, value: float) -> float | None:
-    if not (value > 0 and math.isfinite(value)):
-        section.complain("must be a positive number of seconds, or none", name)
+    if not 0 < value <= MAX_SECONDS:
+        problem = f"must be a positive number of seconds up to {MAX_SECONDS:g}, or none"
+        section.complain(problem, name)
         return None
     return float(value)
 

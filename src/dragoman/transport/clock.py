@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from ..errors import Deadline, TimedOutError
+
+MAX_SECONDS = 1e9
+"""The longest timeout: longer than any call, and safe for timers."""
 
 
 class Timeouts(Struct, frozen=True):
@@ -27,11 +31,13 @@ class Timeouts(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int | float) or not value > 0
-            ):
+            if value is None:
+                continue
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not (0 < value <= MAX_SECONDS or value == math.inf):
                 raise ValueError(
-                    f"timeouts.{name} must be a positive number of seconds or None, not {value!r}"
+                    f"timeouts.{name} must be a positive number of seconds up to {MAX_SECONDS:g}, "
+                    f"or None, not {value!r:.50}"
                 )
 
 
