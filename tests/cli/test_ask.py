@@ -93,7 +93,8 @@ def test_ask_command_uses_the_default_model(
     result = run(*words, given="", DRAGOMAN_CONFIG=path, DRAGOMAN_MODEL=variable)
     assert result.exit_code == 0, result.stderr
     body = sent(server)
-    assert (body["model"], body["messages"][-1]["content"]) == (model, text)
+    assert body["model"] == model
+    assert body["messages"][-1]["content"] == text
 
 
 @pytest.mark.parametrize("word", ["uno", "openai:gpt-5", "gpt-5", "local"])
@@ -113,8 +114,12 @@ def test_settings_given_as_options_are_sent(server: Background) -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     body = sent(server)
-    assert (body["top_p"], body["seed"], body["stop"]) == (0.5, 7, ["END"])
-    assert (body["top_k"], body["user"], body["reasoning_effort"]) == (40, "me", "low")
+    assert body["top_p"] == 0.5
+    assert body["seed"] == 7
+    assert body["stop"] == ["END"]
+    assert body["top_k"] == 40
+    assert body["user"] == "me"
+    assert body["reasoning_effort"] == "low"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,8 @@ def test_unstreamed_json_output_is_one_object(server: Background) -> None:
     reply = json.loads(
         run("m", "Hi", "--base-url", server.base_url, "--json", "--no-stream").stdout
     )
-    assert (reply["text"], reply["finish_reason"]) == ("Hello", "stop")
+    assert reply["text"] == "Hello"
+    assert reply["finish_reason"] == "stop"
     assert reply["usage"]["input_tokens"] is not None
     assert sent(server).get("stream") is not True
 
@@ -187,7 +193,8 @@ def test_errors_are_printed_as_json_with_the_json_option(words: list[str]) -> No
         result = run("m", "Hi", "--base-url", server.base_url, "--json", *words)
     assert result.exit_code == EXIT_CODES["provider_authentication"]
     error = json.loads(result.stdout)["error"]
-    assert (error["category"], error["status"]) == ("provider_authentication", 401)
+    assert error["category"] == "provider_authentication"
+    assert error["status"] == 401
     assert error["model"] == "m"
 
 

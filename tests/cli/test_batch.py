@@ -50,7 +50,10 @@ def test_batch_command_writes_results_and_a_summary(server: Background) -> None:
 
 def test_batch_report_can_be_printed_as_json(server: Background) -> None:
     report = json.loads(run(server, "--json").stdout)
-    assert (report["rows"], report["failed"], report["bad"], report["stopped"]) == (3, 1, 1, None)
+    assert report["rows"] == 3
+    assert report["failed"] == 1
+    assert report["bad"] == 1
+    assert report["stopped"] is None
 
 
 def test_batch_options_are_sent_to_the_provider(server: Background) -> None:
@@ -64,7 +67,9 @@ def test_batch_options_are_sent_to_the_provider(server: Background) -> None:
     (request,) = server.requests
     sent = request.json
     assert [message["content"] for message in sent["messages"]] == ["Be terse.", "Translate: Haus"]
-    assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (7, 0.5, 0.9)
+    assert sent["max_tokens"] == 7
+    assert sent["temperature"] == 0.5
+    assert sent["top_p"] == 0.9
     assert sent["tools"][0]["function"]["name"] == "add"
     assert "response_format" in sent
 
@@ -104,7 +109,8 @@ def test_invalid_options_of_the_batch_command_are_reported(
     server: Background, words: list[str], code: int, text: str
 ) -> None:
     done = run(server, *words)
-    assert (done.exit_code, server.requests) == (code, [])
+    assert server.requests == []
+    assert done.exit_code == code
     assert text in done.stderr
     assert not Path("out.jsonl").exists()
 
@@ -128,7 +134,8 @@ def test_embedding_options_apply_to_embedded_rows(tmp_path: Path) -> None:
         done = run(server, "--embed", "--template", "{word}", *options, source="words.csv")
         assert done.exit_code == 0, done.output
         sent = server.requests[0]
-    assert (sent.path, sent.json["input"]) == ("/v1/embeddings", ["Haus"])
+    assert sent.path == "/v1/embeddings"
+    assert sent.json["input"] == ["Haus"]
     assert sent.json["dimensions"] == 2
     row = results()[0]
     assert row["embedding"] == "AACAPwAAAEA="

@@ -37,19 +37,25 @@ def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     key = json.loads(run("new", "ann", "--team", "core", *limits, "--json").stdout)["key"]
     run("team", "core", "--budget-month", "100")
     found = find(place, key)
-    assert (found.models, str(found.budget_usd_month)) == (("fast", "anthropic:*"), "20")
+    assert found.models == ("fast", "anthropic:*")
+    assert str(found.budget_usd_month) == "20"
     assert found.requests_per_minute == 60
     assert found.team_budget_usd_month == 100
-    assert (found.user, found.names_user) == (None, False)
+    assert found.user is None
+    assert found.names_user is False
     run("change", "ann", "--user", "ann@example.org", "--names-user")
     found = find(place, key)
-    assert (found.user, found.names_user) == ("ann@example.org", True)
+    assert found.user == "ann@example.org"
+    assert found.names_user is True
     assert "the user of a key must be" in run("change", "ann", "--user", "", code=2).stderr
     run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
     run("change", "ann", "--no-names-user", "--user", "none")
     found = find(place, key)
-    assert (found.user, found.names_user) == (None, False)
-    assert (found.budget_usd_month, found.max_concurrency, found.models) == (None, 4, ("*",))
+    assert found.user is None
+    assert found.names_user is False
+    assert found.budget_usd_month is None
+    assert found.max_concurrency == 4
+    assert found.models == ("*",)
     rotated = run("rotate", "ann", "--overlap", "2h")
     new = rotated.stdout.removeprefix("key: ").strip()
     assert find(place, key) == find(place, new) is not None

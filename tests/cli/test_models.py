@@ -55,9 +55,12 @@ def test_models_command_gives_the_source_of_every_capability(run: Any) -> None:
     assert facts["supports_streaming"]["value"] is True
     assert facts["supports_streaming"]["source"] == "catalogue"
     assert facts["supports_embeddings"] == {"value": None, "source": "unknown"}
-    assert (five["status"], five["tier"], five["aliases"]) == ("configured", "deep", ["five"])
+    assert five["status"] == "configured"
+    assert five["tier"] == "deep"
+    assert five["aliases"] == ["five"]
     assert five["tokens"] == "o200k"
-    assert (five["price"]["input"], five["price"]["output"]) == ("1.25", "10")
+    assert five["price"]["input"] == "1.25"
+    assert five["price"]["output"] == "10"
     assert five["price"]["pricing_version"] == PriceTable.bundled().version
     assert listed["box:tiny"]["price"]["free"] is True
     unpriced = [entry for entry in listed.values() if entry["price"] is None]
@@ -127,7 +130,8 @@ def test_models_command_filters_models_by_a_pattern(run: Any) -> None:
 
 def test_pattern_without_matches_is_reported(run: Any) -> None:
     result = run("ollama:*")
-    assert (result.exit_code, result.stdout) == (11, "")
+    assert result.stdout == ""
+    assert result.exit_code == 11
     assert "no model that is listed fits 'ollama:*'" in result.stderr
     assert "ollama:any" in run("ollama:any").stdout
 

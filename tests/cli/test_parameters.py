@@ -97,8 +97,11 @@ def test_values_reach_the_fields_of_nested_structs() -> None:
     [seen] = SEEN
     inner = Inner(size=9, quiet=True)
     assert seen["outer"] == Outer(needed="x", inner=inner, colour=False, mode="slow")
-    assert (seen["words"], seen["share"], seen["order"]) == (("a", "b"), 0.5, "down")
-    assert (seen["is_open"], seen["as_json"]) == (False, True)
+    assert seen["words"] == ("a", "b")
+    assert seen["share"] == 0.5
+    assert seen["order"] == "down"
+    assert seen["is_open"] is False
+    assert seen["as_json"] is True
 
 
 @pytest.mark.parametrize(

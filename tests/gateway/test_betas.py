@@ -84,11 +84,14 @@ async def test_field_is_sent_with_an_allowed_beta_and_dropped_without_it(
         assert upstream.bodies[-1].items() >= fields.items()
         assert upstream.betas[-1] == {beta}
         assert (await ask(gateway, fields))[:2] == (200, report)
-        assert (upstream.betas[-1], upstream.problems) == (frozenset(), [])
+        assert upstream.betas[-1] == frozenset()
+        assert upstream.problems == []
     async with strict(betas=("none",)) as (gateway, upstream):
         status, shown, _ = await ask(gateway, fields, beta)
-    assert (status, shown) == (200, f"beta_dropped {HEADER}[{beta}]; {report}")
-    assert (upstream.betas, upstream.problems) == ([frozenset()], [])
+    assert status == 200
+    assert shown == f"beta_dropped {HEADER}[{beta}]; {report}"
+    assert upstream.betas == [frozenset()]
+    assert upstream.problems == []
 
 
 @pytest.mark.parametrize("betas", [("default",), ("none",)])
@@ -102,8 +105,10 @@ async def test_system_message_of_the_conversation_needs_no_beta(
     async with strict(betas=betas) as (gateway, upstream):
         status, shown, _ = await ask(gateway, fields, *named)
     is_dropped = named and betas == ("none",)
-    assert (status, shown) == (200, f"beta_dropped {HEADER}[{SYSTEM_BETA}]" if is_dropped else "")
-    assert (upstream.bodies[-1]["messages"], upstream.problems) == (fields["messages"], [])
+    assert status == 200
+    assert shown == (f"beta_dropped {HEADER}[{SYSTEM_BETA}]" if is_dropped else "")
+    assert upstream.bodies[-1]["messages"] == fields["messages"]
+    assert upstream.problems == []
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,8 @@ async def test_request_that_cannot_do_without_its_beta_is_rejected(
 ) -> None:
     async with strict() as (gateway, upstream):
         status, _, said = await ask(gateway, fields)
-    assert (status, upstream.bodies) == (400, [])
+    assert status == 400
+    assert upstream.bodies == []
     assert said["error"]["message"].endswith(
         f"must name its beta, and this gateway allow it: {beta}"
     )
@@ -232,7 +238,8 @@ async def test_files_of_the_operator_need_an_operator_who_allows_them() -> None:
         assert upstream.bodies == []
     async with strict(betas=("files-api-*",)) as (gateway, upstream):
         await ask(gateway, fields, FILES_BETA)
-    assert (upstream.bodies[-1]["messages"], upstream.problems) == (fields["messages"], [])
+    assert upstream.bodies[-1]["messages"] == fields["messages"]
+    assert upstream.problems == []
 
 
 async def test_model_of_another_wire_reports_that_it_has_no_betas() -> None:
@@ -260,7 +267,8 @@ def test_values_of_a_repeated_header_are_joined() -> None:
 async def test_betas_in_a_body_do_not_bypass_the_list() -> None:
     async with strict() as (gateway, upstream):
         _, shown, _ = await ask(gateway, {"betas": [FILES_BETA]})
-    assert (shown, upstream.betas) == ("betas_dropped betas", [frozenset()])
+    assert shown == "betas_dropped betas"
+    assert upstream.betas == [frozenset()]
 
 
 async def test_older_structured_output_of_the_sdk_reaches_a_model_of_any_wire() -> None:
@@ -274,7 +282,8 @@ async def test_older_structured_output_of_the_sdk_reaches_a_model_of_any_wire() 
         assert upstream.requests[-1].response_schema is not None
         both = {**older, "output_config": {"format": older["output_format"]}}
         status, _, said = await ask(gateway, both)
-    assert (status, upstream.problems) == (400, [])
+    assert status == 400
+    assert upstream.problems == []
     assert "older name of output_config.format" in said["error"]["message"]
 
 

@@ -240,7 +240,8 @@ def test_key_file_supports_teams_and_rotated_keys(tmp_path: Path) -> None:
     )
     found = KeyRing.load(file).find(old[0])
     assert found is not None
-    assert (found.budget_usd_month, found.team_budget_usd_month) == (7, 100)
+    assert found.budget_usd_month == 7
+    assert found.team_budget_usd_month == 100
     assert found.accounts == ("ann", "team:core")
     file.write_text(file.read_text().replace("2999-", "1999-"))
     assert KeyRing.load(file).find(old[0]) is None

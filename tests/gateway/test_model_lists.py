@@ -72,12 +72,12 @@ async def test_sdks_read_window_and_output_limit_of_models_and_groups() -> None:
             named = (await ranker.models.list()).models
         windows = {each.name: each.context_length for each in named}
     for name, (window, longest) in EXPECTED.items():
-        assert (listed[name].max_input_tokens, listed[name].max_tokens) == (window, longest)
-        assert (found[name].input_token_limit, found[name].output_token_limit) == (window, longest)
-        assert (plain[name].get("context_window"), plain[name].get("max_output_tokens")) == (
-            window,
-            longest,
-        )
+        assert listed[name].max_input_tokens == window
+        assert listed[name].max_tokens == longest
+        assert found[name].input_token_limit == window
+        assert found[name].output_token_limit == longest
+        assert plain[name].get("context_window") == window
+        assert plain[name].get("max_output_tokens") == longest
         assert windows[name] == window
     assert one.model_dump()["context_length"] == 128_000
     assert plain["large"]["input_modalities"] == ["text", "image", "file"]
@@ -85,7 +85,8 @@ async def test_sdks_read_window_and_output_limit_of_models_and_groups() -> None:
     known = listed["large"].capabilities
     assert known is not None
     assert known.image_input.supported
-    assert (listed["large"].lifecycle, listed["unknown"].lifecycle) == ("deprecated", "active")
+    assert listed["large"].lifecycle == "deprecated"
+    assert listed["unknown"].lifecycle == "active"
     assert str(listed["large"].retires_at) == "2027-03-01 00:00:00+00:00"
     assert listed["unknown"].capabilities is None
     # a group has a feature if one of its candidates has it, and does not end with one of them
@@ -141,9 +142,11 @@ async def test_model_is_listed_alike_before_and_after_its_first_use(
     assert listed["same"].efforts == efforts
     assert listed["here:odd"].efforts == ()
     assert listed["both"].efforts == ()
-    assert (listed["here:odd"].rates["input"], listed["here:odd"].rates["output"]) == (0, 0)
+    assert listed["here:odd"].rates["input"] == 0
+    assert listed["here:odd"].rates["output"] == 0
     # each call of a group has the price of the candidate that answers
-    assert (listed["both"].rates, listed["here:gpt-6-sol"].rates) == ({}, {})
+    assert listed["both"].rates == {}
+    assert listed["here:gpt-6-sol"].rates == {}
 
 
 async def test_limits_of_a_group_are_unknown_if_those_of_one_candidate_are(
@@ -153,17 +156,21 @@ async def test_limits_of_a_group_are_unknown_if_those_of_one_candidate_are(
     path.write_text(CONFIG)
     async with Registry.load(path) as registry:
         listed = Models(registry).list_model("embedded")
-    assert (listed.window, listed.longest_reply, listed.efforts) == (None, None, None)
+    assert listed.window is None
+    assert listed.longest_reply is None
+    assert listed.efforts is None
 
 
 def test_model_of_the_catalogue_is_listed_with_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
     listed = Models(Registry()).list_model("anthropic:claude-haiku-5-5")
-    assert (listed.window, listed.longest_reply) == (1_000_000, 128_000)
+    assert listed.window == 1_000_000
+    assert listed.longest_reply == 128_000
     assert listed.is_known_to("images")
     assert listed.efforts
     assert listed.capabilities != Capabilities()
     row = PriceTable.default().find("anthropic:claude-haiku-5-5")
     assert isinstance(row, PriceRow)
-    assert (listed.rates["input"], listed.rates["cache_write"]) == (row.input, row.cache_write)
+    assert listed.rates["input"] == row.input
+    assert listed.rates["cache_write"] == row.cache_write
     assert row.input

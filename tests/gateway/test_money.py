@@ -356,7 +356,8 @@ async def test_loss_in_the_middle_of_a_stream_is_recorded() -> None:
     async with serving(create_app({"fast": model}, keys=KEYS, log=log)) as url:
         asked = {**BODY, "stream": True}
         status, headers, _ = await post(f"{url}/v1/chat/completions", asked, bearer(ANN))
-    assert (status, "x-dragoman-warnings" in headers) == (200, False)
+    assert status == 200
+    assert "x-dragoman-warnings" not in headers
     [end] = [each.payload for each in log.find("llm.call_completed")]
     assert end.inbound.warnings == ("choices_dropped choices[1]",)  # type: ignore[attr-defined]
 
@@ -386,9 +387,13 @@ async def test_a_call_is_logged_without_content_by_default(tmp_path: Path) -> No
         "session.started", "llm.call_failed", "llm.call_completed", "session.finished",
     ]  # fmt: skip
     end: Any = records[2].payload
-    assert (end.inbound.key, end.inbound.wire, end.inbound.name) == ("ann", "openai", "fast")
+    assert end.inbound.key == "ann"
+    assert end.inbound.wire == "openai"
+    assert end.inbound.name == "fast"
     assert end.inbound.status == 200
-    assert (end.attempt, end.cost_usd, end.latency_ms > 0) == (1, Decimal("0.315000"), True)
+    assert end.attempt == 1
+    assert end.cost_usd == Decimal("0.315000")
+    assert end.latency_ms > 0
     assert records[1].turn == records[2].turn == end.request_id
     text = (tmp_path / "all.jsonl").read_text()
     for hidden in ("secret prompt", "An answer", ANN, "dg-wrong"):
@@ -448,7 +453,8 @@ async def test_call_that_the_client_got_with_status_200_is_logged_as_completed(
     asked = {**BODY, "stream": stream, **({"tools": tools} if tools else {})}
     async with serving(app) as url:
         status, _, text = await post(f"{url}/v1/chat/completions", asked, bearer(ANN))
-    assert (status, "bash" in str(text)) == (200, True)
+    assert status == 200
+    assert "bash" in str(text)
     [end] = [each.payload for each in log.find("llm.call_failed", "llm.call_completed")]
     assert (end.type, end.finish_reason, end.inbound.error) == (  # type: ignore[attr-defined]
         "llm.call_completed", "tool_calls", None

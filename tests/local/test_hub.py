@@ -37,7 +37,9 @@ def part(folder: Path) -> Path:
 def test_downloaded_model_is_found_by_its_file_name(hub: HubServer, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     pulled = pull_model(SPEC, progress=lambda *facts: seen.append(facts))
-    assert (pulled.name, pulled.sha256, pulled.source) == ("Some-Model.Q4", DIGEST, SPEC)
+    assert pulled.name == "Some-Model.Q4"
+    assert pulled.sha256 == DIGEST
+    assert pulled.source == SPEC
     assert pulled.size == len(CONTENT)
     assert Path(pulled.path).read_bytes() == CONTENT
     assert find_model("Some-Model.Q4").path == Path(pulled.path)
@@ -228,7 +230,9 @@ def test_model_split_into_several_files_is_rejected(hub: HubServer) -> None:
 def test_hub_name_may_contain_a_revision_and_a_folder(hub: HubServer) -> None:
     remote = locate(load_catalog().hubs["hf"], "owner/repo@v1.2/sub dir/file.gguf")
     assert remote.url == f"{hub.url}/owner/repo/resolve/v1.2/sub%20dir/file.gguf"
-    assert (remote.file, remote.sha256, remote.size) == ("file.gguf", DIGEST, len(CONTENT))
+    assert remote.file == "file.gguf"
+    assert remote.sha256 == DIGEST
+    assert remote.size == len(CONTENT)
 
 
 def test_download_under_the_name_of_another_model_is_rejected(hub: HubServer) -> None:

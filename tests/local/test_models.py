@@ -51,7 +51,8 @@ def test_call_settings_override_the_defaults_of_a_local_model() -> None:
     provider = d.LocalProvider()
     plain = provider._with_defaults(d.Request((d.User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
     assert plain.messages == (d.System("Answer the question in plain English."), d.User("Hi"))
-    assert (plain.config.temperature, plain.config.max_tokens) == (0.2, 400)
+    assert plain.config.temperature == 0.2
+    assert plain.config.max_tokens == 400
     config = d.RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
     given = d.Request((d.System("Be terse."), d.User("Hi")), config=config)
     assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
@@ -98,7 +99,8 @@ def test_pulling_a_local_file_copies_it_under_its_name(tmp_path: Path, cache: Pa
     source = tmp_path / "mine.gguf"
     source.write_bytes(CONTENT)
     pulled = pull_model(str(source))
-    assert (pulled.name, Path(pulled.path)) == ("mine", cache / "models" / "mine.gguf")
+    assert pulled.name == "mine"
+    assert Path(pulled.path) == cache / "models" / "mine.gguf"
     assert pulled.sha256 == hashlib.sha256(CONTENT).hexdigest()
     source.unlink()
     assert d.connect("local:mine").model == "mine"

