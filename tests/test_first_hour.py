@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,16 @@ def test_synchronous_call_in_a_coroutine_warns() -> None:
         assert asyncio.run(block()) == "Hi"
 
 
+@dataclass
+class River:
+    name: str
+
+
+def weather(place: str) -> str:
+    """Return the weather."""
+    return place
+
+
 def bare(a):  # type: ignore[no-untyped-def]
     """Do nothing."""
 
@@ -65,6 +77,47 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "thinking=": (lambda m: m.complete("x", thinking={}), 'write reasoning="high"'),
     "output_type=": (lambda m: m.complete("x", output_type=int), "as response_schema="),
     "n=": (lambda m: m.complete("x", n=2), "gather() makes several calls"),
+    "functions=": (lambda m: m.complete("x", functions=[bare]), "pass them as tools=[...]"),
+    "a misspelt effort": (
+        lambda m: m.complete("x", reasoning="hgih"),
+        "reasoning must be off, none, minimal, low, medium, high, xhigh, max, or a number",
+    ),
+    "bytes": (lambda m: m.complete(b"x"), "decode text, or write User(Image(data))"),
+    "a prompt in place of tools": (
+        lambda m: m.complete("x", "Be brief."),
+        "a system prompt is passed as system=",
+    ),
+    "a tool's name": (
+        lambda m: m.complete("x", tools=[weather], tool_choice="weather"),
+        "write ForceTool('weather')",
+    ),
+    "an instance as the schema": (
+        lambda m: m.complete("x", response_schema=River("Rhine")),
+        "write response_schema=River",
+    ),
+    "a function as tools": (lambda m: d.Session(m, weather), "write [...] around the one tool"),
+    "a synchronous model": (
+        lambda m: d.Session(d.sync.SyncProvider(m)),  # type: ignore[arg-type]
+        "use dragoman.sync.Session",
+    ),
+    "a name in place of a model": (
+        lambda _: d.Session("openai:gpt-5"),  # type: ignore[arg-type]
+        "write Session(connect('openai:gpt-5'), ...)",
+    ),
+    "max_attempts=": (
+        lambda m: d.Retry(m, max_attempts=3),  # type: ignore[call-arg]
+        "write max_retries=, which does not count the first attempt",
+    ),
+    "a number as a header": (
+        lambda _: d.connect("m", base_url="http://127.0.0.1:9/v1", headers={"a": 1}),  # type: ignore[dict-item]
+        "headers: 'a' must be a string, not 1",
+    ),
+    "stop= of connect": (lambda _: d.connect("m", stop="x"), "write stop_sequences="),  # type: ignore[call-arg]
+    "proxy= of connect": (lambda _: d.connect("m", proxy="x"), "HttpTransport(proxy=...)"),  # type: ignore[call-arg]
+    "an embedded reranker": (
+        lambda _: d.retrieval.connect_reranker("local"),
+        "there is no embedded reranker",
+    ),
     "max_tokens=-1": (lambda m: m.complete("x", max_tokens=-1), "max_tokens must be at least 1"),
     "a tool without hints": (
         lambda m: m.complete("x", tools=[bare]),
@@ -90,6 +143,108 @@ async def test_error_shows_the_right_form(call: Callable[[Any], Any], hint: str)
         await call(Listed("Hi"))
     assert hint in str(caught.value)
     assert "would be refused again" not in str(caught.value)
+
+
+OTHER_NAMES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "reply.content": (
+        lambda m: m.complete("x").content,
+        "write reply.text, or reply.message.content",
+    ),
+    "reply.choices": (lambda m: m.complete("x").choices, "write reply.text"),
+    "reply.usage_metadata": (lambda m: m.complete("x").usage_metadata, "write reply.usage"),
+    "model.chat": (lambda m: m.chat, "write model.complete(...)"),
+    "model.provider.chat": (lambda m: m.provider.chat, "write model.complete(...)"),
+    "model.provider.astream": (lambda m: m.provider.astream, "write model.stream(...)"),
+}
+
+
+@pytest.mark.parametrize(("use", "hint"), OTHER_NAMES.values(), ids=OTHER_NAMES)
+def test_name_of_another_library_is_answered_with_ours(
+    use: Callable[[Any], Any], hint: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"; {hint}")):
+        use(d.sync.SyncProvider(Listed("Hi")))
+
+
+def test_wrong_attribute_has_the_message_of_python_and_reads_no_hint() -> None:
+    model = Listed("Hi")
+    with pytest.raises(AttributeError, match=r"^'Listed' object has no attribute 'colour'$"):
+        model.colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_reply_used_like_a_dictionary_names_its_attributes() -> None:
+    reply: Any = d.sync.SyncProvider(Listed("Hi")).complete("x")
+    with pytest.raises(TypeError, match=r"write reply\.text"):
+        reply["text"]
+
+
+async def test_model_in_the_wrong_kind_of_with_names_the_right_one() -> None:
+    model: Any = Listed("Hi")
+    with pytest.raises(TypeError, match=r"use 'async with', or dragoman\.sync\.connect"), model:
+        pass
+    with pytest.raises(TypeError, match=r"use 'with', or dragoman\.connect"):
+        async with d.sync.SyncProvider(model):  # type: ignore[attr-defined]
+            pass
+
+
+def priced() -> d.Provider:
+    return d.connect("m", base_url="http://127.0.0.1:9/v1", priced_as="free")
+
+
+RENAMED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "Budget(usd=)": (lambda _: d.Budget(usd=5).cost_usd == 5, "write cost_usd= in place of usd="),  # type: ignore[call-arg]
+    "Spend(cost_usd=)": (
+        lambda _: d.Spend(priced(), cost_usd=5).wallet.usd == 5,  # type: ignore[call-arg]
+        "write usd= in place of cost_usd=",
+    ),
+    "Retry(retries=)": (
+        lambda m: "max_retries=5" in d.describe(d.Retry(m, retries=5)),  # type: ignore[call-arg]
+        "write max_retries= in place of retries=",
+    ),
+    "Session(approver=)": (
+        lambda m: d.Session(m, approver="wait").budget is not None,  # type: ignore[call-arg]
+        "write approve= in place of approver=",
+    ),
+    "sync.Session(approver=)": (
+        lambda m: d.sync.Session(m, approver="wait") is not None,  # type: ignore[call-arg]
+        "write approve= in place of approver=",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "hint"), RENAMED.values(), ids=RENAMED)
+def test_other_name_of_a_setting_is_accepted_with_a_hint(
+    call: Callable[[Any], Any], hint: str
+) -> None:
+    with pytest.warns(UserWarning, match=re.escape(hint)):
+        assert call(Listed("Hi"))
+
+
+def test_setting_that_is_given_by_both_names_is_an_error() -> None:
+    with pytest.raises(TypeError, match="write cost_usd="):
+        d.Budget(usd=5, cost_usd=6)  # type: ignore[call-arg]
+
+
+def test_file_that_is_not_an_image_is_named(tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(b"<html>Not found</html>")
+    with pytest.raises(ValueError, match=r"photo\.png is not an image, although .* b'<html>"):
+        d.Image(tmp_path / "photo.png")
+    (tmp_path / "program").write_bytes(b"\x7fELF")
+    with pytest.raises(ValueError, match="program is not an image: it begins with"):
+        d.Image(tmp_path / "program")
+    (tmp_path / "photo.png").write_bytes(b"\xff\xd8\xff\xe0")
+    assert d.Image(tmp_path / "photo.png").media_type == "image/jpeg"
+
+
+async def test_refusal_of_a_country_does_not_blame_the_key() -> None:
+    body = b'{"error": {"message": "Country, region, or territory not supported"}}'
+
+    async def answer(connection: Connection) -> None:
+        connection.reply(403, body)
+
+    async with serve(answer) as server, d.connect("m", base_url=f"{server.url}/v1") as model:
+        with pytest.raises(d.AuthenticationError, match="another key does not help"):
+            await model.complete("x")
 
 
 async def test_stream_used_without_async_names_the_right_form() -> None:

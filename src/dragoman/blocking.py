@@ -11,13 +11,15 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from .errors import explain_attribute
 from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
 from .provider import EventStream, Gathered, Model, Provider
 from .provider import connect as connect_async
 from .provider import gather as gather_async
+from .provider.model import METHODS
 from .retrieval import Embedder, Reranker
 from .retrieval import connect_embedder as connect_embedder_async
 from .retrieval import connect_reranker as connect_reranker_async
@@ -261,6 +263,17 @@ class _Blocking(Generic[M]):
 
     def __repr__(self) -> str:
         return f"<sync {self._model!r}>"
+
+    if not TYPE_CHECKING:  # type checkers report these mistakes themselves
+
+        async def __aenter__(self):
+            raise TypeError("use 'with', or dragoman.connect for code that is async")
+
+        async def __aexit__(self, *_):
+            """Exist, so that Python calls ``__aenter__``, which explains the mistake."""
+
+        def __getattr__(self, name):
+            return explain_attribute(self, name, METHODS)
 
 
 def _blocking(

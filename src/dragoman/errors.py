@@ -44,7 +44,7 @@ __all__ = [
     "MalformedToolCallError", "ModelNotLoadedError", "NetworkError", "OverloadedError",
     "ProviderError", "QuotaExceededError", "RateLimitError", "StreamInterruptedError",
     "StructuredOutputError", "TimedOutError", "UnavailableError", "UnsupportedContentError",
-    "UnsupportedFeatureError", "advise_import", "cut", "keep_headers", "quote", "release_frames",
+    "UnsupportedFeatureError", "advise_import", "cut", "explain_attribute", "keep_headers", "quote", "release_frames",
     "scrub", "without_frames",
 ]  # fmt: skip
 
@@ -93,6 +93,19 @@ _SECRETS = re.compile(
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
 _LEAST_PREFIX = 6  # the minimum length at which a truncated secret at the end of a text is masked
+
+
+def explain_attribute(value: object, name: str, others: Mapping[str, str]) -> Any:
+    """Raise the error about an attribute that ``value`` does not have.
+
+    ``others`` maps names that other libraries use to what is written here. Call this function from
+    ``__getattr__``.
+    """
+    if name in others:
+        kind = type(value).__name__
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}; {others[name]}")
+    # This raises Python's own error, or the error that a property has raised.
+    return object.__getattribute__(value, name)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dragoman import (
 )
 from dragoman.middleware import Fallback, Middleware, Retry
 from dragoman.retrieval import Embedder, Embeddings, Ranking, Reranker
+from dragoman.tools import tool
 
 
 class Invoice:
@@ -122,3 +123,27 @@ def without_an_event_loop() -> None:
     assert_type(model.complete("Hi").parsed, None)
     for text in model.stream("Hi", temperature=0).text():
         assert_type(text, str)
+
+
+@tool
+def look(place: str, days: int = 1) -> str:
+    """Look at the weather of a place."""
+    return place * days
+
+
+@tool(side_effect="read")
+async def wait(seconds: float) -> bool:
+    """Wait."""
+    return seconds > 0
+
+
+async def decorated_functions(model: dragoman.Provider) -> None:
+    assert_type(look("Basel", days=2), str)
+    assert_type(await wait(1.5), bool)
+    await model.complete("Hi", tools=[look, wait])
+    await Session(model, [look, wait]).run("Hi")
+    print(
+        ToolResult("1", "x", "y"),
+        ToolResult("1", content="x"),
+        ToolResult("1", "x", is_error=True),
+    )

@@ -4,7 +4,7 @@ A comment after each error makes the checkers ignore it. They report a comment t
 need, so ``make lint`` fails if one of them misses an error.
 """
 
-# pyright: reportUnnecessaryTypeIgnoreComment=error
+# pyright: reportUnnecessaryTypeIgnoreComment=error, reportUnnecessaryComparison=error
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import dragoman
 from dragoman import TextDelta
 from dragoman.middleware import Cache, Fallback, Observe, Retry
 from dragoman.retrieval import Embedder
+from dragoman.tools import tool
 
 
 class Invoice:
@@ -99,3 +100,37 @@ async def mistakes_with_layers(model: dragoman.Provider, embedder: Embedder) -> 
     Retry(model).embed_batches(["a"])  # type: ignore
     # 28: a ranking from an embedder
     await Retry(embedder).rerank("a", ["b"])  # type: ignore
+
+
+@tool
+def look(place: str, days: int = 1) -> str:
+    """Look at the weather of a place."""
+    return place * days
+
+
+@tool(side_effect="read")
+async def wait(seconds: float) -> bool:
+    """Wait."""
+    return seconds > 0
+
+
+async def mistakes_with_tools(embedder: Embedder, model: dragoman.Provider) -> None:
+    # 29: an argument of the wrong type for a decorated function
+    look(5)  # type: ignore
+    # 30: assigning its result to another type
+    number: int = look("Basel")  # type: ignore
+    # 31: the same for a decorated coroutine function with settings
+    await wait("long")  # type: ignore
+    # 32: numbers in place of texts
+    await embedder.embed([number, 2])  # type: ignore
+    # 33: a result of a tool without content
+    dragoman.ToolResult("call_1")  # type: ignore
+    # 34: a finish reason that does not exist
+    print((await model.complete("Hi")).finish_reason == "stopp")  # type: ignore
+    # 35: a setting under its name on the command line
+    dragoman.Budget(usd=5)  # type: ignore
+    # 36: a name of another library
+    print((await model.complete("Hi")).choices)  # type: ignore
+    # 37: a model in the wrong kind of with
+    with model:  # type: ignore
+        pass

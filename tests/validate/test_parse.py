@@ -104,7 +104,7 @@ REFUSED: list[tuple[Any, str]] = [
     (["u"], "messages[0] must be a message, not str; write User(...) around it"),
     ([d.User("u"), d.Text("t")], "messages[1] must be a message, not Text; write User(...)"),
     ([d.User("u"), 5], "messages[1] must be an object, not an integer"),
-    (b"u", "messages[0] must be an object, not an integer"),
+    (b"u", "messages must be text or a list of messages, not bytes; decode text"),
     *[([message], f"messages[0]{says}") for message, says in REFUSED_MESSAGES],
     *[([user(part)], f"messages[0].content[0]{says}") for part, says in REFUSED_PARTS],
     *[

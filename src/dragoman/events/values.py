@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..errors import explain_attribute
 from ..messages import (
     Assistant,
     AssistantBlock,
@@ -178,6 +179,20 @@ class Billed(Protocol):
         """The name of the model that answered."""
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(
+        ("choices", "completion", "content", "output", "output_text", "candidates", "data"),
+        "write reply.text, or reply.message.content for the blocks",
+    ),
+    "json": "write reply.parsed for the structured value, or reply.raw for the provider's JSON",
+    "usage_metadata": "write reply.usage",
+    "reasoning": "write reply.thinking",
+    "reasoning_content": "write reply.thinking",
+    "stop_reason": "write reply.finish_reason",
+    "id": "write reply.request_id",
+}
+
+
 class _Answer(Struct, frozen=True):
     message: Assistant
     finish_reason: FinishReason
@@ -266,6 +281,14 @@ class Response(_Answer, Displayed, Generic[Parsed], frozen=True, kw_only=True):
     def citations(self) -> tuple[Citation, ...]:
         """The sources that the provider cites for the message's texts."""
         return self.message.citations
+
+    if not TYPE_CHECKING:  # type checkers report these mistakes themselves
+
+        def __getattr__(self, name):
+            return explain_attribute(self, name, _OTHER_NAMES)
+
+        def __getitem__(self, name):
+            raise TypeError(f"a reply has attributes, not keys: write reply.text, not [{name!r}]")
 
     def _display(self) -> Display:
         counts = {

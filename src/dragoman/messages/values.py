@@ -87,7 +87,8 @@ class _Media(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str | Path | bytes):
-            source, media_type = read_source(self.source)
+            is_image = type(self) is Image and self.media_type is None
+            source, media_type = read_source(self.source, is_image=is_image)
             force_setattr(self, "source", source)
             force_setattr(self, "media_type", self.media_type or media_type)
 
@@ -95,9 +96,8 @@ class _Media(Struct, frozen=True, omit_defaults=True):
 class Image(_Media, frozen=True, tag="image", omit_defaults=True, kw_only=True):
     """An image in a message. A generated image has ``continuity``.
 
-    ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
-    a URL, which Dragoman never fetches, and ``Image(data)`` takes bytes. ``media_type`` is taken
-    from the file's name or its first bytes; it is required with ``Inline``.
+    ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image(data)`` takes bytes, and
+    ``Image("https://...")`` is a URL, which is never fetched. ``Inline`` needs a ``media_type``.
     """
 
     detail: Detail | None = None
@@ -149,8 +149,7 @@ class Audio(_Media, frozen=True, tag="audio", omit_defaults=True, kw_only=True):
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
     """A document in a message; PDF by default.
 
-    ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` takes
-    bytes.
+    ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` bytes.
     """
 
     source: Url | Inline
@@ -237,18 +236,20 @@ _AssistantPart: TypeAlias = str | AssistantBlock | Sequence[str | AssistantBlock
 class _MessageType(StructMeta):
     """Accept any number of parts: ``User("What is this?", Image("photo.png"))``."""
 
-    def __call__(cls: Any, *given: Any, **fields: Any) -> Any:  # noqa: N805
-        first = cls._content_at
-        if len(given) == first + 1 and not fields:  # as for most messages
-            return _make(cls, *given)
-        head = given[:first]
-        parts = given[first:]
-        if head and len(parts) > 1 and isinstance(parts[-1], bool):
-            parts, fields["is_error"] = parts[:-1], parts[-1]
-        if "tool_calls" in fields:
-            given = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
-            parts = ([part for part in given if part is not None],)
-        return _make(cls, *head, *(parts if len(parts) < 2 else (parts,)), **fields)
+    if not TYPE_CHECKING:  # type checkers use the signature of each message
+
+        def __call__(cls: Any, *given: Any, **fields: Any) -> Any:  # noqa: N805
+            first = cls._content_at
+            if len(given) == first + 1 and not fields:  # as for most messages
+                return _make(cls, *given)
+            head = given[:first]
+            parts = given[first:]
+            if head and len(parts) > 1 and isinstance(parts[-1], bool):
+                parts, fields["is_error"] = parts[:-1], parts[-1]
+            if "tool_calls" in fields:
+                given = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
+                parts = ([part for part in given if part is not None],)
+            return _make(cls, *head, *(parts if len(parts) < 2 else (parts,)), **fields)
 
 
 _make: Any = StructMeta.__call__
@@ -385,8 +386,8 @@ class ToolResult(_Message, frozen=True, tag="tool", tag_field="role", omit_defau
         def __init__(
             self,
             tool_call_id: str,
+            content: _UserPart,
             *parts: _UserPart,
-            content: _UserPart = ...,
             is_error: bool = False,
             cache: bool = False,
         ) -> None: ...
@@ -571,11 +572,10 @@ class Request(_Conversation, frozen=True, kw_only=True):
 
     ``response_type`` is the Python type that the schema was made from. No codec reads it; the
     reply is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a
-    wire to fields in the form of that wire, which override the fields that its codec writes. The
-    gateway uses it for settings that ``Request`` cannot express. If ``check_calls`` is false, a
-    call of an unknown tool or with invalid arguments becomes an intent like any other, and the
-    caller must check it. With ``continues``, the last message may be an assistant message that the
-    provider paused: the reply continues it.
+    wire to fields in the form of that wire, which override the fields that its codec writes. If
+    ``check_calls`` is false, a call of an unknown tool or with invalid arguments becomes an intent
+    like any other, and the caller must check it. With ``continues``, the last message may be an
+    assistant message that the provider paused: the reply continues it.
     """
 
     operation: ClassVar[Literal["chat"]] = "chat"

@@ -21,6 +21,7 @@ from ..provider import LayerCall
 from ..provider.call_log import ATTEMPT
 from ..provider.model import Kind, OfKind
 from ..validate import parse_config, to_instance
+from ..validate.fields import accept_other_names
 from .attempts import Attempt
 from .layer import RETRY_REASON, Middleware, Wrapper, check_number, notify, walk
 
@@ -56,6 +57,10 @@ class Retry(Wrapper[Kind], Middleware[Kind]):
     each retry; an exception that it raises does not end the call.
     """
 
+    @accept_other_names(
+        {"retries": "max_retries"},
+        {"max_attempts": "write max_retries=, which does not count the first attempt"},
+    )
     def __init__(
         self,
         provider: OfKind[Kind],

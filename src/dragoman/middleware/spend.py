@@ -19,6 +19,7 @@ from ..prices.results import EXACT
 from ..provider import LayerCall, Model
 from ..provider.model import Kind, OfKind
 from ..retrieval import RerankRequest
+from ..validate.fields import accept_other_names
 from .attempts import Attempt
 from .fallback import NotConfigured
 from .layer import Middleware, Wrapper, walk_served
@@ -164,6 +165,7 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
     zero. Put this layer around ``Retry`` and ``Fallback``, so that all attempts are counted.
     """
 
+    @accept_other_names({"cost_usd": "usd"}, {"budget": "write usd="})
     def __init__(
         self,
         provider: OfKind[Kind],

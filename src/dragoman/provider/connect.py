@@ -15,6 +15,7 @@ from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..validate import Settings
 from ..validate.fields import suggest
+from ..validate.parse import MISPLACED
 from ..wire import CODECS
 from .contract import Provider
 from .http import HttpProvider
@@ -34,6 +35,23 @@ _REGISTRY = "dragoman.registry:open_name"
 _REGISTRY_AT = "dragoman.registry:open_name_at"
 _RETRY = "dragoman.middleware:Retry"
 _DEFAULTS = "dragoman.middleware:Defaults"
+
+# Settings that have other names in other libraries, and what to write instead.
+_OTHER_NAMES = {
+    "proxy": "pass transport=HttpTransport(proxy=...), or set HTTPS_PROXY",
+    "verify": "pass transport=HttpTransport(ca=...)",
+    "http_client": "pass transport=HttpTransport(...)",
+    "timeout": "did you mean timeouts? timeouts=30 limits each call to 30 seconds",
+    "max_retries": "did you mean retries?",
+    "retry": "did you mean retries?",
+    "num_retries": "did you mean retries?",
+    "api_base": "did you mean base_url?",
+    "url": "did you mean base_url?",
+    "key": "did you mean api_key?",
+    "token": "did you mean api_key?",
+    "default_headers": "did you mean headers?",
+    "tools": "pass tools= to complete(), or to a Session, which runs them",
+}
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -93,7 +111,8 @@ def connect(
     }  # fmt: skip
     for wrong in defaults.keys() - Settings.__annotations__.keys():
         known = "base_url", "retries", *settings, *Settings.__annotations__
-        hint = suggest(wrong, known) or "see help(connect)"
+        hint = _OTHER_NAMES.get(wrong) or MISPLACED.get(wrong) or suggest(wrong, known)
+        hint = hint or "see help(connect)"
         raise TypeError(f"connect() has no setting {wrong!r}; {hint}")
     opened = _open(model, base_url, retries, settings)
     return load(_DEFAULTS)(opened, **defaults) if defaults else opened

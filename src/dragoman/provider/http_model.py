@@ -21,6 +21,7 @@ from ..errors import (
     ProviderError,
     UnsupportedContentError,
     UnsupportedFeatureError,
+    quote,
     without_frames,
 )
 from ..messages import LossWarning
@@ -83,6 +84,9 @@ class HttpModel(Model):
         if isinstance(api_key, str):
             key = check_key(api_key, provider=name, model=model)
         self._key = Secret(key)
+        for field, content in (headers or {}).items():
+            if not isinstance(content, str):
+                raise TypeError(f"headers: {field!r} must be a string, not {quote(content)}")
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         # the configured header whose values are sent together with those of the codec
         joined = getattr(codec, "joined_header", "")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..calls import Operation
 from ..capabilities import Capabilities
-from ..errors import CallCancelledError, InvalidRequestError, ProviderError, quote
+from ..errors import (
+    CallCancelledError,
+    InvalidRequestError,
+    ProviderError,
+    explain_attribute,
+    quote,
+)
 from ..messages import Request
 from ..prices import PricedAs, PriceRow
 from ..validate import check_request
@@ -25,6 +31,22 @@ else:
 
     Kind = TypeVar("Kind")
     KindOut = TypeVar("KindOut", covariant=True)
+
+
+_COMPLETE = "write model.complete(...)"
+METHODS = {
+    **dict.fromkeys(
+        ("ask", "call", "chat", "completion", "completions", "create", "generate", "invoke",
+         "messages", "predict", "prompt", "query", "responses", "run", "send_message"),
+        _COMPLETE,
+    ),
+    "acomplete": "write await model.complete(...); dragoman.sync.connect gives a model that blocks",
+    "astream": "write model.stream(...) and async for",
+    "embeddings": "connect_embedder() gives a model with embed()",
+    "tools": "pass tools=[...] to complete(), or to a Session, which runs them",
+    "bind_tools": "pass tools=[...] to complete(), or to a Session, which runs them",
+}  # fmt: skip
+"""What the methods of other libraries are called here."""
 
 
 class OfKind(Protocol[KindOut]):
@@ -107,6 +129,19 @@ class Model(ABC):
 
     async def __aenter__(self) -> Self:
         return self
+
+    if not TYPE_CHECKING:  # type checkers report these mistakes themselves
+
+        def __enter__(self):
+            raise TypeError(
+                "use 'async with', or dragoman.sync.connect for code that is not async"
+            )
+
+        def __exit__(self, *_):
+            """Exist, so that Python calls ``__enter__``, which explains the mistake."""
+
+        def __getattr__(self, name):
+            return explain_attribute(self, name, METHODS)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

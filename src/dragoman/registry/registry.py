@@ -337,6 +337,11 @@ def open_retrieval_name(
         return _load_registry(config_path())._open_retrieval_at(
             operation, model, base_url, options
         )
+    if operation == "rerank" and model.partition(":")[0] == "local":
+        raise InvalidModelError(
+            "there is no embedded reranker; name a vendor's model, or give the base_url of a "
+            "server that has one"
+        )
     with _advise('"vendor:model" or an alias of models.yaml'):
         registry = _load_registry(config_path())
         opener = registry.open_embedder if operation == "embed" else registry.open_reranker

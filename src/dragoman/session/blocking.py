@@ -24,12 +24,13 @@ from ..provider import Provider
 from ..tools import Observation, Tools
 from ..validate import ResponseSchema
 from ..validate.arguments import ConfigRecord
+from ..validate.fields import accept_other_names
 from ..wire import SwapPlan
 from .budget import Budget
 from .context import ContextPolicy
 from .journal import Watcher
 from .outcome import Outcome, Step
-from .session import Session
+from .session import HINTS, OTHER_NAMES, Session
 from .state import State
 
 log = logging.getLogger("dragoman")
@@ -114,6 +115,7 @@ class SyncSession(Generic[Parsed]):
 
     _stream: SessionStream[Any] | None = None
 
+    @accept_other_names(OTHER_NAMES, HINTS)
     def __init__(
         self,
         provider: SyncProvider | Provider,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 from msgspec.structs import force_setattr
 
 from ..calls import CallCompleted, CallFailed
 from ..events import Usage
 from ..log import BudgetExceeded
 from ..prices.results import EXACT
+from ..validate.fields import rename_settings
 
 MAX_SECONDS = 1e9
 """The maximum of ``Budget.seconds``: longer than any run, and accepted by clocks and
@@ -57,7 +58,27 @@ class Spending(Struct):
         return f"${self.cost_usd.normalize(EXACT):f} and more" if self.cost_usd else "cost unknown"
 
 
-class Budget(Struct, frozen=True, omit_defaults=True):
+class _AcceptUsd(StructMeta):
+    """Accept ``usd``, the name of the setting on the command line, for ``cost_usd``."""
+
+    if not TYPE_CHECKING:  # type checkers use the signature of the class
+
+        def __call__(cls, *arguments, **settings):  # noqa: N805 - the class of a metaclass
+            known = cls.__struct_fields__
+            if not settings.keys() <= {*known}:
+                rename_settings(cls.__name__, settings, known, {"usd": "cost_usd"}, _HINTS)
+            return super().__call__(*arguments, **settings)
+
+
+_HINTS = {
+    "max_steps": "write steps=",
+    "turns": "write steps=",
+    "timeout": "write seconds=",
+    "max_tokens": "write tokens=",
+}
+
+
+class Budget(Struct, frozen=True, omit_defaults=True, metaclass=_AcceptUsd):
     """Limits of a session; ``None`` means unlimited.
 
     A turn that reaches a limit is completed, and no further turn begins. The time limit counts

@@ -27,6 +27,7 @@ from ..provider import Provider
 from ..tools import Observation, Toolbox, Tools, add_search, gather_tools
 from ..validate import ResponseSchema, parse_config
 from ..validate.arguments import ConfigRecord
+from ..validate.fields import accept_other_names
 from ..wire import SwapPlan
 from .answers import answer, observe
 from .budget import Budget
@@ -44,6 +45,17 @@ from .supervisor import Supervisor
 from .turn import TurnSettings
 
 log = logging.getLogger("dragoman")
+
+# Settings that have other names in other libraries.
+OTHER_NAMES = {"approver": "approve", "output_type": "output", "response_schema": "output"}
+HINTS = {
+    "system_prompt": "write system=",
+    "instructions": "write system=",
+    "model": "the provider is the first argument",
+    "temperature": 'write config={"temperature": ...}',
+    "max_tokens": 'write config={"max_tokens": ...}',
+    "max_steps": "write budget=Budget(steps=...)",
+}
 
 _HARMLESS = Rule("allow", side_effect=("none", "read"), name="tools that change nothing")
 
@@ -78,6 +90,7 @@ class Session(Displayed, Loop[Parsed]):
     by path.
     """
 
+    @accept_other_names(OTHER_NAMES, HINTS)
     def __init__(
         self,
         provider: Provider,
@@ -101,6 +114,8 @@ class Session(Displayed, Loop[Parsed]):
         context: ContextPolicy | Sequence[ContextPolicy] | None = None,
         deps: Any = None,
     ) -> None:
+        if not isinstance(provider, Provider):
+            raise TypeError(_explain_provider(provider))
         self.provider = provider
         own = gather_tools(tools)
         self.tools = add_search(own)
@@ -409,6 +424,16 @@ def _deny(proposal: Proposal, verdict: Verdict) -> Decision:
     return Decision(
         False, "nobody", reason="there is no policy that allows it, and no approver to ask"
     )
+
+
+def _explain_provider(given: object) -> str:
+    if hasattr(given, "provider") and hasattr(given, "complete"):
+        return (
+            "Session: the provider is synchronous; use dragoman.sync.Session, or dragoman.connect"
+        )
+    if isinstance(given, str):
+        return f"Session: the provider is a string; write Session(connect({errors.quote(given)}), ...)"
+    return f"Session: the provider must be a Provider, not {type(given).__name__}"
 
 
 def _check_rules(policy: Policy, tools: Toolbox) -> None:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -21,10 +21,11 @@ from ..validate.structured import convert_value
 from . import runtime
 from .call_context import is_context, make_context
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class FunctionTool(runtime.ExecutableTool):
+class FunctionTool(runtime.ExecutableTool, Generic[P, T]):
     """A function that the session may call: async in the event loop, otherwise in a thread.
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
@@ -34,7 +35,7 @@ class FunctionTool(runtime.ExecutableTool):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, T],
         *,
         name: str | None = None,
         side_effect: SideEffect = "execute",
@@ -49,13 +50,14 @@ class FunctionTool(runtime.ExecutableTool):
         self._hints = get_type_hints(called_by(function), include_extras=True)
         # the parameters that receive the context of the call, which the model does not see
         self._contexts = [key for key, hint in self._hints.items() if is_context(hint)]
-        offered = functools.partial(function, **dict.fromkeys(self._contexts))
+        called: Callable[..., Any] = function
+        offered = functools.partial(called, **dict.fromkeys(self._contexts))
         description = replace(Tool.from_function(offered, name=name), deferred=deferred)
         super().__init__(
             description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
         )
         self.external = external
-        self._function = function
+        self._function = called
         self._defaults = field_defaults(function)
         self._parameters = frozenset(description.parameters["properties"])
         self._check = check
@@ -63,9 +65,10 @@ class FunctionTool(runtime.ExecutableTool):
         self._context = dict(context or {})
         self.interruptible = _is_async(function)  # type: ignore[misc]
 
-    def __call__(self, *args: Any, **arguments: Any) -> Any:
+    def __call__(self, *args: P.args, **arguments: P.kwargs) -> T:
         """Call the function itself. Neither a session nor a policy is involved."""
-        return self._function(*args, **arguments)
+        result: T = self._function(*args, **arguments)
+        return result
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
         unknown = sorted(set(arguments) - self._parameters)
@@ -176,7 +179,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+def tool(function: Callable[P, T], /) -> FunctionTool[P, T]: ...
 @overload
 def tool(
     *,
@@ -186,10 +189,10 @@ def tool(
     output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
     deferred: bool = False,
     external: bool = False,
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
-) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
     """Turn a function into a tool: ``@tool`` or ``@tool(side_effect="read")``.
 
     The tool can be passed to ``complete(tools=[...])`` and to a ``Session``, and it can be called

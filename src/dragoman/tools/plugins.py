@@ -23,6 +23,8 @@ def gather_tools(tools: Tools) -> Toolbox:
     if isinstance(tools, Toolbox):
         return tools
     problem = " cannot be run; give a function or an ExecutableTool"
+    if callable(tools) or isinstance(tools, ExecutableTool | Tool):
+        raise TypeError("tools must be a list; write [...] around the one tool")
     return Toolbox(
         [_as_tool(each, f"tools[{at}]:", problem) for at, each in enumerate(tools or ())]
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ClassVar, NoReturn, ParamSpec, Self, TypeVar
 
 from ..errors import InvalidRequestError, cut, quote
 
 C = TypeVar("C", bound=str)
+P = ParamSpec("P")
 T = TypeVar("T")
 KINDS: dict[type, str] = {  # names of types for error messages
     str: "a string",
@@ -31,6 +34,49 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(cut(name), [*known], 1)
     return f"did you mean {near[0]}?" if near else ""
+
+
+def accept_other_names(
+    accepted: Mapping[str, str], hints: Mapping[str, str] | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function whose settings have other names in other libraries.
+
+    ``accepted`` maps such a name to the setting that it means: it is used, with a warning. ``hints``
+    maps a name that means something else to what to write. Any other unknown name is an error that
+    suggests a similar one.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        code = function.__code__
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        owner = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def call(*arguments: P.args, **settings: P.kwargs) -> T:
+            if not settings.keys() <= set(known):
+                rename_settings(owner, settings, known[1:], accepted, hints or {})
+            return function(*arguments, **settings)
+
+        return call
+
+    return decorate
+
+
+def rename_settings(
+    owner: str,
+    settings: dict[str, Any],
+    known: Collection[str],
+    accepted: Mapping[str, str],
+    hints: Mapping[str, str],
+) -> None:
+    """Give the settings of ``owner`` their own names; see ``accept_other_names``."""
+    for name in settings.keys() - {*known}:
+        other = accepted.get(name)
+        if other is None or other in settings:
+            hint = hints.get(name) or (f"write {other}=" if other else suggest(name, known))
+            raise TypeError(f"{owner}() has no setting {name!r}; {hint or f'see help({owner})'}")
+        warnings.warn(f"{owner}: write {other}= in place of {name}=", UserWarning, stacklevel=4)
+        settings[other] = settings.pop(name)
 
 
 class Fields:

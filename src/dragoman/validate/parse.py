@@ -18,8 +18,7 @@ from .data_url import read_data_url
 from .fields import Fields, kind_of, suggest
 from .structured import response_schema_of
 
-# What people pass to ``complete`` who come from other libraries, and what to write instead.
-_MISPLACED = {
+MISPLACED = {
     "stream": "call .stream(...) in place of .complete(...)",
     "image": 'put it into the message: User("...", Image("photo.png"))',
     "images": 'put them into the message: User("...", Image("photo.png"))',
@@ -37,8 +36,15 @@ _MISPLACED = {
     "max_completion_tokens": "write max_tokens=",
     "system_prompt": "write system=",
     "n": "gather() makes several calls",
+    "schema": "pass a type or a JSON Schema as response_schema=",
+    "json_mode": "pass a type or a JSON Schema as response_schema=",
+    "functions": "pass them as tools=[...]",
+    "user": 'pass metadata={"user": "..."} for the records, or extras={"user": "..."} to send it',
+    "deps": "a Session passes deps= to its tools",
+    "max_output_tokens": "write max_tokens=",
     "logprobs": 'pass extras={"logprobs": True}, and read reply.raw',
 }
+"""What people pass to ``complete`` who come from other libraries, and what to write instead."""
 
 _MESSAGES = frozenset({m.System, m.User, m.Assistant, m.ToolResult})
 
@@ -123,7 +129,7 @@ def apply_settings(
         if name not in known:
             others = *known, "tools", "config", "response_schema", "tool_choice"
             hint = (
-                _MISPLACED.get(name)
+                MISPLACED.get(name)
                 or suggest(name, others)
                 or "provider-specific settings go into extras="
             )
@@ -142,8 +148,10 @@ def parse_messages(messages: Any) -> Sequence[m.Message]:
             return (m.User(messages),)
         if type(messages) in _MESSAGES:
             return (messages,)
-        if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
+        if isinstance(messages, Mapping | bytes) or not isinstance(messages, Sequence):
             hint = "; send it with send()" if isinstance(messages, m.Request) else ""
+            if isinstance(messages, bytes):
+                hint = "; decode text, or write User(Image(data)) around an image"
             raise InvalidRequestError(
                 f"messages must be text or a list of messages, not {type(messages).__name__}{hint}"
             )
@@ -178,6 +186,10 @@ def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
         return ()
     if isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence):
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
+    if isinstance(tools, str):
+        raise InvalidRequestError(
+            "tools must be a list of tools, not a string; a system prompt is passed as system="
+        )
     return tuple(
         [
             tool if isinstance(tool, m.Tool) else _parse_tool(tool, f"tools[{at}]")
@@ -236,6 +248,11 @@ def parse_config(config: Any) -> m.RuntimeConfig:
     try:
         return msgspec.convert(dict(config), m.RuntimeConfig)
     except msgspec.ValidationError as error:
+        if "`$.reasoning`" in str(error):
+            raise InvalidRequestError(
+                f"reasoning must be {', '.join(m.EFFORTS)}, or a number of tokens, not "
+                f"{quote(config.get('reasoning'))}"
+            ) from error
         raise InvalidRequestError(f"config: {error}") from error
 
 
@@ -247,7 +264,8 @@ def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
         if choice in ("auto", "required", "none"):
             return choice  # type: ignore[return-value]
         raise InvalidRequestError(
-            f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}"
+            f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}; "
+            f"to force a tool, write ForceTool({quote(choice)})"
         )
     record = Fields(choice, "tool_choice")
     if record.take("type") == "function":

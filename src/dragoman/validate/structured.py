@@ -22,6 +22,16 @@ _WRAPPER = "value"
 
 def response_schema_of(kind: Any) -> dict[str, Any]:
     """Return the schema to send for a type; raise ``InvalidRequestError`` if the type has none."""
+    owner = type(kind)
+    if (
+        issubclass(owner, msgspec.Struct)
+        or hasattr(owner, "__dataclass_fields__")
+        or (hasattr(owner, "model_validate") and not isinstance(kind, type))
+    ):
+        name = owner.__name__
+        raise InvalidRequestError(
+            f"response_schema must be a type, not an instance; write response_schema={name}"
+        )
     try:
         return _describe(kind)[0]
     except TypeError as error:

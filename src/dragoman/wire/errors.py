@@ -230,7 +230,7 @@ def build_error(
     if status == 402 and kind is e.QuotaExceededError:
         kind = e.BillingError
     wait = read_retry_after(headers, now)
-    return kind(
+    error = kind(
         _SUMMARIES.get(kind) or _summarise(status),
         status=status,
         headers=headers,
@@ -240,6 +240,13 @@ def build_error(
         param=failure.param or None,
         body=failure.body or None,
     )
+    if kind is e.AuthenticationError and re.search(_PLACE, failure.message, re.IGNORECASE):
+        error.advice = "The vendor does not serve this place; another key does not help."
+    return error
+
+
+# "Country, region, or territory not supported" (OpenAI), "User location is not supported" (Gemini)
+_PLACE = r"\b(country|region|territory|location)\b.{0,60}\bnot (?:supported|available|allowed)"
 
 
 def build_inband_error(
