@@ -38,9 +38,12 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_row_format_gives_the_same_request(shape: str) -> None:
     row = parse_one(SHAPES[shape])
-    assert (row.id, row.shape, row.line) == ("c", shape, 1)
+    assert row.id == "c"
+    assert row.shape == shape
+    assert row.line == 1
     assert (row.request.messages[0].text, row.request.config.max_tokens) == ("Hi", 9)  # type: ignore[union-attr]
-    assert (row.request.model, row.request.stream) == ("m", False)
+    assert row.request.model == "m"
+    assert row.request.stream is False
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -49,7 +52,8 @@ def test_row_settings_override_batch_settings(shape: str) -> None:
     given = {"system": "Be terse.", "config": config, "tools": (Tool("t"),)}
     request = parse_one(SHAPES[shape], **given).request
     assert request.messages[0] == System("Be terse.")
-    assert (request.config.temperature, request.config.max_tokens) == (0.5, 9)
+    assert request.config.temperature == 0.5
+    assert request.config.max_tokens == 9
     assert request.tools == (Tool("t"),)
 
 
@@ -65,9 +69,11 @@ def test_rows_may_contain_messages_tools_and_settings() -> None:
     }
     request = parse_one(record).request
     assert request.messages == (System("x"), User("Hi"))
-    assert (request.tools[0].name, request.tool_choice) == ("t", "required")
+    assert request.tools[0].name == "t"
+    assert request.tool_choice == "required"
     assert request.response_schema == {"type": "object"}
-    assert (request.config.temperature, request.config.top_p) == (0, 0.5)
+    assert request.config.temperature == 0
+    assert request.config.top_p == 0.5
     assert request.metadata == {"a": "b"}
 
 

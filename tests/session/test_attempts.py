@@ -55,8 +55,11 @@ async def test_every_attempt_of_a_retried_call_is_recorded(log: SqliteLog) -> No
     ]  # fmt: skip
     assert [each.attempt for each in of(records, "llm.call_started")] == [0, 1, 2] * 2
     first, second, *_ = failed = of(records, "llm.call_failed")
-    assert (first.status, first.error_class, first.wait_seconds) == (529, "rate_limit", 3.0)
-    assert (first.provider_request_id, first.rate_limits) == ("req_1", {"retry-after": "3"})
+    assert first.status == 529
+    assert first.error_class == "rate_limit"
+    assert first.wait_seconds == 3.0
+    assert first.provider_request_id == "req_1"
+    assert first.rate_limits == {"retry-after": "3"}
     assert second.wait_seconds > 0
     attempts = [(each.retry_count, each.attempt) for each in failed]
     assert attempts == [(0, 0), (1, 1), (0, 0), (1, 1), (2, 2)]
@@ -85,7 +88,8 @@ async def test_a_fallback_switch_is_recorded_before_the_reply(log: SqliteLog) ->
     assert of(records, "routing.switched") == [switch]
     assert [each.model for each in of(records, "llm.call_started")] == ["m|n", "m", "n"]
     said = of(records, "message.recorded")[1]
-    assert (said.provider, said.routing.passed_over) == ("b", {"a:m": "overloaded"})
+    assert said.provider == "b"
+    assert said.routing.passed_over == {"a:m": "overloaded"}
 
 
 async def test_when_all_candidates_fail_each_failure_is_recorded_once(log: SqliteLog) -> None:
@@ -143,7 +147,8 @@ async def test_each_start_of_a_call_to_a_group_has_one_end(
     assert kinds == ["llm.call_started", *routes, "llm.call_completed"]
     [_, said] = of(records, "message.recorded")
     assert said.routing.mode == "rule"
-    assert (said.routing.asked, said.routing.chosen) == (f"fallback:{first.model}", "b:mb")
+    assert said.routing.asked == f"fallback:{first.model}"
+    assert said.routing.chosen == "b:mb"
     assert said.routing.reason.startswith(strategy)
 
 
@@ -155,7 +160,8 @@ async def test_requests_and_observers_receive_session_turn_and_metadata(log: Sql
     await session.run("Go.")
     await provider.close()
     [request] = model.requests
-    assert (request.session_id, request.metadata) == (session.id, {"team": "red", TURN: "t1"})
+    assert request.session_id == session.id
+    assert request.metadata == {"team": "red", TURN: "t1"}
     assert {(event.session_id, event.turn_id) for event in observed} == {(session.id, "t1")}
 
 
@@ -166,5 +172,6 @@ async def test_request_id_and_rate_limits_of_a_successful_call_are_recorded(
     model = over_wire((200, {"request-id": "req_7", **limits}, anthropic_reply("Hi.")))
     records = await play(log, model, config={"max_tokens": 9})
     [completed] = of(records, "llm.call_completed")
-    assert (completed.provider_request_id, completed.response_model) == ("req_7", "m-2026")
+    assert completed.provider_request_id == "req_7"
+    assert completed.response_model == "m-2026"
     assert completed.rate_limits == limits

@@ -96,7 +96,8 @@ async def test_long_conversation_fits_a_small_context_window(name: str) -> None:
     provider = reader()
     session = Session(provider, [read_page], ALL, log, context=POLICIES[name], system="Read.")
     outcome = await session.run("Read all pages.")
-    assert (outcome.outcome, outcome.text) == ("completed", "All read.")
+    assert outcome.outcome == "completed"
+    assert outcome.text == "All read."
     assert outcome.spent.turns == TURNS + 1
     records = list(log.read(session.id))
     check_evidence(records)
@@ -314,7 +315,8 @@ async def test_a_cheaper_model_writes_the_summary(log: SqliteLog) -> None:
     assert len(summaries) == len(projected) == len(writer.requests) > 1
     for summary, projection in zip(summaries, projected, strict=True):
         numbers = [each.seq for each in projection.left_out]
-        assert (summary.first, summary.last) == (min(numbers), max(numbers))
+        assert summary.first == min(numbers)
+        assert summary.last == max(numbers)
         assert summary.messages == len(numbers)
         assert summary.text in projection.note
         assert next(r.payload for r in records if r.id == projection.summary) == summary
@@ -516,7 +518,8 @@ async def test_group_has_the_context_window_of_its_smallest_candidate() -> None:
     group = Fallback([first, second])
     session = Session(group, [read_page], ALL, log, context=Window(), system="Read.")
     outcome = await session.run("Read all pages.")
-    assert (outcome.outcome, len(second.requests)) == ("completed", 0)
+    assert outcome.outcome == "completed"
+    assert len(second.requests) == 0
     projected = of(list(log.read(session.id)), "context.projected")
     assert {(each.reason, each.window) for each in projected} == {("share", 4_000)}
     long = Session(ScriptedProvider("Yes."), log=log)

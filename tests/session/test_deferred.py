@@ -77,7 +77,8 @@ async def test_task_with_1000_tools_ends_in_a_window_of_16k_tokens_with_a_tenth_
     model = ScriptedProvider(SEARCH, USE, "Done.", capabilities={"max_context_tokens": 16_000})
     session = Session(model, [clock, *tools], ALL)
     outcome = await session.run(TASK)
-    assert (outcome.outcome, outcome.text) == ("completed", "Done.")
+    assert outcome.outcome == "completed"
+    assert outcome.text == "Done."
     described = [each.description for each in tools]
     everything = sum(estimate_input_tokens(each.messages, described) for each in model.requests)
     assert everything > 3 * 16_000

@@ -82,7 +82,8 @@ async def test_a_call_without_a_session_has_a_context_of_its_own() -> None:
         await Toolbox([pay]).execute("pay", {"amount": 5})
     first, second = seen
     assert first.intent_id != second.intent_id
-    assert (first.session, first.deps) == ("", None)
+    assert first.session == ""
+    assert first.deps is None
     first.report("ignored")
 
 
