@@ -12,6 +12,8 @@ from dragoman.permission import Decision, Policy, Rule
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
 
+from ..waiting import PATIENCE
+
 ASK = Policy([Rule("ask")])
 CALL = Answer(tool_calls=[Call("depth", {"river": "Rhine"})])
 
@@ -110,6 +112,20 @@ def test_leaving_the_stream_cancels_the_run() -> None:
     with session.stream("Hi"):
         pass
     assert find_end(session) == "cancelled"
+
+
+def test_every_thread_that_reads_a_stream_sees_its_end() -> None:
+    session = sync.Session(script("It is deep."))
+    stream = session.stream("How deep is the Rhine?")
+    seen: list[Any] = []
+    threads = [threading.Thread(target=lambda: seen.extend(stream), daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert "".join([each.text for each in seen if isinstance(each, TextDelta)]) == "It is deep."
+    assert list(stream) == []
 
 
 def test_an_interrupt_of_a_callback_ends_the_run_and_is_raised() -> None:

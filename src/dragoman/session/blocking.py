@@ -64,6 +64,8 @@ class SessionStream(Generic[Parsed]):
         while self._outcome is None:
             item = run(self._items.get())
             if item is None:
+                # the end is there for other threads too, and for a call after a failure
+                run(self._items.put(None))
                 self._outcome = run(_wait(self._task))
             elif callable(item):
                 item()
