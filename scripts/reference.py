@@ -255,7 +255,8 @@ beta](https://code.claude.com/docs/en/llm-gateway-protocol) (seen 2026-11-18): w
 account, use `--beta '*'`.
 
 The fields `speed` and `inference_geo` raise the price without any beta, and costs and budgets are computed at the usual price.
-They are left out unless the operator allows them: `--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`.
+They are left out unless the operator allows them: `--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`. So are the
+service tiers `priority` of the openai, responses, gemini and bedrock wires: `--beta default --beta priority-tier`.
 
 A server may refuse betas that it does not know, as Google Cloud and Bedrock do. The request is then sent once more without the
 betas that the error names, and they are left out from then on.
@@ -352,7 +353,9 @@ def _show_headers() -> list[str]:
 def _show_betas(rule: FieldRule) -> str:
     if rule.opt_in:
         pattern = rule.betas[0] if rule.betas else rule.opt_in
-        return f"; sent if `--beta` allows `{pattern}`"
+        values = " or ".join([f"`{json.dumps(value)}`" for value in rule.dear])
+        which = f"; {values}" if rule.dear else ";"
+        return f"{which} sent if `--beta` allows `{pattern}`"
     names = " or ".join([f"`{name}`" for name in rule.betas])
     return f"; beta: {names}{' or no beta' if rule.released else ''}" if names else ""
 

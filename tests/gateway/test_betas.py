@@ -22,7 +22,7 @@ from dragoman.wire.rules import Betas
 from ..server import Connection, serve
 from .serving import serving
 from .strict import FIELD_BETAS, FILES_BETA, SCOPE_BETA, SYSTEM_BETA, StrictServer
-from .upstream import Bench, write_reply
+from .upstream import Bench, bench, write_reply
 
 HEADER = "anthropic-beta"
 ASKED: dict[str, Any] = {"model": "own", "max_tokens": 9}
@@ -131,6 +131,37 @@ async def test_field_that_raises_the_price_needs_an_operator_who_allows_it(
         assert (await ask(gateway, field))[:2] == (200, "")
         assert (await ask(gateway, {**field, "model": "other"}))[:2] == (200, report)
         assert upstream.bodies[-1].items() >= field.items()
+
+
+# A wire, the field of its service tier, a value that raises the price, and one that does not.
+TIERS: list[tuple[str, str, Any, Any]] = [
+    ("openai", "service_tier", "priority", "flex"),
+    ("openai", "service_tier", "fast", "flex"),
+    ("responses", "service_tier", "priority", "flex"),
+    ("gemini", "serviceTier", "priority", "flex"),
+    ("bedrock", "serviceTier", {"type": "priority"}, {"type": "flex"}),
+]
+
+
+@pytest.mark.parametrize(("wire", "name", "dear", "cheap"), TIERS)
+async def test_tier_that_raises_the_price_needs_an_operator_who_allows_it(
+    wire: str, name: str, dear: Any, cheap: Any
+) -> None:
+    """A priority tier costs up to 2.5 times as much (theopenco/llmgateway#3117, 2026-07;
+    ai.google.dev/gemini-api/docs/optimization; seen 2026-11-19).
+    """
+    other = "anthropic"
+    async with bench() as gateway:
+        status, headers, _ = await gateway.ask(wire, wire, {name: dear})
+        assert (status, name in gateway.seen[0]) == (200, False)
+        assert headers["x-dragoman-warnings"] == f"{name}_dropped {name}"
+        _, headers, _ = await gateway.ask(wire, wire, {name: cheap})
+        assert (gateway.seen[0][name], headers.get("x-dragoman-warnings")) == (cheap, None)
+    async with bench(betas=("default", "priority-tier")) as gateway:
+        _, headers, _ = await gateway.ask(wire, wire, {name: dear})
+        assert (gateway.seen[0][name], headers.get("x-dragoman-warnings")) == (dear, None)
+        _, headers, _ = await gateway.ask(wire, other, {name: dear})
+        assert f"{name}_dropped {name}" in headers["x-dragoman-warnings"]
 
 
 async def test_fast_mode_is_sent_with_a_beta_that_the_operator_allows_by_its_full_name() -> None:

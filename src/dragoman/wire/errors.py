@@ -108,6 +108,7 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
         inner = several[0]
     if isinstance(inner, dict):
         return _from_record({**inner, "request_id": None})
+    inner = inner or _find_named_error(data)
     if inner:
         return Failure(_plain_text(inner), _word(data.get("code")), _word(data.get("type")))
     return _from_record(data)
@@ -132,7 +133,21 @@ def is_failure(data: bytes) -> bool:
     ):
         return True
     message = record.get("message")
-    return isinstance(message, str) and bool(message) and ("code" in record or "status" in record)
+    if isinstance(message, str) and message and ("code" in record or "status" in record):
+        return True
+    return _find_named_error(record) is not None
+
+
+def _find_named_error(record: Mapping[str, Any]) -> str | None:
+    """Return an error whose kind is the name of its field, with its text.
+
+    Ollama streams ``{"error parsing tool call": "invalid character..."}`` if gpt-oss writes a
+    call that it cannot parse (ollama/ollama#11781, open; #12884, 2026-07; seen 2026-11-19).
+    """
+    for name, text in record.items():
+        if name.startswith("error ") and isinstance(text, str):
+            return f"{name}: {text}"
+    return None
 
 
 def _find_base_error(record: Mapping[str, Any]) -> dict[str, Any] | None:

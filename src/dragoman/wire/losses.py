@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import cut
 from ..messages import LossWarning, Text
@@ -184,7 +185,9 @@ class ClientRecord(Fields):
             self._known[name] = None
             if is_empty(value) or is_among(value, rule.default):
                 continue
-            if rule.concept is not None and not rule.always:
+            if rule.dear and not is_among(value, rule.dear):
+                rule = replace(rule, opt_in="")
+            if rule.concept is not None and not (rule.always or rule.opt_in):
                 self.losses.add_concept(rule.concept, value, nest(self.at(name), value))
                 continue
             self.losses.leave(self.at(name), rule, root=self.where or name)

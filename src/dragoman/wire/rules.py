@@ -43,11 +43,13 @@ class FieldRule(Struct, frozen=True):
     """A name that the operator's list of betas must match, since the field raises the price. It is
     the beginning of a beta's name, or a name of its own for a field without a beta.
     """
+    dear: tuple[Any, ...] = ()
+    """The values that need the ``opt_in``, if not all do. They are sent on the same wire only."""
 
 
-def mapped(concept: str, *default: Any) -> FieldRule:
+def mapped(concept: str, *default: Any, what: str = "", **facts: Any) -> FieldRule:
     """Return the rule of a setting that several wires have under different names."""
-    return FieldRule("mapped", "", default, concept)
+    return FieldRule("mapped", what, default, concept, **facts)
 
 
 def hint(what: str, *default: Any, **facts: Any) -> FieldRule:
@@ -67,6 +69,13 @@ READ = FieldRule("read")
 HINT = hint("it does not change what the answer means")
 LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0, can_drop=True)
 UNKNOWN = hint("the model's wire has no such field")
+# Service tiers that raise the price are sent if the operator's list matches this name: OpenAI's
+# costs 2 to 2.5 times as much (theopenco/llmgateway#3117, probes of 2026-07; its name is `fast`, too:
+# Wei-Shaw/sub2api#4036), Gemini's 1.75 to 2 times (ai.google.dev/gemini-api/docs/optimization),
+# Bedrock's more (docs.aws.amazon.com/bedrock/latest/userguide/service-tiers-inference.html). Prices
+# and budgets are computed at the usual rate. Seen 2026-11-19.
+TIER = "priority-tier"
+TIER_IS_SET = "which capacity serves a request is the endpoint's setting"
 # Settings that the openai and the responses wire write alike.
 CONCEPTS = {
     **{
@@ -74,7 +83,9 @@ CONCEPTS = {
         for name in ("parallel_tool_calls", "user", "prompt_cache_key", "prompt_cache_retention")
     },
     "safety_identifier": mapped("safety_identifier"),
-    "service_tier": mapped("service_tier", "auto", "default"),
+    "service_tier": mapped(
+        "service_tier", "auto", "default", what=TIER_IS_SET, opt_in=TIER, dear=("priority", "fast")
+    ),
 }
 NOTHING: tuple[Any, ...] = (None, [], {}, "")
 

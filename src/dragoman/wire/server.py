@@ -264,9 +264,9 @@ class ServerCodec(ABC):
 
         ``default`` in the list stands for ``safe_betas``.
         """
-        given = headers.get(self.beta_header, "")
+        given = headers.get(self.beta_header, "") if self.beta_header else ""
         more = tuple([pattern for pattern in allowed if pattern != "default"])
-        if not self.beta_header or not (given or more):
+        if not (given or more):
             return NO_BETAS
         names = [name.strip() for name in given.split(",") if name.strip()]
         patterns = [*more, *self.safe_betas] if "default" in allowed else more

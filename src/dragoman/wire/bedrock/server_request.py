@@ -17,7 +17,18 @@ from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ..fields import open_body, read_body, read_schema
 from ..losses import ClientRecord
-from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldRule, FieldTable, hint, refused
+from ..rules import (
+    CACHE,
+    HELD_CACHE,
+    HINT,
+    READ,
+    TIER,
+    TIER_IS_SET,
+    FieldRule,
+    FieldTable,
+    hint,
+    refused,
+)
 from ..seal import Carried, deliver, read_hidden, read_thought
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
@@ -37,7 +48,9 @@ TABLE = FieldTable(
         "performanceConfig": HINT,
         "promptVariables": refused("write the text of the prompt into the messages"),
         "requestMetadata": HINT,
-        "serviceTier": HINT,
+        "serviceTier": hint(
+            TIER_IS_SET, {"type": "default"}, opt_in=TIER, dear=({"type": "priority"},)
+        ),
     },
     ("messages", "system"),
     {

@@ -15,7 +15,19 @@ from ...errors import InvalidRequestError
 from ..fields import open_body, read_body, split_results
 from ..json import json_text
 from ..losses import ClientRecord, OfferedTool, merge
-from ..rules import HINT, LOGPROBS, READ, FieldRule, FieldTable, hint, is_empty, mapped, refused
+from ..rules import (
+    HINT,
+    LOGPROBS,
+    READ,
+    TIER,
+    TIER_IS_SET,
+    FieldRule,
+    FieldTable,
+    hint,
+    is_empty,
+    mapped,
+    refused,
+)
 from ..schema import schema_directive
 from ..seal import Carried, Sealed, deliver, digest, read_thought, unseal
 from ..server import Asked, gather
@@ -38,7 +50,9 @@ TABLE = FieldTable(
         ),
         "safetySettings": hint("the model's wire has no filters to set"),
         "labels": HINT,
-        "serviceTier": HINT,
+        "serviceTier": hint(
+            TIER_IS_SET, opt_in=TIER, dear=("priority", "PRIORITY", "SERVICE_TIER_PRIORITY")
+        ),
         "store": hint("nothing is kept here between calls", False),
         "model": hint("the model is named by the path", always=True),
         "cachedContent": refused(

@@ -49,6 +49,11 @@ ROWS: tuple[ErrorRow, ...] = (
         # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
         ("400", r"prompt exceeds max length"),
         ("400", r"range of input length should be"),
+        # Groq: the request alone exceeds the tokens that the account has in a minute, so waiting
+        # does not help, but a shorter request does (openclaw/openclaw#130275,
+        # Alishahryar1/free-claude-code#1634, both of 2026-08; seen 2026-11-19; case:
+        # openai/overflow-tokens-per-minute)
+        ("413", r"request too large.{0,160}tokens per minute"),
     ),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
@@ -146,6 +151,9 @@ ROWS: tuple[ErrorRow, ...] = (
     row("500", r"\d validation errors?:", e.InvalidRequestError),
     # Overload, including errors that a router forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", e.OverloadedError),
+    # Groq's flex tier has no capacity left (console.groq.com/docs/errors; laravel/ai#925, 2026-08;
+    # seen 2026-11-19; case: openai/flex-capacity).
+    row("498", r"", e.OverloadedError),
     row("400 500 503", r"\bthrottl|rate[_ ]?limit", e.RateLimitError),
     # A router forwards the error of a server with a status of its own.
     row("400 422", r"^\S* server_error ", e.UnavailableError),
