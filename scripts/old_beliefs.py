@@ -35,7 +35,7 @@ class Old(NamedTuple):
 
 def find_beliefs() -> list[Old]:
     """Return every belief of the catalogue, the oldest first; those without a day come first."""
-    found = [*_of_families(), *_of_prices()]
+    found = [*_of_families(), *_of_prices(), *_of_decisions()]
     for name in vendor_names():
         found += _of_vendor(load_vendor(name))
     return sorted(found, key=lambda each: (each.as_of or "", each.file, each.belief))
@@ -79,6 +79,12 @@ def find_proofs(vendor: Vendor) -> dict[str, str]:
         for quirk in side.quirks if side is not None else ():
             found[f"{name}.{quirk}"] = side.proofs.get(quirk, "") if side is not None else ""
     return found
+
+
+def _of_decisions() -> Iterator[Old]:
+    known = json.loads((Path(__file__).parent / "decisions.json").read_bytes())
+    for row in known["decisions"]:
+        yield Old("decisions.json", row["about"], known["as_of"], row["source"])
 
 
 def _of_prices() -> Iterator[Old]:

@@ -9,6 +9,7 @@ vendor.
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from dragoman.registry import Vendor, load_vendor, vendor_names
 from dragoman.wire.beliefs import Belief, read_families
@@ -115,7 +116,26 @@ def write_beliefs() -> str:
             names = ", ".join(f"`{name}`" for name in known.names)
             parts.append(f"- {vendor} (seen {known.as_of}: {known.rejects}) accepts {names}")
             parts.append(f" ({known.source}).\n")
+    parts += _write_decisions()
     return "".join(parts)
+
+
+def read_decisions() -> dict[str, Any]:
+    """Return what was decided where a vendor needs no row, and what changed this year."""
+    return dict(json.loads((ROOT / "scripts" / "decisions.json").read_bytes()))
+
+
+def _write_decisions() -> Iterator[str]:
+    known = read_decisions()
+    yield "\n## Decisions\n\nWhat vendors do beyond these rows, and what was decided about it"
+    yield f" (sources read on {known['as_of']}).\n\n"
+    for row in known["decisions"]:
+        yield f"- **{row['about']}**: {row['decision']} Source: {row['source']}."
+        yield f" Proof: `{row['proof']}`.\n"
+    yield "\n## What changed in 2026\n\nThe vendors and clients that are used most, since January,"
+    yield " with the case or test of each change.\n\n| who | change | since | proof |\n|---|---|---|---|\n"
+    for row in known["changes"]:
+        yield f"| {row['who']} | {row['change']} | {row['since']} | `{row['proof']}` |\n"
 
 
 def _cells(row: Belief) -> Iterator[str]:

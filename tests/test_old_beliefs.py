@@ -46,6 +46,14 @@ def test_beliefs_of_every_kind_are_found() -> None:
     assert any(file == "prices.json" for file, _ in found)
 
 
+def test_each_decision_and_change_names_a_case_or_test_that_exists() -> None:
+    known = json.loads((ROOT / "scripts" / "decisions.json").read_bytes())
+    cases = ROOT / "src/dragoman/conformance/cases"
+    for row in [*known["decisions"], *known["changes"]]:
+        kind, _, name = row["proof"].partition(" ")
+        assert [*cases.glob(f"{name}.*")] if kind == "case" else (ROOT / kind).is_file(), row
+
+
 @pytest.mark.parametrize(
     ("as_of", "expected"),
     [("2026-05-19", False), ("2026-05-18", True), (None, True), ("2027-01-01", False)],

@@ -69,11 +69,11 @@ READ = FieldRule("read")
 HINT = hint("it does not change what the answer means")
 LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0, can_drop=True)
 UNKNOWN = hint("the model's wire has no such field")
-# Service tiers that raise the price are sent if the operator's list matches this name: OpenAI's
-# costs 2 to 2.5 times as much (theopenco/llmgateway#3117, probes of 2026-07; its name is `fast`, too:
-# Wei-Shaw/sub2api#4036), Gemini's 1.75 to 2 times (ai.google.dev/gemini-api/docs/optimization),
-# Bedrock's more (docs.aws.amazon.com/bedrock/latest/userguide/service-tiers-inference.html). Prices
-# and budgets are computed at the usual rate. Seen 2026-11-19.
+# Service tiers that raise the price are sent if the operator's list matches this name, since
+# prices and budgets are computed at the usual rate. OpenAI's costs 2 to 2.5 times as much
+# (theopenco/llmgateway#3117, probes of 2026-07; also named ``fast``: Wei-Shaw/sub2api#4036),
+# Gemini's 1.75 to 2 times (ai.google.dev/gemini-api/docs/optimization), and Bedrock's costs more
+# (docs.aws.amazon.com/bedrock/latest/userguide/service-tiers-inference.html; seen 2026-11-19).
 TIER = "priority-tier"
 TIER_IS_SET = "which capacity serves a request is the endpoint's setting"
 # Settings that the openai and the responses wire write alike.
