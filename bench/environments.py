@@ -18,6 +18,7 @@ PEERS = {
     "any-llm": ("any-llm-sdk[openai]", "import any_llm"),
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),
+    "tensorzero": ("tensorzero", "import tensorzero"),
 }
 # Servers to compare the gateway with: the packages to install, and the import statement.
 SERVERS = {"litellm-proxy": ("litellm[proxy]", "import litellm.proxy.proxy_server")}

@@ -4,6 +4,8 @@ environment.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 PARAMETERS = {
@@ -206,4 +208,55 @@ class LangChain(Peer):
         async for chunk in self.clients[path].astream(messages):
             if chunk.content:
                 count += 1
+        return count
+
+
+class TensorZero(Peer):
+    """TensorZero's gateway, written in Rust, inside the process of the client."""
+
+    def connect(self, url: str) -> Any:
+        return url.rsplit("/", 1)[0]
+
+    async def start(self, base: str) -> Any:
+        """Build the gateway with a model for each path, once, in the running event loop."""
+        from tensorzero import AsyncTensorZeroGateway
+
+        lines = ["[gateway]", "observability.enabled = false"]
+        for path in self.paths:
+            lines += [
+                f"[models.{path}]",
+                'routing = ["bench"]',
+                f"[models.{path}.providers.bench]",
+                'type = "openai"',
+                f'api_base = "{base}/{path}/v1"',
+                'model_name = "bench-1"',
+                'api_key_location = "none"',
+            ]
+        with tempfile.TemporaryDirectory() as folder:
+            settings = Path(folder, "tensorzero.toml")
+            settings.write_text("\n".join(lines))
+            return await AsyncTensorZeroGateway.build_embedded(config_file=str(settings))
+
+    async def infer(self, path: str, messages: Any, **given: Any) -> Any:
+        if not hasattr(self, "gateway"):
+            self.gateway = await self.start(self.clients[path])
+        return await self.gateway.inference(
+            model_name=path,
+            input={"messages": messages},
+            cache_options={"enabled": "off"},
+            **given,
+        )
+
+    async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
+        tool = {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}
+        asked: dict[str, Any] = {"additional_tools": [tool]} if tools else {}
+        reply = await self.infer(path, messages, **asked)
+        assert reply.usage.input_tokens == 20
+        part = reply.content[0]
+        assert part.arguments["city"] == "Oslo" if tools else part.text
+
+    async def stream(self, path: str, messages: Any) -> int:
+        count = 0
+        async for chunk in await self.infer(path, messages, stream=True):
+            count += sum(bool(getattr(part, "text", None)) for part in chunk.content)
         return count

@@ -30,6 +30,7 @@ CLIENTS = {
     "any-llm": "bench.peers:AnyLLM",
     "pydantic-ai": "bench.peers:PydanticAI",
     "langchain": "bench.peers:LangChain",
+    "tensorzero": "bench.peers:TensorZero",
 }
 CHUNKS = 500
 SECURE = "complete over TLS"

@@ -75,8 +75,10 @@ class Board:
                 f"{damage} ({noticed:,} of {tried:,})"
                 for damage, (noticed, tried) in self.controls.items()
             ]
+            is_noticed = all(noticed == tried for noticed, tried in self.controls.values())
+            was = "and was" if is_noticed else "and was not always"
             lines += [
-                "Damage on the wire that must be noticed, and was: " + "; ".join(shown) + ".",
+                f"Damage on the wire that must be noticed, {was}: " + "; ".join(shown) + ".",
                 "",
             ]
         if failures := self._failures():

@@ -29,9 +29,12 @@ PYTHON_PACKAGES = {
     "openresponses-types": "2.4.0",
     "bfcl-eval": "2026.3.23",
     "aiperf": "0.13.0",
+    "litellm": "1.106.2",
     "botocore": "1.44.3",
     "opentelemetry-util-genai": "1.3b0",
 }
+# What a package imports and does not declare.
+EXTRA_PACKAGES = {"litellm": ["mcp==2.3.0"]}
 # Packages of PyPI whose source archive contains a suite, which their wheels lack.
 SOURCES = {
     "jsonschema": "4.26.0",
@@ -87,8 +90,8 @@ def install_python(package: str, *, alone: bool = False) -> str:
         uv = [sys.executable, "-m", "uv"]
         _run([*uv, "venv", "--quiet", "--clear", str(home)], ROOT)
         options = ["--no-deps"] if alone else []
-        named = f"{package}=={PYTHON_PACKAGES[package]}"
-        _run([*uv, "pip", "install", "--quiet", "--python", python, *options, named], ROOT)
+        named = [f"{package}=={PYTHON_PACKAGES[package]}", *EXTRA_PACKAGES.get(package, [])]
+        _run([*uv, "pip", "install", "--quiet", "--python", python, *options, *named], ROOT)
         mark.touch()
     return python
 

@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scoreboards.__main__ import PAGE, renew
@@ -25,11 +26,18 @@ from scoreboards.event_streams import WPT, read_events
 from scoreboards.http_messages import answering, read_vectors, try_reply, try_request
 from scoreboards.json_schemas import read_suite, try_verdict
 from scoreboards.json_texts import try_complete, try_partial
+from scoreboards.litellm_calls import REPLY_DAMAGES
+from scoreboards.litellm_calls import Run as LiteLLMRun
+from scoreboards.litellm_calls import Server as LiteLLMServer
+from scoreboards.litellm_calls import fill as fill_calls
 from scoreboards.mcp import find_scenarios, read_outcome
 from scoreboards.otel import EXPECTED, fill, record
 from scoreboards.otel_names import list_names
 
 import dragoman as d
+from dragoman.transport import HttpTransport, Timeouts
+from dragoman.transport.serving import serving
+from dragoman.wire.codec import HttpRequest
 from dragoman.wire.eventstream import encode_message
 
 
@@ -306,3 +314,46 @@ async def test_each_name_of_opentelemetry_is_recorded_or_left_out_for_a_reason()
     assert board.surprises == [
         "gen_ai.tool.name, attribute: not recorded", "gen_ai.new, attribute: not recorded",
     ]  # fmt: skip
+
+
+async def send(server: LiteLLMServer, path: str, request: dict[str, Any]) -> tuple[int, bytes]:
+    """Send a request to the server of the board as a client does."""
+    transport = HttpTransport(proxy=None)
+    async with serving(server) as url:
+        body = json.dumps(request).encode()
+        reply = await transport.exchange(
+            HttpRequest("POST", f"{url}{path}", {}, body), {}, Timeouts()
+        )
+    await transport.close()
+    return reply.status, reply.body
+
+
+async def test_server_for_calls_of_litellm_keeps_requests_and_damages_replies() -> None:
+    server = LiteLLMServer()
+    request = {"model": "sim-1", "messages": [{"role": "user", "content": "Hi"}]}
+    chat = "v1/chat/completions"
+    _, whole = await send(server, f"/none/a/{chat}", request)
+    _, damaged = await send(server, f"/text-changed/a/{chat}", request)
+    status, _ = await send(server, f"/none/status-429/{chat}", request)
+    _, stream = await send(server, f"/none/b/{chat}", {**request, "stream": True})
+    assert b"Hello." in whole
+    assert b"Hullo." in damaged
+    assert status == 429
+    assert stream.endswith(b"data: [DONE]\n\n")
+    assert server.requests["none"]["a"] == [(chat, request)]
+
+
+def test_calls_of_litellm_are_compared_and_each_damage_is_counted() -> None:
+    """A damage that changes nothing of a result counts as missed."""
+    request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "seed": 1}
+    sent = {"none": {"a": [("v1/chat/completions", request)]}}
+    theirs = {"none": {"a": "Hello."}, **{name: {"a": "Hullo."} for name in REPLY_DAMAGES}}
+    board = Board("x", "X", "")
+    fill_calls(board, LiteLLMRun(theirs, sent), LiteLLMRun(theirs, sent))
+    assert not any(board.cells.values())
+    assert board.controls["text changed"] == (1, 1)
+    assert board.controls["sent settings removed"] == (1, 1)
+    same = {name: {"a": "Hello."} for name in theirs}
+    fill_calls(board, LiteLLMRun(same, {"none": {}}), LiteLLMRun(theirs, sent))
+    assert board.controls["text changed"] == (0, 1)
+    assert board.cells["a", "sent"] != ""

@@ -222,6 +222,8 @@ def test_errors_are_litellm_exceptions(word: str, stream: bool, server: SimServe
          "ContentPolicyViolationError", "BadRequestError"),
         (errors.StructuredOutputError("wrong"), "JSONSchemaValidationError",
          "APIResponseValidationError"),
+        (errors.InvalidRequestError("gone", status=404), "NotFoundError", None),
+        (errors.UnavailableError("down", status=503), "ServiceUnavailableError", "APIStatusError"),
         (ValueError("odd"), "BadRequestError", None),
     ],
 )  # fmt: skip
@@ -250,7 +252,7 @@ def vendor_errors() -> Any:
     module = ModuleType("openai")
     for name in (
         "APITimeoutError", "APIStatusError", "APIConnectionError", "BadRequestError",
-        "APIResponseValidationError",
+        "APIResponseValidationError", "NotFoundError",
     ):  # fmt: skip
         setattr(module, name, type(name, (OpenAIError,), {}))
     return module

@@ -41,6 +41,13 @@ class OpenAIError(Exception):
         self.body = more.get("body")
 
 
+# A narrower exception of a status that an error of Dragoman shares with others.
+_BY_STATUS: dict[tuple[str, int | None], str] = {
+    ("AuthenticationError", 403): "PermissionDeniedError",
+    ("BadRequestError", 404): "NotFoundError",
+    ("BadRequestError", 422): "UnprocessableEntityError",
+    ("InternalServerError", 503): "ServiceUnavailableError",
+}
 KINDS: dict[str, type[OpenAIError]] = {"": OpenAIError}
 _CLASSES: dict[type[ours.ProviderError], str] = {}
 for _name, (_status, _parent, _replaced) in read_table().errors.items():
@@ -67,10 +74,7 @@ def converted_errors(provider: str, model: str) -> Iterator[None]:
         yield
     except ours.ProviderError as error:
         name = next(_CLASSES[each] for each in type(error).__mro__ if each in _CLASSES)
-        if name == "AuthenticationError" and error.status == 403:
-            name = "PermissionDeniedError"
-        if name == "BadRequestError" and error.status == 422:
-            name = "UnprocessableEntityError"
+        name = _BY_STATUS.get((name, error.status), name)
         if name == "BadRequestError" and "content" in (error.provider_code or ""):
             name = "ContentPolicyViolationError"
         made = _find_kind(name)(str(error), provider, model, error.status)
