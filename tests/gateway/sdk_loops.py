@@ -77,13 +77,27 @@ async def loop_responses(url: str, stream: bool) -> str:
 
 
 async def loop_anthropic(url: str, stream: bool) -> str:
+    return await _loop_messages(
+        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0), stream
+    )
+
+
+async def loop_invoke(url: str, stream: bool) -> str:
+    """Run the loop of Anthropic's client over InvokeModel."""
+    client = anthropic.AsyncAnthropicBedrock(
+        base_url=url, aws_access_key="k", aws_secret_key="k", aws_region="us-east-1", max_retries=0
+    )
+    return await _loop_messages(client, stream)
+
+
+async def _loop_messages(client: Any, stream: bool) -> str:
     messages: list[Any] = [ASKED]
     given: Any = {
         "model": "m", "max_tokens": LIMIT, "system": "Be terse.",
         "thinking": {"type": "enabled", "budget_tokens": 4000},
         "tools": [{"name": "look", "description": "Looks.", "input_schema": PARAMETERS}],
     }  # fmt: skip
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as sdk:
+    async with client as sdk:
         for _ in range(4):
             if stream:
                 async with sdk.messages.stream(**given, messages=messages) as events:
@@ -254,8 +268,9 @@ LOOPS: dict[str, Callable[[str, bool], Awaitable[str]]] = {
     "bedrock": loop_bedrock,
     "cohere": loop_cohere,
     "gemini": loop_gemini,
+    "invoke": loop_invoke,
     "ollama": loop_ollama,
     "openai": loop_chat,
     "responses": loop_responses,
 }
-"""How each client runs a loop at a gateway's address, whole or streamed, by its wire."""
+"""How each client runs a loop at a gateway's address, whole or streamed, by its API."""

@@ -113,7 +113,7 @@ async def test_unserved_route_is_not_found_with_advice_in_the_words_of_the_wire(
             assert len(answered["x-request-id"]) == 26
             if "request_id" in said:
                 assert said["request_id"] == answered["request-id"] == answered["x-request-id"]
-            if path == "/model/m/invoke":
+            if path == "/model/m/count-tokens":
                 assert answered["x-amzn-errortype"] == "ResourceNotFoundException"
         status, _, said = await gateway.post("/v1/models", {})
         assert (status, "does not take POST" in said["error"]["message"]) == (405, True)

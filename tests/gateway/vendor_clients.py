@@ -345,6 +345,22 @@ class Anthropic(VendorClient):
         return read, written, read + written
 
 
+class AnthropicBedrock(Anthropic):
+    """Anthropic's client of ``InvokeModel``."""
+
+    name = "anthropic, InvokeModel"
+    lists = None  # type: ignore[assignment]
+
+    def open(self, url: str, retries: int = 0) -> Any:
+        return anthropic.AsyncAnthropicBedrock(
+            base_url=url,
+            aws_access_key="k",
+            aws_secret_key="k",
+            aws_region="us-east-1",
+            max_retries=retries,
+        )
+
+
 class Gemini(VendorClient):
     name = "google-genai"
     error = google.genai.errors.APIError
@@ -671,6 +687,7 @@ class Boto3(VendorClient):
 
 CLIENTS = (
     OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama(), Cohere(), Boto3(),
+    AnthropicBedrock(),
 )  # fmt: skip
 FEATURES = (
     "lists", "completes", "streams", "tools", "parallel", "structured", "json_mode", "thinking",

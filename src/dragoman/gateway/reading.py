@@ -151,7 +151,7 @@ def decode_request(
 ) -> ReadRequest:
     """Decode the fields of a body, to which earlier items may have been added."""
     asked = decode_portable(front, dict(front.unwrap(fields, path)), path)
-    if (betas := front.read_betas(caller.headers, service.betas)) is not NO_BETAS:
+    if (betas := front.read_betas(caller.headers, service.betas, fields)) is not NO_BETAS:
         asked = replace(asked, betas=betas)
     service.bounds.check_request(asked.request)
     return ReadRequest(asked, not holds_sealed(body))

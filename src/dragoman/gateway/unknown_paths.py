@@ -42,7 +42,7 @@ _PARTS = (
     ("/api/push", "models are added by the gateway's operator"),
     ("/api/create", "models are added by the gateway's operator"),
     ("/api/copy", "models are added by the gateway's operator"),
-    ("/model/", "only /model/MODEL/converse and /model/MODEL/converse-stream are served here"),
+    ("/model/", "only /model/MODEL/converse, /invoke and their streams are served here"),
     ("/api/delete", "models are removed by the gateway's operator"),
     ("/api/blobs", "models are added by the gateway's operator"),
 )

@@ -132,7 +132,8 @@ SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
 OTHER_SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
         "ollama": ".ollama.generate:OllamaGenerateServer",
+        "bedrock": ".bedrock.invoke:InvokeServer",
     },
     lambda codec: codec(),
 )
-"""The server codecs of older APIs, by wire name."""
+"""The server codecs of other APIs, by the name of the wire whose address they share."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -120,6 +120,16 @@ def matches_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
     """Return whether one of the names matches one of the patterns, in which ``*`` is any text."""
     patterns = tuple(patterns)
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def sort_betas(names: Sequence[str], allowed: Sequence[str], safe: Sequence[str]) -> Betas:
+    """Return betas sorted by a list of allowed patterns; ``default`` in it stands for ``safe``."""
+    more = tuple([pattern for pattern in allowed if pattern != "default"])
+    if not (names or more):
+        return NO_BETAS
+    patterns = [*more, *safe] if "default" in allowed else more
+    passed = [name for name in names if matches_any([name], patterns)]
+    return Betas(tuple(passed), tuple([name for name in names if name not in passed]), more)
 
 
 class FieldTable(Struct, frozen=True):

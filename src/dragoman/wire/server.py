@@ -37,7 +37,7 @@ from .headers import HeaderRule
 from .listing import ListedModel, describe_model
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .request_schema import FREE, RequestSchema
-from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, matches_any
+from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, sort_betas
 from .seal import has_state
 from .server_errors import NO_TERMS, ErrorTerms, headers_of, status_of, terms_of
 from .usage import UsageMap
@@ -257,21 +257,19 @@ class ServerCodec(ABC):
         """Return the client's key from ``headers``, whose names are in lower case."""
         return headers.get(self.key_header) or bearer_token(headers)
 
-    def read_betas(
-        self, headers: Mapping[str, str], allowed: Sequence[str] = ("default",)
-    ) -> Betas:
-        """Return the betas that a client opts in to, sorted by a list of allowed patterns.
+    def list_betas(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> list[str]:
+        """Return the names of the betas in the headers and the body of a request."""
+        names = headers.get(self.beta_header, "").split(",")
+        return [name.strip() for name in names if name.strip()]
 
-        ``default`` in the list stands for ``safe_betas``.
-        """
-        given = headers.get(self.beta_header, "") if self.beta_header else ""
-        more = tuple([pattern for pattern in allowed if pattern != "default"])
-        if not (given or more):
-            return NO_BETAS
-        names = [name.strip() for name in given.split(",") if name.strip()]
-        patterns = [*more, *self.safe_betas] if "default" in allowed else more
-        passed = [name for name in names if matches_any([name], patterns)]
-        return Betas(tuple(passed), tuple([name for name in names if name not in passed]), more)
+    def read_betas(
+        self,
+        headers: Mapping[str, str],
+        allowed: Sequence[str] = ("default",),
+        fields: Mapping[str, Any] | None = None,
+    ) -> Betas:
+        """Return the betas that a client opts in to, sorted by a list of allowed patterns."""
+        return sort_betas(self.list_betas(headers, fields or {}), allowed, self.safe_betas)
 
     def list_models(self, models: Sequence[ListedModel]) -> dict[str, Any]:
         """Return the list of served models, with the openai and the anthropic fields."""

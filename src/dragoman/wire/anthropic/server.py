@@ -68,7 +68,9 @@ class _Encoder(ReplyEncoder):
         return "stop_sequence" if is_sequence else word
 
 
-class _StreamEncoder(_Encoder):
+class StreamEncoder(_Encoder):
+    """Encode a reply as the events of the Messages wire."""
+
     def __init__(self, asked: Asked, created: int) -> None:
         super().__init__(asked, created)
         self._index = -1
@@ -425,12 +427,12 @@ class AnthropicServer(ServerCodec):
         body_with_model("messages", "max_tokens", **_FIELDS),
         others={"/v1/messages/count_tokens": body_with_model("messages", **_FIELDS)},
     )
-    paths = ("/v1/messages",)
-    other_paths = ("/v1/messages/count_tokens",)
-    path_marks = ("/messages",)
-    header_marks = ("anthropic-version", "x-api-key")
+    paths: ClassVar[tuple[str, ...]] = ("/v1/messages",)
+    other_paths: ClassVar[tuple[str, ...]] = ("/v1/messages/count_tokens",)
+    path_marks: ClassVar[tuple[str, ...]] = ("/messages",)
+    header_marks: ClassVar[tuple[str, ...]] = ("anthropic-version", "x-api-key")
     read_request = staticmethod(read_request)
-    stream_type = _StreamEncoder
+    stream_type = StreamEncoder
     body_type = _BodyEncoder
     request_id_header: ClassVar[str | None] = "request-id"
     key_header: ClassVar[str] = "x-api-key"

@@ -98,10 +98,7 @@ class _StreamEncoder(ReplyEncoder):
         return late + self._turn("") + stop + _event("metadata", usage)
 
     def write_error(self, error: ProviderError) -> bytes:
-        name = terms_of(error, TERMS).kind
-        headers = {":message-type": "exception", ":exception-type": name[:1].lower() + name[1:]}
-        payload = encode_json(_error_record(error))
-        return encode_message({**headers, ":content-type": "application/json"}, payload)
+        return write_exception(error)
 
     def thinking(self, event: ev.ThinkingDelta) -> bytes:
         if event.redacted is not None:
@@ -243,8 +240,25 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
 
 
-def _error_record(error: ProviderError) -> dict[str, Any]:
+def error_record(error: ProviderError) -> dict[str, Any]:
+    """Return the body of the reply for an error."""
     return {"message": message_on(error, TERMS), **code_field(error)}
+
+
+def write_exception(error: ProviderError) -> bytes:
+    """Return the message that ends a failed stream."""
+    name = terms_of(error, TERMS).kind
+    headers = {":message-type": "exception", ":exception-type": name[:1].lower() + name[1:]}
+    payload = encode_json(error_record(error))
+    return encode_message({**headers, ":content-type": "application/json"}, payload)
+
+
+def name_exception(reply: HttpReply, error: ProviderError) -> HttpReply:
+    """Return an error reply with the name of the exception in a header."""
+    kind = terms_of(error, TERMS).kind
+    if reply.status == 404:
+        kind = "ResourceNotFoundException"
+    return replace(reply, headers={**reply.headers, "x-amzn-errortype": kind})
 
 
 # The headers that only clients of this wire send.
@@ -301,13 +315,8 @@ class BedrockServer(ServerCodec):
                 yield f"thinking.adaptive.block_binding.{name}: Extra inputs are not permitted"
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        return _error_record(error)
+        return error_record(error)
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error reply: a message, and the name of the exception in a header."""
-        reply = super().error(error)
-        kind = terms_of(error, TERMS).kind
-        if reply.status == 404:
-            kind = "ResourceNotFoundException"
-        named = {"x-amzn-errortype": kind}
-        return replace(reply, headers={**reply.headers, **named})
+        return name_exception(super().error(error), error)
