@@ -330,6 +330,17 @@ COMMANDS = {
     "the model twice in a chat": [["chat", "-m", "m", "m"], 2, "named twice: by MODEL and by -m"],
     "nothing to continue": [["ask", "-c", "Hi"], 20, "no log exists here"],
     "a search for models": [["models", "search", "gemini-2.5-pro"], 0, "google:gemini-2.5-pro"],
+    "a misspelt vendor": [
+        ["keys", "set", "opnai"],
+        2,
+        "opnai is not a known vendor; did you mean openai?",
+    ],
+    "a setting of the wrong type": [
+        ["ask", "-m", "openai:gpt-5", "-o", "temperature", "hot", "Hi"],
+        2,
+        "-o temperature hot: wrong setting: expected a number, got text",
+    ],
+    "a name without a model": [["serve", "--model", "fast"], 2, "write fast=vendor:model"],
     "the path of models.yaml": [["config", "path"], 0, "models.yaml"],
 }
 
@@ -340,6 +351,39 @@ def test_command_of_a_newcomer_works_or_names_the_right_one(
 ) -> None:
     result = run(*words, DRAGOMAN_LOG=str(tmp_path / "log.db"))
     assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+def test_error_names_the_variable_that_a_model_comes_from(tmp_path: Path) -> None:
+    where = {"DRAGOMAN_LOG": str(tmp_path / "log.db"), "DRAGOMAN_MODEL": "nope"}
+    result = run("ask", "Hi there", **where)
+    assert result.exit_code == 11
+    assert "the name comes from the variable DRAGOMAN_MODEL" in " ".join(result.output.split())
+    given = run("ask", "-m", "nix", "Hi", **where)
+    assert "DRAGOMAN_MODEL" not in given.output
+
+
+def test_template_with_an_unknown_column_is_refused_before_the_first_row(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("name,text\nRhine,long\n")
+    out = tmp_path / "out.jsonl"
+    batch = ["batch", str(rows), str(out), "--model", "openai:gpt-5", "--template"]
+    result = run(*batch, "Describe {nam}", OPENAI_API_KEY="sk-1234567890")
+    assert result.exit_code == 2
+    assert "template: the file has no column 'nam'; did you mean name?" in result.output
+    result = run(*batch, "Describe {river}", OPENAI_API_KEY="sk-1234567890")
+    assert "no column 'river'; its columns are name, text" in result.output
+    assert not out.exists()
+
+
+def test_interrupt_while_a_command_is_loaded_ends_like_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupt)
+    result = CliRunner().invoke(main, ["ask", "Hi"])
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.test/a.png"}}

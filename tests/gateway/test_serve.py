@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -144,6 +145,25 @@ def test_command_line_options_limit_connections(
     CliRunner().invoke(main, [*serve, *options], catch_exceptions=False)
     bounds = create_app_from_environment().state.service.bounds
     assert (bounds.connections, bounds.connections_per_peer) == limits
+
+
+def test_serving_is_announced_only_if_the_port_can_be_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(config: Any, listener: Any, bound: socket.socket) -> None:
+        socket.create_connection(bound.getsockname()).close()  # clients may connect at once
+
+    monkeypatch.setenv(SETTINGS, "")
+    monkeypatch.setattr("dragoman.gateway.supervisor.run", connect)
+    serve = ["serve", "--config", write_config(tmp_path, "http://127.0.0.1:1"), "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = CliRunner().invoke(main, [*serve, port])
+    assert refused.exit_code == 2
+    assert f"--port {port}: Address already in use" in refused.stderr
+    assert "serving" not in refused.stderr
+    done = CliRunner().invoke(main, [*serve, port], catch_exceptions=False)
+    assert (done.exit_code, f"at http://127.0.0.1:{port}" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ..prices.results import EXACT
 from ..provider import Provider
 from ..retrieval import Embedder
 from ..validate import build_request
+from ..validate.fields import suggest
 from .apis import open_api
 from .cluster import ClusterRunner
 from .embed import embeds, make_embed_defaults
@@ -129,6 +130,8 @@ def _make_job(model: str | Provider | Embedder, source: Source, given: Options) 
         is_embedding = model.operation == "embed"
         if given.embed not in (None, is_embedding):
             raise ValueError(f"embed: is {given.embed}, but model is a {type(model).__name__}")
+    if given.template is not None:
+        _check_columns(Template(given.template), source)
     return Job(
         model=model if isinstance(model, str) else f"{model.name}:{model.model}",
         connection=dict(given.connection or {}),
@@ -255,6 +258,20 @@ class _Run:
             seconds=round(time.monotonic() - self._began, 3),
             **asdict(self._spent),
         )
+
+
+def _check_columns(template: Template, source: Source) -> None:
+    """Raise ``ValueError`` if a column of the template is not in the file."""
+    first = source.peek() if source.has_columns else None
+    if first is None:
+        return
+    for name in template.names:
+        if name not in first:
+            hint = suggest(name, first)
+            raise ValueError(
+                f"template: the file has no column {name!r}; {hint or 'its columns are'} "
+                f"{'' if hint else ', '.join(first)}".rstrip()
+            )
 
 
 def _make_defaults(given: Options) -> Defaults:

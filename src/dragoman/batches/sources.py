@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Source(ABC):
     @abstractmethod
     def count(self) -> int | None:
         """Return the approximate number of rows, for a progress bar; ``None`` if unknown."""
+
+    has_columns: ClassVar[bool] = False
+    """Whether all rows have the same columns, those of the first one."""
 
     def peek(self) -> Record | None:
         """Return the first record that can be read; ``None`` if there is none."""
@@ -174,6 +177,8 @@ class CsvSource(FileSource):
     The number of a row is the line number at which the row ends in the file.
     """
 
+    has_columns = True
+
     def __init__(self, path: Path, max_row_bytes: int, delimiter: str) -> None:
         super().__init__(path)
         self._limit = max_row_bytes
@@ -220,6 +225,8 @@ def _name_columns(names: list[str], values: list[str]) -> Record | str:
 
 class ParquetSource(FileSource):
     """A Parquet file, read with pyarrow (the extra ``parquet``). Rows are numbered from 1."""
+
+    has_columns = True
 
     def __iter__(self) -> Iterator[Read]:
         number = 0

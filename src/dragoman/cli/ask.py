@@ -22,7 +22,7 @@ from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName
 from .console import echo_json, legible, show_json, working
-from .errors import reject, report_errors
+from .errors import report_errors
 from .options import (
     ModelOption,
     ModelOptions,
@@ -197,8 +197,17 @@ def read_config(options: ConfigOptions) -> RuntimeConfig:
         extras[key] = _read_value(text)
     if isinstance(given.get("stop_sequences"), str):
         given["stop_sequences"] = (given["stop_sequences"],)
-    with reject(msgspec.ValidationError, about="wrong setting: "):
+    try:
         return msgspec.convert({**given, "extras": extras}, RuntimeConfig)
+    except msgspec.ValidationError as error:
+        # the message ends with the place, such as: Expected `float`, got `str` - at `$.temperature`
+        problem, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`")
+        expected = problem.replace(" | null", "").replace("`float`", "a number")
+        expected = expected.replace("`int`", "a whole number").replace("`str`", "text")
+        raise click.UsageError(
+            f"-o {name} {given.get(name)}: wrong setting: {expected[:1].lower()}{expected[1:]}"
+        ) from error
 
 
 def _read_value(text: str) -> Any:

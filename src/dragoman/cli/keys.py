@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import click
 
 from ..registry import load_vendor, remove_key, store_key, stored_keys, vendor_names
+from ..validate.fields import suggest
 from .console import show_json, show_table
 from .errors import report_mistakes
 from .parameters import Json, add_options
@@ -105,6 +106,10 @@ def remove(
 def _variable(name: str) -> str:
     """Return the environment variable for a vendor's key; return any other name unchanged."""
     if name.lower() not in vendor_names():
+        # a variable is written in capital letters; a name like a vendor's is probably misspelt
+        near = suggest(name.lower(), vendor_names()) if not name.isupper() else ""
+        if near:
+            raise click.UsageError(f"{name} is not a known vendor; {near}")
         return name
     variable = load_vendor(name.lower()).api_key_env
     if variable is None:

@@ -15,7 +15,7 @@ from ..capabilities import describe_end
 from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
 from ..prices import PriceTable
-from ..provider import SCHEMES, connect
+from ..provider import SCHEMES, Provider, connect
 from ..provider.call_log import print_log
 from ..registry import Registry
 from .completion import ModelName, complete_wire
@@ -138,7 +138,7 @@ def open_model(
         if target.base_url is not None:
             provider = connect(model, **settings)
         else:
-            provider = load_registry().provider(model, planning=planning, **settings)
+            provider = _open_named(model, planning=planning, **settings)
     notice = describe_end(provider.model, provider.capabilities)
     if notice is not None and not planning:
         notify(notice)
@@ -147,6 +147,16 @@ def open_model(
     if retries and not planning and not has_retries:
         provider = Retry(provider, max_retries=retries, on_retry=_show_retry)
     return SyncProvider(provider)
+
+
+def _open_named(model: str, **settings: Any) -> Provider:
+    """Open a model by its name; an error names the variable that the name comes from."""
+    try:
+        return load_registry().provider(model, **settings)
+    except InvalidModelError as error:
+        if model == os.environ.get("DRAGOMAN_MODEL"):
+            error.message = f"{error.message} (the name comes from the variable DRAGOMAN_MODEL)"
+        raise
 
 
 def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:

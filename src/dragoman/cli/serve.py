@@ -410,7 +410,9 @@ def _check_model(registry: Registry, name: str, target: str, options: ServeOptio
     if not expanded:
         raise click.UsageError(f"--model {name}: no model is listed whose name matches {target}")
     for model in expanded.values():
-        with reject(ProviderError, about=f"--model {name}: "):
+        is_name = model == name and ":" not in name
+        hint = f"to serve a model by this name, write {name}=vendor:model. " if is_name else ""
+        with reject(ProviderError, about=f"--model {name}: {hint}"):
             registry.provider(model)
         _check_address(registry, name, model, options)
 
@@ -446,6 +448,11 @@ def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | Non
     if ready_port is not None:
         with reject(OSError, about=f"--ready-port {ready_port}: "):
             listener = supervisor.bind_port(server["host"], ready_port)
+    # Bind the port before it is announced: a client that waits for the line may connect at once.
+    with reject(OSError, about=f"--port {server['port']}: "):
+        bound = supervisor.bind_port(server["host"], server["port"])
+        bound.listen(server.get("backlog", 2048))
+        bound.set_inheritable(True)
     shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
     names = ", ".join(settings["models"]) or "the models of models.yaml"
     scheme = "https" if "ssl_certfile" in server else "http"
@@ -464,4 +471,5 @@ def _run(settings: dict[str, Any], server: dict[str, Any], ready_port: int | Non
         http="dragoman.gateway.http_protocol:BoundedHttpProtocol",
         **server,
     )
-    supervisor.run(config, listener)
+    with contextlib.closing(bound):
+        supervisor.run(config, listener, bound)

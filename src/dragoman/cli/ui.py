@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import click
 
-from ..errors import ProviderError
+from ..errors import ProviderError, advise_import
 from ..gateway.keys import Key, KeyRing, new_key
 from ..local import is_installed
 from ..log import find_place
@@ -51,6 +51,8 @@ def command(
     is served on the loopback address only, with a key that is new each time; the URL contains it.
     """
     with report_errors(), reject(ImportError), reject(OSError, about=f"--port {port}: "):
+        with advise_import("the pages need the extra: pip install 'dragoman[gateway]'"):
+            importlib.import_module("starlette")
         opened = _open_models(load_registry(), models)
         serve = partial(_serve, opened, port, browser=browser, as_json=as_json)
         if no_log or not is_logging():

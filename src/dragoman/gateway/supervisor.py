@@ -101,9 +101,10 @@ class _Supervisor(Multiprocess):
         config: Config,
         listener: socket.socket | None,
         *,
+        bound: socket.socket | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(config, sockets=[config.bind_socket()])
+        super().__init__(config, sockets=[bound or config.bind_socket()])
         self._listener = listener
         self._clock = clock
         # when each worker was asked for a sign of life that it has not given yet
@@ -220,16 +221,19 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, name="dragoman-supervisor", daemon=True).start()
 
 
-def run(config: Config, listener: socket.socket | None = None) -> None:
+def run(
+    config: Config, listener: socket.socket | None = None, bound: socket.socket | None = None
+) -> None:
     """Run the server until a signal stops it.
 
-    ``listener`` is the socket of the separate port for ``/health`` and ``/ready``.
+    ``bound`` is the socket of the server, and ``listener`` that of the separate port for
+    ``/health`` and ``/ready``.
     """
     if config.workers > 1:
-        _Supervisor(config, listener).run()
+        _Supervisor(config, listener, bound=bound).run()
         return
     server = Server(config)
     with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+        server.run(sockets=None if bound is None else [bound])
     if not server.started:
         sys.exit(STARTUP_FAILURE)
