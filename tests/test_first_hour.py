@@ -89,7 +89,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a tool's name": (
         lambda m: m.complete("x", tools=[weather], tool_choice="weather"),
-        "write ForceTool('weather')",
+        "To force a tool, write ForceTool('weather')",
     ),
     "an instance as the schema": (
         lambda m: m.complete("x", response_schema=River("Rhine")),

@@ -200,7 +200,7 @@ def read_config(options: ConfigOptions) -> RuntimeConfig:
     try:
         return msgspec.convert({**given, "extras": extras}, RuntimeConfig)
     except msgspec.ValidationError as error:
-        # the message ends with the place, such as: Expected `float`, got `str` - at `$.temperature`
+        # the message ends with the place: Expected `float`, got `str` - at `$.temperature`
         problem, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
         expected = problem.replace(" | null", "").replace("`float`", "a number")

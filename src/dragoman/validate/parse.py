@@ -264,8 +264,8 @@ def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
         if choice in ("auto", "required", "none"):
             return choice  # type: ignore[return-value]
         raise InvalidRequestError(
-            f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}; "
-            f"to force a tool, write ForceTool({quote(choice)})"
+            f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}",
+            advice=f"To force a tool, write ForceTool({quote(choice)}).",
         )
     record = Fields(choice, "tool_choice")
     if record.take("type") == "function":
