@@ -86,6 +86,21 @@ def test_no_text_freezes_the_page(name: str) -> None:
     assert run(code) is True
 
 
+LINES = {
+    "empty lines": "\n" * SIZE,
+    "fences": "```\n" * (SIZE // 4),
+    "an open fence": "```\n" + "a\n" * (SIZE // 2),
+    "quotes": "> a\n" * (SIZE // 4),
+    "items": "- a\n" * (SIZE // 4),
+    "rows of a table": "|a|\n|-|\n" + "|a|\n" * (SIZE // 4),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_number_of_lines_freezes_the_page(name: str) -> None:
+    assert run(f"markdown({json.dumps(LINES[name])}).tag") == "div"
+
+
 @pytest.mark.parametrize("end", ["", "\\", "\n"])
 def test_text_without_an_end_does_not_freeze_coloured_json(end: str) -> None:
     text = '["' + '\\"' * (SIZE // 2) + end

@@ -184,16 +184,17 @@ const BLOCKS = [ // what a line begins, and the lines that belong to it
   [/^\s*\|.*\|\s*$/, readTable],
 ];
 
+// The next line stands at the end of `lines`: taking it from the front of a long text would move all the others.
 function takeWhile(lines, pattern) {
   const taken = [];
-  while (lines.length && pattern.test(lines[0])) taken.push(lines.shift());
+  while (lines.length && pattern.test(lines.at(-1))) taken.push(lines.pop());
   return taken;
 }
 
 function readFence(lines, found) {
   const body = [];
-  while (lines.length && !lines[0].trim().startsWith(found[1])) body.push(lines.shift());
-  lines.shift();
+  while (lines.length && !lines.at(-1).trim().startsWith(found[1])) body.push(lines.pop());
+  lines.pop();
   const text = body.join("\n");
   if (/^(diff|patch)$/i.test(found[2])) return showDiff(text);
   return /^json$/i.test(found[2]) ? showText(text) : copyable(h("pre", { class: "code", tabindex: "0" }, text), text);
@@ -222,11 +223,11 @@ function readTable(lines, found, line) {
 
 function markdown(text, nested) {
   const root = h("div", { class: "markdown" });
-  const lines = text.split("\n");
+  const lines = text.split("\n").reverse();
   let paragraph = [];
   const end = () => { if (paragraph.length) root.append(h("p", {}, inline(paragraph.join("\n")))); paragraph = []; };
   while (lines.length) {
-    const line = lines.shift();
+    const line = lines.pop();
     const [pattern, read] = BLOCKS.find(([each, make]) => each.test(line) && !(nested && /^\s*>/.test(line))) || [];
     if (!pattern && line.trim()) { paragraph.push(line); continue; }
     end();
