@@ -75,7 +75,7 @@ BOXES = {
 # The server halves of the wires: pure, so that the simulator and the batches use them too.
 SERVERS = (
     "wire/*/server.py", "wire/*/server_errors.py", "wire/*/server_request.py", "wire/bedrock/invoke.py",
-    "wire/gemini/names.py",
+    "wire/gemini/names.py", "wire/*/socket.py",
     "wire/ollama/generate.py", "wire/ollama/model_pages.py", "wire/openai/state.py",
     "wire/responses/echo.py", "retrieval/wire/server.py",
 )  # fmt: skip

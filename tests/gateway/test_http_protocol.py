@@ -181,7 +181,7 @@ async def test_rejection_is_json_and_closes_the_connection() -> None:
 
 async def test_websocket_is_refused_with_the_protocol_that_is_served() -> None:
     """RFC 9110, 15.5.22; a client of WebSockets then turns to HTTP."""
-    ask = b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    ask = b"GET /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     async with serving(app()) as url:
         head, _, body = (await raw(url, ask + b"\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")

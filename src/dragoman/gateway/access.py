@@ -33,6 +33,7 @@ from .lost_reasoning import ReasoningWatch
 from .metrics import Metrics
 from .models import Models
 from .people import People, Person
+from .recent_responses import RecentResponses
 from .store import ResponseStore
 from .tracing import Tracing
 from .usage_book import UsageBook
@@ -47,6 +48,7 @@ _SINGLE = frozenset(
 )
 # seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
 _SPARE = 60.0
+_RECENT_BYTES = 256 * 1024 * 1024
 
 
 class Bounds(Struct, frozen=True):
@@ -154,6 +156,11 @@ class Caller(Struct, frozen=True):
         """The team to which the key belongs; empty if there is none."""
         return "" if self.key is None else self.key.team or ""
 
+    @property
+    def drops(self) -> bool:
+        """Whether fields that would be lost are dropped instead of rejecting the request."""
+        return self.key is not None and self.key.on_loss == "drop"
+
     def may_use(self, name: str) -> bool:
         """Return whether the key allows a model of this name; without keys, all are allowed."""
         return self.key is None or self.key.allows(name)
@@ -194,6 +201,8 @@ class Service(Struct, kw_only=True, eq=False):
     side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None
     held_bytes: int = 0  # size of all bodies that are being received or decoded
     store: ResponseStore | None
+    # what clients can continue on the connection of a WebSocket
+    recent: RecentResponses = field(default_factory=lambda: RecentResponses(_RECENT_BYTES))
     reasoning: ReasoningWatch = field(default_factory=ReasoningWatch)
     background: Background | None
     usage: UsageBook | None

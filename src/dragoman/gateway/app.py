@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpAsked
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..log import EventLog, open_log
@@ -53,6 +53,7 @@ from .pages import Pages, refuse
 from .people import People
 from .retrieval import RetrievalHandler
 from .signals import follow_config, handle_signals
+from .sockets import SocketHandler
 from .store import DAY, ResponseStore
 from .stored_response_pages import kept_routes
 from .tracing import Tracing
@@ -171,7 +172,7 @@ class _Gateway(Starlette):
         found = scope
         # Groq's SDK adds /openai/v1 to the base URL (groq 1.7.0, 2026-11-19), and Azure's address
         # ends with it.
-        if scope["type"] == "http" and scope["path"].startswith(_DOUBLE_ROOT):
+        if scope["type"] != "lifespan" and scope["path"].startswith(_DOUBLE_ROOT):
             found = {**scope, "path": scope["path"].removeprefix("/openai")}
         try:
             await self.router.app(found, receive, send)
@@ -193,7 +194,10 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
         handle_signals(service)
     async with contextlib.nullcontext() if service.side_port is None else service.side_port():
         # uvicorn passes this state to ``BoundedHttpProtocol``, which enforces the limits.
-        yield {"bounds": service.bounds}
+        paths = [path for codec in SERVER_CODECS.values() if codec.socket for path in codec.paths]
+        roots = ("", _DOUBLE_ROOT.removesuffix("/v1/"))
+        places = frozenset([root + path for root in roots for path in paths])
+        yield {"bounds": service.bounds, "socket_paths": places}
         service.draining = True
         for task in tasks:
             task.cancel()
@@ -275,7 +279,7 @@ class _WebPages:
         await self._site(scope, receive, send)
 
 
-def _routes(service: Service, ui: str | None) -> list[Route]:
+def _routes(service: Service, ui: str | None) -> list[BaseRoute]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
         for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
@@ -284,6 +288,12 @@ def _routes(service: Service, ui: str | None) -> list[Route]:
     retrieval = [
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
+    ]
+    sockets = [
+        WebSocketRoute(path, SocketHandler(service, codec))
+        for codec in SERVER_CODECS.values()
+        if codec.socket is not None
+        for path in codec.paths
     ]
     has_pages = ui is not None and (service.people is not None or service.keys is None)
     web = _WebPages(service, ui or "")
@@ -295,6 +305,7 @@ def _routes(service: Service, ui: str | None) -> list[Route]:
         *[route for route in posts if not route.param_convertors],
         *retrieval,
         *[route for route in posts if route.param_convertors],
+        *sockets,
         *kept_routes(service),
         *Pages(service).routes(),
         *[Route(path, web) for path in paths],

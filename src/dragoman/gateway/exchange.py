@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import OverloadedError, ProviderError, UnavailableError, without_frames
+from ..events import Assembler, Usage
 from ..messages import Request
 from ..middleware.redis_limiter import LimiterUnavailableError
 from ..provider import Provider
@@ -29,6 +30,7 @@ from .kept_state import KeptState
 from .labels import read_labels, read_tag_header
 from .models import Models
 from .reading import Incoming, decode_request, parse_body
+from .recent_responses import RecentOfLane
 from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
@@ -114,6 +116,36 @@ async def _reply_count(
     await writer.reply_json(front.write_count(count))
 
 
+def _write_nothing(encoder: ReplyEncoder, request: Request) -> bytes:
+    """Return a reply without content, for a request that no model answers."""
+    out = Assembler(request_id=request.request_id, model=request.model)
+    out.start()
+    out.usage(Usage(0, 0))
+    out.finish("stop")
+    return b"".join(map(encoder.feed, out.take())) + encoder.end()
+
+
+def _open_message(
+    front: ServerCodec, fields: dict[str, Any], recent: RecentOfLane | None
+) -> tuple[dict[str, Any], bool]:
+    """Return the fields of a request, and whether a model has to answer it.
+
+    With ``recent``, the fields are those of a message of a WebSocket.
+    """
+    if recent is None or front.socket is None:
+        return fields, True
+    return front.socket.read_request(fields)
+
+
+async def _keep(memory: Memory | None, last: bytes, account: Account) -> bytes:
+    """Keep the response in the end of a reply, if anything keeps it; return the end."""
+    if memory is None:
+        return last
+    kept, lost = await memory.keep(last)
+    account.warnings += lost
+    return kept
+
+
 def answer_question(
     question: ModelQuestion, models: Models, caller: Caller, account: Account
 ) -> bytes:
@@ -133,6 +165,13 @@ class ChatHandler:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return handle(self._service, self._front, scope, receive, send, self._answer)
 
+    async def answer_message(
+        self, scope: Scope, receive: Receive, send: Send, recent: RecentOfLane
+    ) -> None:
+        """Answer a message of a WebSocket, like a request that is posted."""
+        answer = partial(self._answer, recent=recent)
+        await handle(self._service, self._front, scope, receive, send, answer)
+
     async def _answer(
         self,
         incoming: Incoming,
@@ -140,10 +179,11 @@ class ChatHandler:
         account: Account,
         models: Models,
         response_id: str | None = None,
+        recent: RecentOfLane | None = None,
     ) -> None:
         """Identify the caller, decode the request and answer it; note each step in ``account``.
 
-        ``response_id`` is the id of the background response that the request generates.
+        ``response_id`` is the id of the background response; ``recent`` is given for messages.
         """
         service = self._service
         front = self._front
@@ -151,29 +191,32 @@ class ChatHandler:
         caller = identify(service, front, incoming.scope, account)
         body = await incoming.receive_body(caller.headers, front)
         account.size = len(body)
-        question = front.read_question(body, path)
-        if question is not None:
+        if (question := front.read_question(body, path)) is not None:
             await writer.reply_json(answer_question(question, models, caller, account))
             return
         fields = read_labels(account, await incoming.work(parse_body, body, service.bounds))
+        fields, generates = _open_message(front, fields, recent)
         memory = None
-        if front.keeps_responses and service.store is not None:
+        if recent is not None or (front.keeps_responses and service.store is not None):
             if is_background(fields) and not front.is_count(path):
                 await self._start_background(incoming, body, fields, caller, models, writer)
                 return
-            memory = Memory(service.store, caller.owner, response_id)
+            memory = Memory(service.store, caller.owner, response_id, recent)
             fields = await memory.recall(fields)
         read = await incoming.work(decode_request, body, fields, path, front, service, caller)
+        own = read.is_native and (memory is None or not memory.holds_sealed)
         del body, fields  # free the memory of the body, since the reply may take minutes
         incoming.release_body()
         kept = KeptState(service.store, caller.owner, front, service.reasoning)
         asked = account.note_request(await kept.recall(read.asked))
         resolved = resolve_model(models, caller, asked.request.model)
         account.model = resolved.name
-        drops = caller.key is not None and caller.key.on_loss == "drop"
-        translated = await incoming.work(
-            translate_for, resolved, asked, front, read.is_native, drops
-        )
+        encoder = self._make_encoder(asked, incoming.scope, memory)
+        if not generates:
+            last = _write_nothing(encoder, asked.request)
+            await writer.finish(encoder, await _keep(memory, last, account))
+            return
+        translated = await incoming.work(translate_for, resolved, asked, front, own, caller.drops)
         account.warnings = (*kept.lost, *translated.warnings)
         await incoming.work(check_translated, resolved, translated, caller)
         if caller.limited is not None:
@@ -181,16 +224,12 @@ class ChatHandler:
         if front.is_count(path):
             await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
-        encoder = self._make_encoder(asked, incoming.scope, memory)
         call = account.call = ChatCall(resolved.provider, translated.request)
-        if resolved.upstream.is_group:
-            writer.route = call.reply
+        writer.route = call.reply if resolved.upstream.is_group else None
         incoming.watch(service.bounds.reply_seconds)
         last = await write_events(call, encoder, translated.stops, incoming, writer)
         await account.settle_early()
-        if memory is not None:
-            last, lost = await memory.keep(last)
-            account.warnings += lost
+        last = await _keep(memory, last, account)
         account.warnings += await kept.keep(asked.request, call.complete)
         await writer.finish(encoder, last)
 
@@ -214,9 +253,8 @@ class ChatHandler:
             decode_request, body, recalled, incoming.path, front, service, caller
         )
         resolved = resolve_model(models, caller, read.asked.request.model)
-        drops = caller.key is not None and caller.key.on_loss == "drop"
         translated = await incoming.work(
-            translate_for, resolved, read.asked, front, read.is_native, drops
+            translate_for, resolved, read.asked, front, read.is_native, caller.drops
         )
         await incoming.work(check_translated, resolved, translated, caller)
 

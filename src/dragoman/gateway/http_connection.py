@@ -46,15 +46,15 @@ class HttpConnection(HttpToolsProtocol):
     writer: _ReplyTransport
     _on_disconnect: Callable[[], None] | None = None
     _lingered = 0  # bytes received since the connection began to close
-    _unsent = 0
+    slow: SlowReader  # closes the connection of a client that does not read
     read_alarm: Alarm  # limits the wait for the client's next bytes
-    _write_timer: asyncio.TimerHandle | None = None
     _probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.inner = transport
         self.writer = _ReplyTransport(transport, self)
         self.read_alarm = Alarm(self.loop)
+        self.slow = SlowReader(transport, self.loop, self.bounds.write_seconds)
         super().connection_made(self.writer)  # type: ignore[arg-type]
         link = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # the client may have disconnected
@@ -64,9 +64,9 @@ class HttpConnection(HttpToolsProtocol):
         self.writer.detach()
         self.stop_waiting()
         self.read_alarm.cancel()
-        for timer in (self._write_timer, self._probe_timer):
-            if timer is not None:
-                timer.cancel()
+        self.slow.stop()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         self._unset_keepalive_if_required()
         self.disconnect()
         super().connection_lost(exc)
@@ -146,24 +146,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_writing()
+        self.slow.watch()
 
     def resume_writing(self) -> None:
-        if self._write_timer is not None and not self.is_closing:
-            self._write_timer.cancel()
+        if not self.is_closing:
+            self.slow.stop()
         super().resume_writing()
-
-    def _watch_writing(self) -> None:
-        self._unsent = self.inner.get_write_buffer_size()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-        self._write_timer = self.loop.call_later(self.bounds.write_seconds, self._check_writing)
-
-    def _check_writing(self) -> None:
-        if self._unsent - self.inner.get_write_buffer_size() < _LEAST_TAKEN:
-            self.inner.abort()
-        else:
-            self._watch_writing()
 
     # --- closing
 
@@ -192,7 +180,7 @@ class HttpConnection(HttpToolsProtocol):
             return
         self.inner.close()
         if self.inner.get_write_buffer_size():
-            self._watch_writing()
+            self.slow.watch()
 
     def _linger(self) -> None:
         self.is_deaf = True
@@ -218,9 +206,40 @@ class HttpConnection(HttpToolsProtocol):
         # if a part of the reply is unsent, close after it is sent; the write timeout still applies
         if self.inner.get_write_buffer_size():
             self.inner.close()
-            self._watch_writing()
+            self.slow.watch()
         else:
             self.inner.abort()
+
+
+class SlowReader:
+    """Abort a connection whose client does not read what is written."""
+
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._seconds = seconds
+        self._unsent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Begin to watch how much the client reads."""
+        self.stop()
+        self._unsent = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def stop(self) -> None:
+        """Stop watching the client."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        if self._unsent - self._transport.get_write_buffer_size() < _LEAST_TAKEN:
+            self._transport.abort()
+        else:
+            self.watch()
 
 
 class _ReplyTransport:

@@ -21,6 +21,7 @@ import httptools
 
 from .access import Bounds
 from .http_connection import HttpConnection
+from .socket_protocol import LONGEST_HEADER, SocketProtocol
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -96,9 +97,12 @@ class BoundedHttpProtocol(HttpConnection):
         """Count the connection no longer."""
         if self in self.connections:
             self.connections.discard(self)
-            self._peers[self._peer] -= 1
-            if not self._peers[self._peer]:
-                del self._peers[self._peer]
+            self._forget_peer()
+
+    def _forget_peer(self) -> None:
+        self._peers[self._peer] -= 1
+        if not self._peers[self._peer]:
+            del self._peers[self._peer]
 
     def shutdown(self) -> None:
         """Close the connection after the last reply; uvicorn calls this before it ends."""
@@ -120,7 +124,7 @@ class BoundedHttpProtocol(HttpConnection):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             refused = error.__context__
             if not isinstance(refused, _RefusedError):
@@ -129,27 +133,49 @@ class BoundedHttpProtocol(HttpConnection):
         else:
             self._check_unread()
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Parse a request again without its header ``upgrade``.
+    def _upgrade(self, rest: bytes) -> None:
+        """Open a WebSocket, or parse a request again without its header ``upgrade``.
 
         A server may ignore this header (RFC 9110, 7.8), but the parser ends such a request after
         the head. The JDK's client offers ``h2c`` in its first request, whose body is not empty.
-        A client that asks for a WebSocket takes no other reply, so it gets status 426: at this
+        A client that asks for a WebSocket takes no other reply. Where none is served it gets status 426: at this
         status Codex turns to HTTP at once, and after others it tries five times
         (openai/codex#43353 of 2026-09-07, NVIDIA/NeMo-Relay#994 of 2026-09-04).
         """
         if any(
             name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers
         ):
-            message = "WebSockets are not served here; send the request over HTTP"
-            self._refuse(426, message, expects_data=True)
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            is_served = path in self.app_state.get("socket_paths", ())
+            if not is_served or self.parser.get_method() != b"GET" or self.is_replying:
+                message = "WebSockets are not served here; send the request over HTTP"
+                self._refuse(426, message, expects_data=True)
+            elif max([len(name) + len(value) for name, value in self.headers]) > LONGEST_HEADER:
+                self._refuse(431, f"a header must have at most {LONGEST_HEADER} bytes")
+            else:
+                self._open_socket(rest)
             return
-        version = self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
-        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        head = self._write_head([field for field in self.headers if field[0] != b"upgrade"])
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self.data_received(b"\r\n".join([*lines, b"", rest]))
+        self.data_received(head + rest)
+
+    def _write_head(self, fields: Fields) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        return b"\r\n".join([*lines, *[b"%b: %b" % field for field in fields], b"", b""])
+
+    def _open_socket(self, rest: bytes) -> None:
+        """Pass the connection, which still counts as one of its peer, to ``SocketProtocol``."""
+        link = SocketProtocol(
+            self.config, self.server_state, self.app_state, self.bounds, self._forget_peer
+        )
+        self.read_alarm.cancel()
+        self.writer.detach()
+        self.connections.discard(self)
+        link.connection_made(self.inner)
+        self.inner.set_protocol(link)
+        link.data_received(self._write_head(self.headers) + rest)
 
     def _check_unread(self) -> None:
         """Reject the request if the parser buffers too many bytes of its headers or trailers."""

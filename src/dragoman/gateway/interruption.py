@@ -14,6 +14,8 @@ Notify = Callable[[Callable[[], None] | None], None]
 
 DISCONNECT = "dragoman.disconnect"
 """The ASGI extension of the gateway's own server: register a function to call on disconnection."""
+DRAIN = "dragoman.drain"
+"""The same for a WebSocket: register a function to call when the server shuts down."""
 
 
 class GoneError(Exception):

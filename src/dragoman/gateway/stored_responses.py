@@ -18,6 +18,8 @@ from ..errors import InvalidRequestError, ProviderError, cut
 from ..messages import LossWarning, new_ulid
 from ..wire.responses.echo import DEFAULTS, write_echo
 from ..wire.responses.server_request import as_items
+from ..wire.seal import holds_sealed
+from .recent_responses import RecentOfLane
 from .store import ResponseStore
 
 log = logging.getLogger("dragoman")
@@ -45,22 +47,32 @@ def refuse_unknown(message: str, *, is_response: bool = False) -> InvalidRequest
 class Memory:
     """The stored items that a request refers to, and the new items in its input."""
 
-    def __init__(self, store: ResponseStore, owner: str, response_id: str | None = None) -> None:
+    def __init__(
+        self,
+        store: ResponseStore | None,
+        owner: str,
+        response_id: str | None = None,
+        recent: RecentOfLane | None = None,
+    ) -> None:
         self._store = store
         self._owner = owner
+        self._recent = recent
         self._input: list[Any] = []  # all input items of the request, including earlier ones
         self._new: list[Any] = []  # the input items that the client sent, without earlier ones
         self._conversation: str | None = None
         self._fields: dict[str, Any] = {}
-        self._is_stored = True
+        self._is_stored = store is not None
+        # whether the earlier items may contain sealed state
+        self.holds_sealed = False
         # the id of the background response that this request generates
         self._response_id = response_id
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Extend a request's input with the stored items that it refers to; return its fields."""
         self._fields = dict(fields)
-        made = {name: value for name, value in fields.items() if name not in _STATE}
-        self._is_stored = fields.get("store") is not False
+        taken = _STATE if self._store is not None else _STATE[:1]
+        made = {name: value for name, value in fields.items() if name not in taken}
+        self._is_stored = self._store is not None and fields.get("store") is not False
         earlier = await self._find_earlier(fields)
         self._new = await self._resolve(as_items(fields.get("input")))
         self._input = [*earlier, *self._new]
@@ -76,9 +88,12 @@ class Memory:
                 "previous_response_id and conversation cannot be used together"
             )
         if previous is not None:
-            record = await self._need(RESPONSE, previous, "previous_response_id")
+            record = None if self._recent is None else self._recent.find(previous)
+            if record is None:
+                record = await self._need(RESPONSE, previous, "previous_response_id")
+            self.holds_sealed = holds_sealed(msgspec.json.encode(record))
             return [*record["input"], *record["response"].get("output", [])]
-        if conversation is None:
+        if conversation is None or self._store is None:
             return []
         name = conversation.get("id") if isinstance(conversation, dict) else conversation
         record = await self._need(CONVERSATION, name, "conversation")
@@ -87,7 +102,7 @@ class Memory:
 
     async def _resolve(self, items: list[Any]) -> list[Any]:
         wanted = [item.get("id") for item in items if _is_reference(item)]
-        if not wanted:
+        if not wanted or self._store is None:
             return items
         if len(wanted) > MAX_REFERENCES:
             raise InvalidRequestError(
@@ -109,7 +124,7 @@ class Memory:
     async def _need(self, kind: str, name: Any, field: str) -> Any:
         if not isinstance(name, str):
             raise InvalidRequestError(f"{field} must be a string")
-        found = await self._store.get(self._owner, kind, [name])
+        found = {} if self._store is None else await self._store.get(self._owner, kind, [name])
         if name not in found:
             raise refuse_unknown(
                 f"{field}: nothing is kept for this key under {cut(name, 80)!r}",
@@ -148,14 +163,19 @@ class Memory:
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]
+        record = {"response": response, "input": self._input}
+        if self._recent is not None and response.get("status") in _CONTINUED:
+            self._recent.keep(response["id"], record)
+        if self._store is None:
+            return
         rows: list[tuple[str, str, Any]] = []
         if self._conversation is not None:
             kept = await self._store.get(self._owner, CONVERSATION, [self._conversation])
-            record = kept.get(self._conversation, {"items": []})
-            record["items"] = [*record["items"], *self._new, *output]
-            rows.append((CONVERSATION, self._conversation, record))
+            items = kept.get(self._conversation, {"items": []})
+            items["items"] = [*items["items"], *self._new, *output]
+            rows.append((CONVERSATION, self._conversation, items))
         if self._is_stored or self._response_id is not None:
-            rows.append((RESPONSE, response["id"], {"response": response, "input": self._input}))
+            rows.append((RESPONSE, response["id"], record))
             rows += [
                 (ITEM, item["id"], item) for item in output if isinstance(item.get("id"), str)
             ]
@@ -168,6 +188,8 @@ def _is_reference(item: Any) -> bool:
 
 
 _NOT_STORED = LossWarning("response_not_stored", "store", "the store cannot be used at the moment")
+# The states of a response from which a client can continue.
+_CONTINUED = ("completed", "incomplete")
 _STATE = ("previous_response_id", "conversation", "store", "background")
 
 

@@ -37,3 +37,9 @@ ALL_WIRES: Mapping[str, HeaderRule] = {
     "x-stainless-timeout": TIMEOUT,
 }
 """The headers of clients of every wire."""
+
+
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of an ``authorization: Bearer`` header."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

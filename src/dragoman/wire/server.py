@@ -33,13 +33,14 @@ from ..messages import AssistantBlock, Continuity, LossWarning, Request, ServerT
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import NO_WORDS, FinishWords
-from .headers import HeaderRule
+from .headers import HeaderRule, bearer_token
 from .listing import ListedModel, describe_model
 from .losses import ConceptValue, Leftover, Losses, OfferedTool, describe_left, merge
 from .request_schema import FREE, RequestSchema
 from .rules import NO_BETAS, NO_TABLE, Betas, FieldTable, sort_betas
 from .seal import has_state
 from .server_errors import NO_TERMS, ErrorTerms, headers_of, status_of, terms_of
+from .socket import SocketCodec
 from .usage import UsageMap
 
 
@@ -191,6 +192,8 @@ class ServerCodec(ABC):
     """Whether a client that requests JSON without a schema must mention JSON in the prompt."""
     keeps_responses: ClassVar[bool] = False
     """Whether a request may refer to earlier responses that the server keeps."""
+    socket: ClassVar[SocketCodec | None] = None
+    """What clients send on a WebSocket at ``paths``, if they may open one."""
     state_place: ClassVar[str | None] = None
     """Where a model of the wire has the state of its reasoning: in the ``signature`` of a thought,
     in another field of a thought, or in its first ``call``. Some wires have no such state.
@@ -590,9 +593,3 @@ def data_frame(data: dict[str, Any]) -> bytes:
 def named_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event that is named by its ``type``."""
     return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-def bearer_token(headers: Mapping[str, str]) -> str | None:
-    """Return the token of an ``authorization: Bearer`` header."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None

@@ -20,9 +20,9 @@ from ...messages import LossWarning
 from ...validate.fields import Fields
 from ...wire import SERVER_CODECS, HttpReply
 from ...wire.fields import read_body
+from ...wire.headers import bearer_token
 from ...wire.losses import Losses
 from ...wire.rules import NO_TABLE, FieldTable
-from ...wire.server import bearer_token
 from ...wire.server_errors import headers_of, message_of, status_of
 from ..check import build_embed_request, build_rerank_request
 from ..values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest

@@ -54,6 +54,7 @@ from .finish import FINISH
 from .reply import USAGE
 from .request import ADDED, SERVER_TOOLS
 from .server_request import TABLE, read_request
+from .socket import ResponsesSocket
 
 # --- writing replies for clients ---------------------------------------------------------------
 
@@ -533,6 +534,7 @@ class ResponsesServer(ServerCodec):
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     keeps_responses: ClassVar[bool] = True
+    socket = ResponsesSocket()
 
     def is_count(self, path: str) -> bool:
         return path.endswith("/input_tokens")
