@@ -13,7 +13,12 @@ from dragoman.registry import load_vendor, vendor_names
 
 TEXTS = (".md", ".py", ".ipynb", ".yaml", ".yml", ".toml", ".json", ".sh", ".js")
 # Results that name the models of a past run, and the rules of old models.
-RESULTS = ("docs/scoreboards.md", "docs/performance.md", "docs/reference/beliefs.md")
+RESULTS = (
+    "docs/scoreboards.md",
+    "docs/performance.md",
+    "docs/reference/beliefs.md",
+    "docs/reference/gateway-turns.md",
+)
 
 
 def find_pages() -> Iterator[Path]:

@@ -56,7 +56,7 @@ from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
 from dragoman.session import RemoteApprover, answer_question
 from dragoman.sim import SimulatedEmbedder, SimulatedReranker
-from dragoman.tools import FunctionTool, Observation, tool
+from dragoman.tools import FunctionTool, Observation, ToolContext, tool
 from dragoman.transport import FixtureTransport
 
 from ..attacks.gateway_app import post
@@ -270,6 +270,18 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
     await forked.run("Else.")
 
 
+async def report(log: EventLog, seen: list[Any]) -> None:
+    """Run a session with a tool that reports how far it is."""
+
+    @tool(side_effect="read")
+    def count(context: ToolContext[None]) -> str:
+        """Count the pages."""
+        context.report({"pages": 1})
+        return "2 pages"
+
+    await Session(Listed(propose(call("count")), "Done."), [count], ALL, log).run("Go.")
+
+
 async def shorten(log: EventLog, seen: list[Any]) -> None:
     """Run a conversation that is summarised, and one whose old results are omitted."""
     writer = Observe(
@@ -454,7 +466,7 @@ async def change_tools(log: EventLog, seen: list[Any]) -> None:
 
 
 CORPUS: tuple[Run, ...] = (
-    use_tools, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
+    use_tools, report, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
     serve, change_tools, change_days,
 )  # fmt: skip
 
