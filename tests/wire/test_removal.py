@@ -14,9 +14,9 @@ from ..sources import PACKAGE
 from ..test_layers import present
 
 # Wires on which no other wire is built, with one of their paths and the number of their lines: the
-# server of Ollama's older API is a third.
+# server of another API, Ollama's older one or InvokeModel, is a third.
 WIRES = {
-    "bedrock": ("/model/{name}/converse", 2),
+    "bedrock": ("/model/{name}/converse", 3),
     "cohere": ("/v2/chat", 2),
     "ollama": ("/api/chat", 3),
 }
