@@ -385,3 +385,21 @@ def test_notebooks_show_the_parts_of_a_response() -> None:
     assert "The <Rhine>." in markdown
     empty = d.Response(d.Assistant(""), "stop")
     assert empty._repr_html_() == "<div><strong>?:?</strong><div><small>stop</small></div></div>"
+
+
+def test_attribute_with_the_name_of_another_library_is_explained() -> None:
+    reply: Any = REPLY
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'choices'; write reply\.text"
+    ) as caught:
+        reply.choices  # noqa: B018 - the error is what is tested
+    assert str(caught.value).startswith("'Response' object")
+    with pytest.raises(AttributeError, match=r"^'Response' object has no attribute 'colour'$"):
+        reply.colour  # noqa: B018 - the error is what is tested
+    assert not hasattr(reply, "colour")
+
+
+def test_reply_has_no_keys() -> None:
+    reply: Any = REPLY
+    with pytest.raises(TypeError, match=r"write reply\.text, not \['choices'\]"):
+        reply["choices"]

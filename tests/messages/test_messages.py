@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -212,6 +213,20 @@ def test_image_is_made_from_a_file(tmp_path: Path) -> None:
     source = d.Inline(base64.b64encode(b"\x89PNG").decode())
     assert d.Image.from_file(path) == d.Image(source, "image/png")
     assert d.Image.from_file(str(path), detail="low") == d.Image(source, "image/png", detail="low")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("notes.txt", "notes.txt is not an image: it begins with b'hello'"),
+        ("notes", "notes is not an image: it begins with b'hello'"),
+        ("a.png", "a.png is not an image, although its name is that of image/png: it begins"),
+    ],
+)
+def test_file_that_is_not_an_image_is_rejected(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / name).write_bytes(b"hello")
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        d.Image(tmp_path / name)
 
 
 @pytest.mark.parametrize(

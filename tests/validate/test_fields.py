@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidRequestError
-from dragoman.validate.fields import Fields
+from dragoman.validate.fields import Fields, accept_other_names
 
 Read = Callable[[Fields], Any]
 
@@ -126,3 +126,42 @@ def test_a_subclass_may_collect_problems_instead_of_raising_the_first() -> None:
         "d: must be a list of strings",
         "e: is not a known field; one of a, b, c, d",
     ]
+
+
+# --- settings with the names of other libraries -------------------------------------------------
+
+
+class _Oven:
+    """Has settings that other libraries call otherwise."""
+
+    @accept_other_names({"temp": "degrees"}, {"power": "write degrees=, and the oven adjusts"})
+    def __init__(self, degrees: int = 0, *, minutes: int = 0) -> None:
+        self.degrees = degrees
+        self.minutes = minutes
+
+
+def make(**settings: Any) -> _Oven:
+    return _Oven(**settings)
+
+
+def test_setting_with_the_name_of_another_library_is_used_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="^_Oven: write degrees= in place of temp=$") as caught:
+        oven = make(temp=180, minutes=20)
+    assert (oven.degrees, oven.minutes) == (180, 20)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert make(degrees=200).degrees == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"temp": 1, "degrees": 2}, "'temp'; write degrees="),
+        ({"power": 9}, "'power'; write degrees=, and the oven adjusts"),
+        ({"minuts": 9}, "'minuts'; did you mean minutes?"),
+        ({"colour": "red"}, "'colour'; see help(_Oven)"),
+    ],
+)
+def test_unknown_setting_is_an_error_with_advice(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        make(**settings)
+    assert str(caught.value) == f"_Oven() has no setting {problem}"

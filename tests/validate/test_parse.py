@@ -3,6 +3,8 @@ path of the mistake.
 """
 
 import copy
+from collections import deque
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -63,6 +65,7 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
                           d.Continuity("s", issuer=d.Issuer("gemini"), replayable=False))])]),
     "the parts of one message": (["t", d.Text("u")], [d.User("t", d.Text("u"))]),
     "a part alone": (d.Text("u"), [d.User(d.Text("u"))]),
+    "another sequence": (deque([d.System("s"), d.User("u")]), [d.System("s"), d.User("u")]),
     **{name: (given, msgspec.convert(messages, list[d.Message]))
        for name, given, messages in read_table("parsed_messages")},
 }  # fmt: skip
@@ -187,6 +190,10 @@ def test_tools_of_every_supported_format_are_parsed(given: Any, tools: list[d.To
 TOOLS_REFUSED: list[tuple[Any, str]] = [
     (d.Tool("t"), "tools must be a list of tools, not Tool"),
     ({"t"}, "tools must be a list of tools, not set"),
+    (
+        "Be brief.",
+        "tools must be a list of tools, not a string; a system prompt is passed as system=",
+    ),
     ([lambda: 0], "tools[0] cannot be described as a tool: a lambda has no name"),
     *read_table("rejected_tools"),
 ]
@@ -280,6 +287,11 @@ class AnswerModel(BaseModel):
     n: int
 
 
+@dataclass
+class Reading:
+    n: int
+
+
 def test_arguments_of_a_call_become_a_request() -> None:
     made = build_request(
         "hi",
@@ -337,6 +349,16 @@ def test_type_that_has_no_json_schema_is_rejected(kind: Any) -> None:
         match="response_schema must be a JSON Schema or a type that has one, not",
     ):
         build_request("hi", response_schema=kind)
+
+
+@pytest.mark.parametrize("value", [Answer(n=1), AnswerModel(n=1), Reading(n=1)])
+def test_instance_in_place_of_a_schema_is_rejected(value: Any) -> None:
+    name = type(value).__name__
+    with pytest.raises(
+        d.InvalidRequestError,
+        match=f"must be a type, not an instance; write response_schema={name}$",
+    ):
+        build_request("hi", response_schema=value)
 
 
 def test_object_that_describes_a_tool_is_accepted() -> None:

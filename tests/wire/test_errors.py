@@ -226,6 +226,22 @@ def test_row_of_the_error_table_can_set_the_message() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("message", "is_place"),
+    [
+        ("Country, region, or territory not supported", True),
+        ("User location is not available", True),
+        ("Your key is not valid", False),
+    ],
+)
+def test_refused_place_is_not_blamed_on_the_key(message: str, is_place: bool) -> None:
+    error = build_error(403, {}, Failure(message), ())
+    assert type(error) is d.AuthenticationError
+    assert ("another key does not help" in error.advice) is is_place
+    other = build_error(400, {}, Failure(message), ())
+    assert other.advice == type(other).advice
+
+
 def test_error_code_takes_precedence_over_the_error_text() -> None:
     assert build_error(400, {}, Failure("m", "c", "k"), ()).provider_code == "c"
     assert build_error(400, {}, Failure("m", "", "k"), ()).provider_code == "k"

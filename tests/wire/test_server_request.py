@@ -105,6 +105,19 @@ def test_redirect_from_the_provider_is_reported_as_a_server_error(
     assert SERVER_CODECS[wire].error(d.InvalidRequestError("no", status=status)).status == expected
 
 
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+def test_only_a_tier_that_raises_the_price_needs_consent(wire: str) -> None:
+    dear = decode(wire, service_tier="priority")
+    assert [(left.path, left.rule.opt_in) for left in dear.left] == [
+        ("service_tier", "priority-tier")
+    ]
+    assert not dear.concepts
+    cheap = decode(wire, service_tier="flex")
+    assert (cheap.left, cheap.concepts["service_tier"].value) == ((), "flex")
+    usual = decode(wire, service_tier="auto")
+    assert (usual.left, usual.concepts) == ((), {})
+
+
 def test_empty_text_of_a_bedrock_result_is_an_empty_result() -> None:
     texts = ([{"text": ""}], [{"text": "a"}, {"text": ""}])
     results = [{"toolResult": {"toolUseId": "c1", "content": each}} for each in texts]
