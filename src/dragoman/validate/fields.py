@@ -75,7 +75,7 @@ def rename_settings(
         if other is None or other in settings:
             hint = hints.get(name) or (f"write {other}=" if other else suggest(name, known))
             raise TypeError(f"{owner}() has no setting {name!r}; {hint or f'see help({owner})'}")
-        warnings.warn(f"{owner}: write {other}= in place of {name}=", UserWarning, stacklevel=4)
+        warnings.warn(f"{owner}: write {other}= in place of {name}=", UserWarning, stacklevel=3)
         settings[other] = settings.pop(name)
 
 
