@@ -211,7 +211,7 @@ def test_image_is_made_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "dot.png"
     path.write_bytes(b"\x89PNG")
     source = d.Inline(base64.b64encode(b"\x89PNG").decode())
-    assert d.Image.from_file(path) == d.Image(source, "image/png")
+    assert d.Image(path) == d.Image.from_file(path) == d.Image(source, "image/png")
     assert d.Image.from_file(str(path), detail="low") == d.Image(source, "image/png", detail="low")
 
 
