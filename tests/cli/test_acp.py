@@ -630,7 +630,7 @@ def test_login_stores_the_key_of_the_model(
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
     words = ["agent", "--acp", "--login", "anthropic:claude-sonnet-4-6"]
     done = CliRunner().invoke(main, words, input="sk-1\n")
-    assert (done.exit_code, SECRET in done.output) == (0, False)
+    assert (done.exit_code, SECRET in done.output) == (0, False), done.output
     assert "ANTHROPIC_API_KEY is stored in" in done.output
     assert "ANTHROPIC_API_KEY" in stored_keys()
     refused = CliRunner().invoke(main, ["agent", "--login", "Go."])

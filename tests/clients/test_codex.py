@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from dragoman.events import Usage
 from dragoman.gateway.app import create_app
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 from dragoman.messages import Request, ToolResult
-from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
+from dragoman.provider import connect
+from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from tests.gateway.serving import serving
 
 from .running import find_program, in_full_run, make_repository, run_program
@@ -55,14 +57,17 @@ class Watched:
         await self.app(scope, note if scope["type"] == "websocket" else receive, send)
 
 
-async def run_codex(url: str, folder: Path) -> tuple[int, str]:
+async def run_codex(
+    url: str, folder: Path, *more: str, provider: str = "gateway"
+) -> tuple[int, str]:
     settings = folder / "home" / ".codex"
     settings.mkdir(parents=True)
     lines = [
         'model = "gpt-5.5"',
         'model_provider = "gateway"',
+        *more,
         "[model_providers.gateway]",
-        'name = "gateway"',
+        f'name = "{provider}"',
         f'base_url = "{url}/v1"',
         'wire_api = "responses"',
         "supports_websockets = true",
@@ -110,3 +115,35 @@ async def test_codex_asks_once_for_a_websocket_and_then_uses_http(tmp_path: Path
     assert Refusing.upgrades == 1, printed[-3000:]
     assert "/v1/responses" in app.posted
     assert "Reconnecting" not in printed
+
+
+def fill_the_window(request: Request) -> Answer:
+    """Call Codex's shell and use up the window; answer when the conversation is short again."""
+    asked = str(request.messages[-1])
+    if "CONTEXT CHECKPOINT COMPACTION" in asked:
+        return Answer("The moon was looked for.", usage=Usage(input_tokens=900, output_tokens=9))
+    if "The moon was looked for." in str(request.messages):
+        return Answer("Bonjour.", usage=Usage(input_tokens=900, output_tokens=9))
+    call = Call("exec_command", {"cmd": "echo moon"})
+    return Answer("I look.", tool_calls=[call], usage=Usage(input_tokens=90_000, output_tokens=9))
+
+
+async def compact(tmp_path: Path, provider: str) -> tuple[int, str]:
+    """Run Codex with a window that its first call uses up, and a model of another wire."""
+    script = ScriptedProvider(ScriptRule(fill_the_window))
+    with SimServer(script, models=("sim",)) as upstream:
+        model = connect("sim", wire="openai", base_url=upstream.base_urls["openai"])
+        async with serving(create_app({"gpt-5.5": model})) as url:
+            limit = "model_auto_compact_token_limit = 50000"
+            return await run_codex(url, tmp_path, limit, provider=provider)
+
+
+async def test_codex_compacts_by_itself_as_the_recipe_names_the_provider(tmp_path: Path) -> None:
+    status, printed = await compact(tmp_path, "Dragoman")
+    assert (status, "Bonjour." in printed) == (0, True), printed[-3000:]
+
+
+async def test_codex_shows_why_a_provider_named_openai_compacts_nothing(tmp_path: Path) -> None:
+    status, printed = await compact(tmp_path, "OpenAI")
+    assert status != 0, printed[-3000:]
+    assert "by another name of the provider than OpenAI" in printed, printed[-3000:]
