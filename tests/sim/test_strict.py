@@ -12,7 +12,7 @@ import pytest
 import dragoman as d
 from dragoman.sim import ScriptedProvider, ScriptRule
 from dragoman.sim.strict import StrictModel
-from dragoman.wire import CODECS, SERVER_CODECS
+from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.beliefs import list_known_fields, strict_vendors
 from tests.loops import (
     LOOKS,
@@ -146,6 +146,10 @@ def _mark(count: int) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [part] * count}]}
 
 
+def _budget(tokens: int) -> dict[str, Any]:
+    return {"generationConfig": {"thinkingConfig": {"thinkingBudget": tokens}}}
+
+
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 
 
@@ -255,6 +259,7 @@ REFUSED: list[tuple[str, str | None, str, dict[str, Any], str]] = [
     ("openai", "cerebras", "gpt-oss-120b", {"safety_identifier": "u"}, "is unsupported"),
     ("openai", "mistral", "mistral-large-3", {"stream_options": {}}, "is unsupported"),
     ("openai", "mistral", "mistral-large-3", {"seed": 4}, "'seed' is unsupported"),
+    ("gemini", "google", "gemini-2.5-pro", _budget(-2), "at least 128"),
 ]  # fmt: skip
 
 
@@ -269,6 +274,7 @@ ACCEPTED: list[tuple[str, str | None, str, dict[str, Any]]] = [
     ("openai", "openai", "gpt-5.6-sol", {"tools": [], **_mark(4), "prompt_cache_options": {"ttl": "30m"}}),
     ("openai", "vllm", "gpt-oss-120b", {**_mark(5), "prompt_cache_retention": "24h", "top_k": 4}),
     ("openai", "mistral", "mistral-large-3", {"random_seed": 4}),
+    *[("gemini", "google", model, _budget(-1)) for model in ("gemini-2.5-pro", "gemini-3.7-flash")],
 ]  # fmt: skip
 
 
@@ -276,8 +282,13 @@ ACCEPTED: list[tuple[str, str | None, str, dict[str, Any]]] = [
 def test_strict_model_accepts_what_its_vendor_accepts(
     wire: str, vendor: str | None, model: str, fields: dict[str, Any]
 ) -> None:
-    asked = SERVER_CODECS[wire].decode(msgspec.json.encode(_body(wire, model) | fields))
+    asked = _decode(wire, _body(wire, model) | fields)
     StrictModel(wire, model, vendor).check(asked.client, asked.with_extras())
+
+
+def _decode(wire: str, body: dict[str, Any]) -> Asked:
+    path = f"/v1beta/models/{body['model']}:generateContent"
+    return SERVER_CODECS[wire].decode(msgspec.json.encode(body), path)
 
 
 def _body(wire: str, model: str) -> dict[str, Any]:
@@ -287,6 +298,8 @@ def _body(wire: str, model: str) -> dict[str, Any]:
     tool: dict[str, Any] = {"name": "look", "input_schema": schema}
     if wire == "anthropic":
         body["max_tokens"] = 100
+    elif wire == "gemini":
+        return {"model": model, "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
     elif wire == "responses":
         body = {"model": model, "input": "Hi"}
         tool = {"type": "function", "name": "look", "parameters": schema}
@@ -301,11 +314,10 @@ def test_strict_model_refuses_what_its_vendor_refuses(
 ) -> None:
     body = _body(wire, model)
     rules = StrictModel(wire, model, vendor)
-    decode = SERVER_CODECS[wire].decode
     without = body | {name: value for name, value in fields.items() if name == "tools"}
-    plain = decode(msgspec.json.encode(without))
+    plain = _decode(wire, without)
     rules.check(plain.client, plain.with_extras())
-    asked = decode(msgspec.json.encode({**body, **fields}))
+    asked = _decode(wire, {**body, **fields})
     with pytest.raises(d.InvalidRequestError, match=says):
         rules.check(asked.client, asked.with_extras())
 

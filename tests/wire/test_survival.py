@@ -1,18 +1,28 @@
 """Opaque state of a reply survives every client whose wire has a place for it."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 
 import dragoman as d
+from dragoman.wire import SERVER_CODECS
 from dragoman.wire.gemini.names import to_standard_base64
 from dragoman.wire.json import dig
 from dragoman.wire.seal import unseal
 
 from .cases import decode, find_cases, plain_request
 from .pairs import WIRES, hear, serve
-from .survival import PAGE, REPLIES, answer, needs_return, return_from, with_table
+from .survival import (
+    PAGE,
+    REPLIES,
+    answer,
+    needs_return,
+    return_from,
+    send_on,
+    with_table,
+)
 from .vendor_turns import SAY
 
 each_kind = pytest.mark.parametrize(("wire", "name"), REPLIES)
@@ -58,6 +68,32 @@ def test_state_arrives_unchanged_at_its_issuer(
     assert states_of(message, client) == states_of(given, client)
     assert [call.id for call in message.tool_calls] == [call.id for call in given.tool_calls]
     assert message.text == given.text
+
+
+@each_form
+def test_anthropic_client_that_omits_empty_and_unsigned_thoughts_returns_all(
+    stream: bool,
+) -> None:
+    """pi omits thoughts without text, and makes texts of those without a signature."""
+    events = answer("gemini", "signed call")
+    sent = SAY["anthropic"](send_on(events, "anthropic", stream=stream), stream)
+    body = json.loads(sent.body)
+    body["messages"][1]["content"] = [
+        block
+        for block in body["messages"][1]["content"]
+        if block["type"] != "thinking" or (block["thinking"].strip() and block["signature"])
+    ]
+    message = (
+        SERVER_CODECS["anthropic"].decode(json.dumps(body).encode(), sent.path).request.messages[1]
+    )
+    ending = events[-1]
+    assert isinstance(message, d.Assistant)
+    assert isinstance(ending, d.MessageComplete)
+    given = states_of(d.Assistant(ending.final_content), "anthropic")
+    assert len(given) == 1
+    assert states_of(message, "anthropic") == given
+    [thought] = [block for block in message.content if isinstance(block, d.Thinking)]
+    assert (thought.text, thought.continuity) == ("Hm.", None)
 
 
 def test_the_page_has_the_table_of_this_run() -> None:

@@ -199,8 +199,8 @@ class StrictModel:
                 values = ", ".join(map(repr, known[path]))
                 yield f"Invalid value: {value!r} for '{path}'. Supported values are: {values}."
             elif path == style.budget and isinstance(value, int):
-                is_off = value in (style.off or {}).values()
-                if not is_off and not style.least <= value <= (style.most or value):
+                is_free = value in (self._codec.dynamic_budget, *(style.off or {}).values())
+                if not is_free and not style.least <= value <= (style.most or value):
                     most = "" if style.most is None else f" and at most {style.most}"
                     yield f"{path} must be at least {style.least}{most}, not {value}."
 

@@ -202,6 +202,8 @@ class Endpoint(ABC, Generic[Q]):
     reasoning_places: ClassVar[Mapping[str, str]] = {}
     # The object of the body that has the fields of reasoning, if they are not at its root.
     reasoning_parent: ClassVar[str] = ""
+    # The budget with which the model decides how much it thinks, if the wire has one.
+    dynamic_budget: ClassVar[int | None] = None
     # How an amount of reasoning is sent to a model of an unknown family.
     usual_reasoning: ClassVar[ReasoningStyle | None] = None
     # The fields that a limit to one tool call also needs if the request chooses no tool.

@@ -4,8 +4,8 @@ A client sends the opaque fields of its own wire back unchanged: a signature on 
 bedrock wires, ``encrypted_content`` on the responses wire, ``thoughtSignature`` on the gemini wire.
 State from another wire is therefore sealed: one text contains the state, its issuer, and the block
 that it belongs to. The client sends this text in such a field, and the state goes to its issuer
-only. State of a call or a text is sent in a thought without text if the client's wire has no field
-for it.
+only. State of a call or a text is sent in a block of its own if the client's wire has no field for
+it: a redacted thought on the anthropic wire, a thought without text on others.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def unseal(text: str | None) -> Sealed | None:
 
 
 class Carried(Struct, frozen=True):
-    """The state of a call or a text, which a client sent back in a thought without text."""
+    """The state of a call or a text, which a client sent back in a block of its own."""
 
     sealed: Sealed
 

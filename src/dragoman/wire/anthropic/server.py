@@ -25,7 +25,7 @@ from ..request_schema import (
     body_with_model,
 )
 from ..rules import FieldTable
-from ..seal import hide, own_fields, seal_call, seal_text, sign_thought, write_opaque
+from ..seal import hide, own_fields, seal, seal_call, seal_text, sign_thought, write_opaque
 from ..server import (
     Asked,
     BodyEncoder,
@@ -163,13 +163,10 @@ class StreamEncoder(_Encoder):
         return written
 
     def _carry(self, token: str | None) -> bytes:
-        """Write a thought without text that carries the sealed state of a text or a call."""
-        if token is None:
-            return b""
-        opened = self._open(-1, _EMPTY_THOUGHT)
-        return opened + self._sign(token) + self._close()
+        """Write a block that carries the sealed state of a text or a call."""
+        return b"" if token is None else self._whole(_write_carrier(token))
 
-    def _sign(self, signature: str) -> bytes:
+    def _write_signature(self, signature: str) -> bytes:
         return self._delta({"type": "signature_delta", "signature": signature})
 
     def _whole(self, record: dict[str, Any]) -> bytes:
@@ -196,11 +193,11 @@ class StreamEncoder(_Encoder):
         self._is_open = False
         state, self._state = self._state, None
         stop = named_frame({"type": "content_block_stop", "index": self._index})
+        if self._kind == "thinking":
+            signature = _sign(self.read_thought(self._block), state)
+            return self._write_signature(signature) + stop if signature else stop
         if state is None:
             return stop
-        if self._kind == "thinking":
-            signature = sign_thought(self.read_thought(self._block), state, "anthropic")
-            return stop if signature is None else self._sign(signature) + stop
         cited = own_fields(state, "anthropic").get("citations", ())
         deltas = [self._delta({"type": "citations_delta", "citation": each}) for each in cited]
         carried = self._carry(seal_text(state, "anthropic", alone=False))
@@ -294,8 +291,16 @@ def _write_own(complete: ev.MessageComplete, reason: str | None) -> dict[str, An
     return own
 
 
-# a thought that carries only opaque state
 _EMPTY_THOUGHT = {"type": "thinking", "thinking": "", "signature": ""}
+
+
+def _write_carrier(token: str) -> dict[str, Any]:
+    """Return a block that carries only opaque state.
+
+    Clients such as pi leave out thoughts without text, and keep redacted ones (pi-ai 0.73.1,
+    providers/anthropic.js; 2026-11-19).
+    """
+    return {"type": "redacted_thinking", "data": token}
 
 
 def _write_blocks(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
@@ -303,7 +308,7 @@ def _write_blocks(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for block in blocks:
         token = _seal_part(block)
-        carrier = [] if token is None else [{**_EMPTY_THOUGHT, "signature": token}]
+        carrier = [] if token is None else [_write_carrier(token)]
         if isinstance(block, m.ToolCall):
             written += [*carrier, _write_block(block)]
         elif isinstance(block, m.Text | m.Thinking) and not block.text and not _is_signed(block):
@@ -319,7 +324,17 @@ def _is_signed(block: m.Text | m.Thinking) -> bool:
 
 
 def _signature_of(block: m.Thinking) -> str:
-    return sign_thought(block.text, block.continuity, "anthropic") or ""
+    return _sign(block.text, block.continuity)
+
+
+def _sign(text: str, state: m.Continuity | None) -> str:
+    """Return the signature of a thought, which all thoughts with text have on this wire.
+
+    Clients such as pi send a thought without a signature back as a text (pi-ai 0.73.1,
+    providers/anthropic.js; 2026-11-19), so that of a model without signatures is sealed.
+    """
+    own = sign_thought(text, state, "anthropic")
+    return own or (seal("thinking", m.Continuity()) if text else "")
 
 
 def _seal_part(block: m.AssistantBlock) -> str | None:

@@ -18,7 +18,7 @@ from .counting import ask_count
 from .errors import ROWS, read_refusal
 from .quirks import Quirks
 from .reply import GeminiDecoder
-from .request import NAMES, GeminiWriter, structured_path
+from .request import DYNAMIC, NAMES, GeminiWriter, structured_path
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 
@@ -82,6 +82,7 @@ class GeminiCodec(Endpoint[Quirks]):
     base_mark = "v1beta"
     messages_field = "contents"
     reasoning_parent = "generationConfig"
+    dynamic_budget = DYNAMIC
     setting_paths: ClassVar[Mapping[str, str]] = {
         name: f"generationConfig.{field}" for name, field in NAMES.items()
     }

@@ -42,7 +42,7 @@ are added to the root of the body.
 DECLARED = "functionDeclarations"  # the field of a tool that has functions
 # the field that allows functions next to tools that the server runs
 FLAG = "includeServerSideToolInvocations"
-_DYNAMIC = -1  # with the budget -1, the model decides how many tokens it uses for thinking
+DYNAMIC = -1  # with the budget -1, the model decides how many tokens it uses for thinking
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 # the fields that cached contents have, and the parts of a request that they come from
 _CACHED = {"systemInstruction": "messages[0]", "tools": "tools", "toolConfig": "tool_choice"}
@@ -131,8 +131,8 @@ class GeminiWriter(RequestWriter):
         budgets = self.quirks.effort_budgets
         if amount in budgets:
             return {"thinkingConfig": {"thinkingBudget": budgets[str(amount)]}}
-        if amount == _DYNAMIC:
-            return {"thinkingConfig": {"thinkingBudget": _DYNAMIC}}
+        if amount == DYNAMIC:
+            return {"thinkingConfig": {"thinkingBudget": DYNAMIC}}
         return self.reasoning() or {}
 
     def _write_cache(self, body: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ from ..server import Asked, gather
 from ..settings import read_settings
 from .names import to_camel, to_standard_base64
 from .reply import read_medium
-from .request import NAMES, SETTINGS
+from .request import DYNAMIC, NAMES, SETTINGS
 
 _ISSUER = m.Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
@@ -189,6 +189,10 @@ def _read_thinking(inner: _Record) -> None:
     extra = {_CONFIG: {name: rest}} if rest else {}
     if type(budget) is int and budget >= 0:
         losses.add_concept("reasoning", budget or "none", own, extra=extra)
+    elif budget == DYNAMIC:
+        # pi asks for it whatever its level is, if it does not know the model's name (pi-ai 0.73.1,
+        # providers/google.js; 2026-11-19).
+        losses.add_concept("reasoning", "medium", own, extra=extra)
     elif isinstance(level, str) and level.lower() in m.EFFORTS:
         losses.add_concept("reasoning", level.lower(), own, extra=extra)
     else:
