@@ -4,6 +4,7 @@ environment.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -214,11 +215,13 @@ class LangChain(Peer):
 class TensorZero(Peer):
     """TensorZero's gateway, written in Rust, inside the process of the client."""
 
+    building: asyncio.Future[Any] | None = None
+
     def connect(self, url: str) -> Any:
         return url.rsplit("/", 1)[0]
 
     async def start(self, base: str) -> Any:
-        """Build the gateway with a model for each path, once, in the running event loop."""
+        """Build the gateway with a model for each path, in the running event loop."""
         from tensorzero import AsyncTensorZeroGateway
 
         lines = ["[gateway]", "observability.enabled = false"]
@@ -238,9 +241,10 @@ class TensorZero(Peer):
             return await AsyncTensorZeroGateway.build_embedded(config_file=str(settings))
 
     async def infer(self, path: str, messages: Any, **given: Any) -> Any:
-        if not hasattr(self, "gateway"):
-            self.gateway = await self.start(self.clients[path])
-        return await self.gateway.inference(
+        if self.building is None:  # once, even when the first calls are concurrent
+            self.building = asyncio.ensure_future(self.start(self.clients[path]))
+        gateway = await self.building
+        return await gateway.inference(
             model_name=path,
             input={"messages": messages},
             cache_options={"enabled": "off"},

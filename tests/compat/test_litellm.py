@@ -56,6 +56,7 @@ RULES = (
         for word, (fault, _) in FAULTS.items()
     ],
     ScriptRule(CALLS, RequestMatch(text="CALL", turn=1)),
+    ScriptRule(Answer(tool_calls=CALLS.tool_calls[:1]), RequestMatch(text="FUNCTION")),
     ScriptRule(Answer('{"city": "Bern"}'), RequestMatch(schema=True)),
 )
 
@@ -140,6 +141,15 @@ def test_tools_are_called_and_answered(model: str, stream: bool, server: SimServ
     results = [each.content for each in server.requests[-1].messages[-2:]]
     expected = ["rain in Paris", "rain in Rome"]
     assert [text if isinstance(text, str) else text[0].text for text in results] == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_of_functions_has_the_older_form_alone(stream: bool, server: SimServer) -> None:
+    reply = ask("FUNCTION", functions=[TOOLS[0]["function"]], stream=stream)
+    message = (litellm.stream_chunk_builder(reply) if stream else reply).choices[0].message
+    assert message.tool_calls is None
+    assert message.function_call.name == "get_weather"
+    assert json.loads(message.function_call.arguments) == {"city": "Paris"}
 
 
 def test_a_reply_can_follow_a_pydantic_class(server: SimServer) -> None:

@@ -1,12 +1,17 @@
 """An application is served on a port while a context is open."""
 
 import asyncio
+import contextlib
 import logging
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from dragoman.transport.serving import serving
+
+from ..waiting import arrival
 
 GET = b"GET /path HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -66,3 +71,16 @@ async def test_server_of_a_caller_keeps_its_log(caplog: pytest.LogCaptureFixture
             writer.close()
     assert (access.propagate, list(access.handlers)) == before
     assert "/path" not in caplog.text
+
+
+@pytest.mark.parametrize("iterations", range(5))
+async def test_connection_that_is_accepted_at_the_end_is_closed(iterations: int) -> None:
+    async with serving(answer) as url:
+        address = urlsplit(url)
+        link = socket.create_connection((address.hostname, address.port))
+        for _ in range(iterations):
+            await asyncio.sleep(0)  # the server accepts it, or not yet
+    link.setblocking(False)
+    with link, contextlib.suppress(ConnectionResetError):
+        received = asyncio.get_running_loop().sock_recv(link, 1)
+        assert await arrival(received, "the end of the connection") == b""

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from ..transport.serving import end_listening
 from .access import Service
 from .http_protocol import BoundedHttpProtocol
 
@@ -55,7 +56,7 @@ async def serve_readiness(service: Service, listener: socket.socket) -> AsyncIte
     try:
         yield
     finally:
-        server.close()
+        await end_listening(server)
         for connection in list(state.connections):
             connection.shutdown()
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from ..errors import advise_import
 
-__all__ = ["MISSING", "serving"]
+__all__ = ["MISSING", "end_listening", "serving"]
 
 MISSING = "the simulator's server and the trace viewer need the extra: pip install 'dragoman[cli]'"
 _KEEP_ALIVE = 75  # seconds; longer than clients keep an idle connection
 _BACKLOG = 128
+_ACCEPT_ITERATIONS = 3  # of the event loop, from an accepted connection to its protocol
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +50,23 @@ async def serving(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncI
     try:
         yield f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
     finally:
-        server.close()
+        await end_listening(server)
         for connection in list(state.connections):
             connection.transport.abort()
         await asyncio.gather(*state.tasks)
+
+
+async def end_listening(server: asyncio.Server) -> None:
+    """Close a server, once the protocol of each accepted connection knows it.
+
+    If it were closed before, asyncio of Python 3.11 would fail to make the connection's transport
+    and leave the socket to the garbage collector, while the client waits for an answer.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        # other event loops than asyncio's on Unix have no reader for it
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            loop.remove_reader(listener.fileno())
+    for _ in range(_ACCEPT_ITERATIONS):
+        await asyncio.sleep(0)
+    server.close()

@@ -150,18 +150,32 @@ class CustomStreamWrapper(StartedStream[ModelResponseStream]):
     """The chunks of a reply: use ``for``, or ``async for`` if it comes from ``acompletion``."""
 
 
-async def _read_chunks(call: ServedCall, named: Named) -> AsyncGenerator[ModelResponseStream]:
+async def _read_chunks(
+    call: ServedCall, named: Named, body: Mapping[str, Any]
+) -> AsyncGenerator[ModelResponseStream]:
     with converted_errors(named.provider, named.model):
         async with aclosing(call.read_stream()) as chunks:
             async for chunk in chunks:
-                yield _note(ModelResponseStream(chunk), call, named)
+                yield _finish(ModelResponseStream(chunk), call, named, body)
 
 
-def _note(made: ReplyT, call: ServedCall, named: Named) -> ReplyT:
-    """Add the facts about a call that are not part of the reply, once it has ended."""
+def _finish(made: ReplyT, call: ServedCall, named: Named, body: Mapping[str, Any]) -> ReplyT:
+    """Add the facts about a call that are not part of the reply, once it has ended.
+
+    A call of one of ``functions``, the older form of tools, is in ``function_call`` alone; the
+    field has place for one.
+    """
+    if body.get("functions"):
+        for choice in made.choices:
+            part = choice["delta" if "delta" in choice else "message"]
+            first, *others = part.tool_calls or [None]
+            if first is not None and first.get("index", 0) == 0:
+                part.function_call = first.function
+                part.tool_calls = others or None
     if call.complete is not None:
         losses = [str(loss) for loss in (*call.losses, *call.complete.warnings)]
-        made.note(call.cost, custom_llm_provider=named.provider, warnings=losses)
+        facts = {"custom_llm_provider": named.provider, "litellm_model_name": named.model}
+        made.note(call.cost, **facts, warnings=losses)
     return made
 
 
@@ -182,8 +196,8 @@ async def send(
     with converted_errors(named.provider, named.model):
         call = make_call(provider, messages, body, drops=bool(options["drop_params"]))
         if not body.get("stream"):
-            return _note(ModelResponse(await call.read()), call, named)
-    return await CustomStreamWrapper(_read_chunks(call, named)).start()
+            return _finish(ModelResponse(await call.read()), call, named, body)
+    return await CustomStreamWrapper(_read_chunks(call, named, body)).start()
 
 
 async def complete(model: str, messages: Any, given: Mapping[str, Any]) -> Any:

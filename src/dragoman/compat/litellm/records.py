@@ -61,6 +61,11 @@ class ModelReply(AttributeRecord):
         """Set the same facts as another reply has."""
         self._hidden_params |= other._hidden_params
 
+    def find_model(self, default: str) -> str:
+        """Return the vendor's name of the model that answered."""
+        found: str = self._hidden_params.get("litellm_model_name", default)
+        return found
+
     def find_cost(self) -> float | None:
         """Return the cost of the call in US dollars, if it is known."""
         cost: float | None = self._hidden_params["response_cost"]
@@ -107,6 +112,8 @@ def stream_chunk_builder(chunks: Iterable[ModelResponseStream], messages: Any = 
         for choice in chunk.choices:
             finish = choice.finish_reason or finish
             _join(message, {n: choice.delta.get(n) for n in ("content", "reasoning_content")})
+            if (function := choice.delta.get("function_call")) is not None:
+                _join(message.setdefault("function_call", {}), function)
             for call in choice.delta.tool_calls or ():
                 whole = calls.setdefault(call.index, {"id": call.get("id"), "type": "function"})
                 _join(whole.setdefault("function", {}), call.function)

@@ -10,10 +10,14 @@ from typing import Any
 
 from .calls import CustomStreamWrapper, complete
 from .exceptions import OpenAIError
+from .names import find_name
 from .records import ModelResponseStream, stream_chunk_builder
 
 Callback = Callable[[dict[str, Any], Any, datetime, datetime], Any]
-"""Called with the parameters of a call, its reply, and the times of its start and its end."""
+"""Called with the parameters of a call, its reply, and the times of its start and its end.
+
+The model has the vendor's name for it, without the provider.
+"""
 
 log = logging.getLogger("dragoman")
 
@@ -36,7 +40,9 @@ async def complete_observed(
 ) -> Any:
     """Call a chat model, and the functions for its success or its failure."""
     began = datetime.now()
-    facts = {"model": model, "messages": messages, **given}
+    named = find_name(str(model), given.get("custom_llm_provider"))
+    name = model if named is None else named.model
+    facts = {"model": name, "messages": messages, **given}
     try:
         reply = await complete(model, messages, given)
     except OpenAIError as error:
@@ -75,8 +81,8 @@ async def _observe(
 async def _report(
     functions: Sequence[Callback], facts: dict[str, Any], reply: Any, began: datetime
 ) -> None:
-    cost = reply.find_cost()
-    await _call_each(functions, {**facts, "response_cost": cost}, reply, began)
+    found = {"model": reply.find_model(facts["model"]), "response_cost": reply.find_cost()}
+    await _call_each(functions, {**facts, **found}, reply, began)
 
 
 async def _call_each(
