@@ -111,10 +111,10 @@ def test_every_alternative_in_an_error_pattern_is_needed(wire: str) -> None:
 # The wire, class, status and text of errors that users reported, with the issue or file that has
 # them (seen 2026-11-18 and 2026-11-19; the day is that of the report). Patterns were made from the
 # rows "made" alone, so the rows "kept", which the hash of their text selects, show how many texts
-# the patterns recognise that their author did not use: 56 of 63. Before the patterns of 2026-11-19
+# the patterns recognise that their author did not use: 57 of 63. Before the patterns of 2026-11-19
 # it was 55. Two rows about the dimensions of images were selected too, until a pattern used them.
 WORDINGS = read_table("error_wordings")
-RECALLED = 56
+RECALLED = 57
 
 
 def classify(wire: str, status: int, words: str) -> str:

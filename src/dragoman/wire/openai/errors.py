@@ -49,11 +49,12 @@ ROWS: tuple[ErrorRow, ...] = (
         # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
         ("400", r"prompt exceeds max length"),
         ("400", r"range of input length should be"),
-        # Groq: the request alone exceeds the tokens that the account has in a minute, so waiting
-        # does not help, but a shorter request does (openclaw/openclaw#130275,
-        # Alishahryar1/free-claude-code#1634, both of 2026-08; seen 2026-11-19; case:
-        # openai/overflow-tokens-per-minute)
-        ("413", r"request too large.{0,160}tokens per minute"),
+        # Groq (413) and OpenAI (429): the request alone exceeds the tokens that the account has in
+        # a minute, so waiting does not help, but a shorter request does (openclaw/openclaw#130275,
+        # Alishahryar1/free-claude-code#1634, both of 2026-08; openai/codex#34465 and #38366 of
+        # 2026, sent again each time; continuedev/continue#10602, 2026-02; seen 2026-11-19; cases:
+        # openai/overflow-tokens-per-minute, openai/overflow-tokens-per-min)
+        ("413 429", r"request too large.{0,160}tokens per min"),
     ),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
