@@ -73,6 +73,7 @@ class StrictServer(SimServer):
         super().__init__(*arguments, **settings)
         self.betas: list[frozenset[str]] = []  # of each request
         self.bodies: list[dict[str, Any]] = []
+        self.versions: list[str | None] = []
         self.problems: list[str] = []
 
     async def _answer_chat(self, codec: ServerCodec, request: HttpRequest) -> Any:
@@ -88,6 +89,7 @@ class StrictServer(SimServer):
         named = headers.get("anthropic-beta", "").split(",")
         self.betas.append(frozenset(filter(None, named)))
         self.bodies.append(body)
+        self.versions.append(headers.get("anthropic-version"))
         problems = [*find_problems(body, self.betas[-1])]
         self.problems += problems
         return codec.error(InvalidRequestError(problems[0], status=400)) if problems else None

@@ -94,6 +94,30 @@ async def test_field_is_sent_with_an_allowed_beta_and_dropped_without_it(
     assert upstream.problems == []
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({}, "2023-06-01"),
+        ({"anthropic-version": "2026-10-21"}, "2026-10-21"),
+        ({"anthropic-version": "2026-10-21", HEADER: SYSTEM_BETA}, "2026-10-21"),
+        ({"anthropic-version": "not a version"}, "2023-06-01"),
+    ],
+)
+async def test_version_of_the_client_is_sent_to_a_model_of_its_wire(
+    given: dict[str, str], sent: str
+) -> None:
+    async with strict() as (gateway, upstream):
+        body = {**ASKED, "messages": [USER]}
+        status, headers, _ = await gateway.post("/v1/messages", body, **given)
+        other = await gateway.post("/v1/messages", {**body, "model": "other"}, **given)
+    assert status == 200
+    assert "x-dragoman-warnings" not in headers
+    assert upstream.versions == [sent]
+    assert upstream.betas == [frozenset({SYSTEM_BETA} if HEADER in given else ())]
+    assert "headers" not in upstream.bodies[0]
+    assert other[0] == 200
+
+
 @pytest.mark.parametrize("betas", [("default",), ("none",)])
 @pytest.mark.parametrize("named", [(), (SYSTEM_BETA,)])
 async def test_system_message_of_the_conversation_needs_no_beta(

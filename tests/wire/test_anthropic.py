@@ -7,10 +7,13 @@ import pytest
 
 import dragoman as d
 from dragoman.messages import AssistantBlock
+from dragoman.wire import SERVER_CODECS
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.anthropic.thinking import can_return
 from dragoman.wire.codec import Notes
+from dragoman.wire.headers import read_version
+from dragoman.wire.policy.translate import Target, translate
 from tests.rows import read_table
 from tests.wire.cases import BASE_URL, MODEL, DecodedReply, decode, find_cases
 
@@ -81,6 +84,45 @@ def test_api_version_and_content_type_are_sent_as_headers() -> None:
         assert request.headers["anthropic-version"] == "2023-06-01"
         assert "x-api-key" not in request.headers
     assert codec.encode(HELLO).http.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("quirks", "version"), [({}, "2026-10-21"), ({"raw_predict": True}, "2023-06-01")]
+)
+def test_given_api_version_replaces_that_of_the_codec(
+    quirks: dict[str, Any], version: str
+) -> None:
+    """Google Cloud reads the version from the body."""
+    native = {"anthropic": {"headers": {"anthropic-version": "2026-10-21"}, "speed": "fast"}}
+    request = msgspec.structs.replace(HELLO, native=native)
+    codec = AnthropicCodec.connect("m", BASE_URL, quirks, d.Capabilities())
+    assert codec.encode(request).http.headers["anthropic-version"] == version
+    body = sent(request, codec)
+    assert body["speed"] == "fast"
+    assert "headers" not in body
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({}, {}),
+        ({"anthropic-version": "2023-06-01"}, {}),
+        ({"anthropic-version": "2026-10-21"}, {"anthropic-version": "2026-10-21"}),
+        ({"anthropic-version": "a b"}, {}),
+    ],
+)
+@pytest.mark.parametrize("target", ["anthropic", "openai"])
+def test_server_passes_another_api_version_to_its_wire(
+    given: dict[str, str], read: dict[str, str], target: str
+) -> None:
+    front = SERVER_CODECS["anthropic"]
+    version = read_version(given, *front.version_header)
+    assert version == read
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    asked = msgspec.structs.replace(front.decode(body), headers=version)
+    made = translate(asked, front, Target("m", frozenset({target})))
+    passed = made.request.native.get("anthropic", {})
+    assert passed.get("headers", {}) == (read if target == "anthropic" else {})
 
 
 @pytest.mark.parametrize(

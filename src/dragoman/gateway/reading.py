@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, OverloadedError
 from ..wire import Asked, ServerCodec
 from ..wire.fields import read_body
+from ..wire.headers import read_version
 from ..wire.policy import decode_portable
 from ..wire.rules import NO_BETAS
 from ..wire.seal import holds_sealed
@@ -153,5 +154,7 @@ def decode_request(
     asked = decode_portable(front, dict(front.unwrap(fields, path)), path)
     if (betas := front.read_betas(caller.headers, service.betas, fields)) is not NO_BETAS:
         asked = replace(asked, betas=betas)
+    if version := read_version(caller.headers, *front.version_header):
+        asked = replace(asked, headers=version)
     service.bounds.check_request(asked.request)
     return ReadRequest(asked, not holds_sealed(body))

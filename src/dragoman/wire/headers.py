@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -37,6 +38,15 @@ ALL_WIRES: Mapping[str, HeaderRule] = {
     "x-stainless-timeout": TIMEOUT,
 }
 """The headers of clients of every wire."""
+
+
+_VERSION = re.compile(r"[\w.-]{1,40}", re.ASCII)  # what the name of a version may be
+
+
+def read_version(headers: Mapping[str, str], name: str, own: str) -> dict[str, str]:
+    """Return the header with the version of the wire that a client names, unless it is ``own``."""
+    version = headers.get(name, own)
+    return {name: version} if version != own and _VERSION.fullmatch(version) else {}
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:

@@ -62,6 +62,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     """The fields of the client's wire."""
     betas: Betas = NO_BETAS
     """The betas that the client names in a header; without their betas, some fields are lost."""
+    headers: Mapping[str, str] = {}
+    """Headers to send if the model uses the client's wire."""
     stream_usage: bool = True
     """Whether the client requests usage at the end of a stream."""
     echo: dict[str, Any] = {}
@@ -88,7 +90,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     def has_more(self) -> bool:
         """Whether anything in the client's body is missing in ``request``."""
         more = self.left or self.concepts or self.own or self.directives
-        return bool(more) or self.betas is not NO_BETAS
+        return bool(more) or self.betas is not NO_BETAS or bool(self.headers)
 
     def with_extras(self) -> Request:
         """Return the request with the client's further settings, for a provider of its wire.
@@ -210,6 +212,8 @@ class ServerCodec(ABC):
     """The header in which clients name the betas that they opt in to, if the wire has one."""
     safe_betas: ClassVar[tuple[str, ...]] = ()
     """Patterns of the betas that a gateway sends on by default, to models of the same wire."""
+    version_header: ClassVar[tuple[str, str]] = ("", "")
+    """The header in which clients name the version of the wire, and the version of the codec."""
     stream_type: ClassVar[type[ReplyEncoder]]
     body_type: ClassVar[type[ReplyEncoder]]
 

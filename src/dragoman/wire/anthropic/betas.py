@@ -7,6 +7,7 @@ versions of a beta, whose names end with a date.
 from __future__ import annotations
 
 HEADER = "anthropic-beta"
+VERSION = ("anthropic-version", "2023-06-01")  # the header, and what the codec writes
 
 # The betas of the server's own tools, which ``Request`` represents, by their types.
 TOOL_BETAS = {

@@ -34,7 +34,7 @@ from ..json import entries_of
 from ..readiness import check_call, get_json, read_success, serves_one_model
 from ..rules import HostedTools
 from ..urls import join_url
-from .betas import COMPACT, HEADER, TOOL_BETAS
+from .betas import COMPACT, HEADER, TOOL_BETAS, VERSION
 from .described import describe_model
 from .errors import ROWS
 from .quirks import Quirks
@@ -179,7 +179,12 @@ class AnthropicCodec(Endpoint[Quirks]):
     def headers_for(self, request: Request) -> dict[str, str]:
         refused = self.quirks.refused_betas
         named = [name for name in self._name_betas(request) if name not in refused]
-        return {**_HEADERS, HEADER: ",".join(named)} if named else _HEADERS
+        headers = {HEADER: ",".join(named)} if named else {}
+        # Hosts with an address of their own for each model read the version from the body.
+        given = (
+            {} if self.quirks.raw_predict else request.native.get(self.wire, {}).get("headers", {})
+        )
+        return {**_HEADERS, **headers, **given}
 
     def _name_betas(self, request: Request) -> list[str]:
         quirks = self.quirks_for(request)
@@ -211,7 +216,7 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def native_fields(self, request: Request) -> dict[str, Any]:
         fields = super().native_fields(request)
-        return {name: value for name, value in fields.items() if name != "betas"}
+        return {name: value for name, value in fields.items() if name not in ("betas", "headers")}
 
     def compaction(self, tokens: int | None) -> dict[str, Any] | None:
         if not self.quirks.compaction or (tokens is not None and tokens < _LEAST_TRIGGER):
@@ -280,7 +285,7 @@ def _find_refused_betas(message: str) -> list[str] | None:
 
 
 _LEAST_TRIGGER = 50_000  # tokens; the server refuses to compact a shorter conversation
-_VERSION = {"anthropic-version": "2023-06-01"}
+_VERSION = {VERSION[0]: VERSION[1]}
 _HEADERS = {
     "content-type": "application/json",
     "accept": "application/json, text/event-stream",

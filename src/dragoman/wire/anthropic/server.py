@@ -411,9 +411,10 @@ def _write_capabilities(model: ListedModel) -> dict[str, Any]:
 HEADERS: Mapping[str, HeaderRule] = {
     "x-api-key": KEY,
     "anthropic-beta": HeaderRule("sent", "as far as --beta allows"),
-    # The codec writes each request. The newer version 2026-10-21 only refuses more, such as
-    # sampling settings at their defaults (docs: API versions; SDK 2.10; seen 2026-11-18).
-    "anthropic-version": HeaderRule("ignored", "the codec sends the version that it writes"),
+    # The newer version 2026-10-21 only refuses more, such as sampling settings at their defaults
+    # (docs: API versions; SDK 2.10). Gateways shall send the client's version on
+    # (code.claude.com/docs/en/llm-gateway-protocol, vllm-project/agentic-api#114; 2026-11-18).
+    "anthropic-version": HeaderRule("sent", "unchanged; other wires have no version"),
     "anthropic-dangerous-direct-browser-access": PROGRAM,
     "x-app": PROGRAM,
     "x-claude-code-session-id": PROGRAM,
@@ -453,6 +454,7 @@ class AnthropicServer(ServerCodec):
     key_header: ClassVar[str] = "x-api-key"
     beta_header: ClassVar[str] = betas.HEADER
     safe_betas: ClassVar[tuple[str, ...]] = betas.SAFE
+    version_header: ClassVar[tuple[str, str]] = betas.VERSION
 
     def show_dropped(self, body: Mapping[str, Any], dropped: Collection[int]) -> dict[str, Any]:
         """Return ``input_transformations``, as the server of preserved thinking writes it."""

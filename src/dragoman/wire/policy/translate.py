@@ -70,6 +70,7 @@ def translate(
     if asked.has_more:
         work.carry_own()
         work.pass_betas()
+        work.pass_headers()
         work.report_left()
         work.give_directives()
         work.express_concepts()
@@ -127,6 +128,11 @@ class _Translation:
             self._warn("beta_dropped", header, "the model's wire has no betas")
         for name in betas.dropped:
             self._warn("beta_dropped", f"{header}[{cut(name, 100)}]", "it is not passed on here")
+
+    def pass_headers(self) -> None:
+        """Send the headers that a model of the client's wire gets unchanged."""
+        if self.asked.headers and self.wire in self.target.wires:
+            self._over(self.wire, {"headers": self.asked.headers})
 
     def report_left(self) -> None:
         """Report the fields that the model's wire cannot express, or reject the request."""
