@@ -164,6 +164,7 @@ TIERS: list[tuple[str, str, Any, Any]] = [
     ("responses", "service_tier", "priority", "flex"),
     ("gemini", "serviceTier", "priority", "flex"),
     ("bedrock", "serviceTier", {"type": "priority"}, {"type": "flex"}),
+    ("bedrock", "performanceConfig", {"latency": "optimized"}, {"latency": "standard"}),
 ]
 
 

@@ -45,7 +45,9 @@ TABLE = FieldTable(
         _MORE: FieldRule("mapped", "thinking and top_k are translated"),
         "additionalModelResponseFieldPaths": hint("each wire has its own reply"),
         "guardrailConfig": refused("check the texts yourself, or ask a model of this wire"),
-        "performanceConfig": HINT,
+        # Optimized latency has rates of its own (docs.aws.amazon.com/bedrock/latest/userguide/
+        # latency-optimized-inference.html, aws.amazon.com/bedrock/pricing; seen 2026-11-19).
+        "performanceConfig": hint(TIER_IS_SET, opt_in=TIER, dear=({"latency": "optimized"},)),
         "promptVariables": refused("write the text of the prompt into the messages"),
         "requestMetadata": HINT,
         "serviceTier": hint(
