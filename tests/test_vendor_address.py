@@ -70,6 +70,14 @@ async def test_vendors_model_at_an_address_has_the_vendors_wire(
     assert "authorization" not in request.headers
 
 
+async def test_responses_of_volcengine_are_at_its_address_of_chat() -> None:
+    async with connect(
+        "volcengine:doubao-seed-2-1-pro-260628", wire="responses", api_key="k"
+    ) as model:
+        sent = model.preview(d.Request([d.User("Hi")]))
+    assert sent.http.url == "https://ark.cn-beijing.volces.com/api/v3/responses"
+
+
 async def test_vendors_model_at_an_address_has_its_price_limits_and_capabilities() -> None:
     response, request, model = await ask("openai:gpt-4o", OPENAI, api_key="own")
     assert request.headers["authorization"] == "Bearer own"
