@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,12 +58,23 @@ def install_node() -> list[str]:
 
 
 def install_python(requirements: Path) -> bool:
-    """Install a requirements file into an environment with the same name."""
+    """Install a requirements file into an environment with the same name.
+
+    Its first line may name the Python that its packages need, such as ``# Python 3.12``.
+    """
     home = CLIENTS / requirements.stem
     uv = [sys.executable, "-m", "uv"]
-    return run([*uv, "venv", "--quiet", "--allow-existing", str(home)], ROOT) and run(
-        [*uv, "pip", "install", "--quiet", "--python", str(home), "-r", str(requirements)], ROOT
-    )
+    install = [*uv, "pip", "install", "--quiet", "--python", str(home), "-r", str(requirements)]
+    needed = re.match(r"# Python (\d\.\d+)\n", requirements.read_text())
+    pythons = [sys.executable] if needed is None else find_pythons(needed[1])
+    make = [*uv, "venv", "--quiet", "--allow-existing", str(home), "--python"]
+    return any(run([*make, each], ROOT) for each in pythons) and run(install, ROOT)
+
+
+def find_pythons(version: str) -> list[str]:
+    """Return what names an interpreter of this version to uv, which does not look into pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    return [*map(str, sorted(pyenv.glob(f"{version}.*/bin/python"))), version]
 
 
 def run(command: list[str], where: Path) -> bool:

@@ -27,6 +27,7 @@ NODE = ("node", "node_modules", ".bin")
 PROGRAMS = {
     "aider": (("aider", "bin", "aider"), "--yes-always --message"),
     "claude-code": ((*NODE, "claude"), "--allowedTools Bash -p"),
+    "claude-code-bedrock": ((*NODE, "claude"), "--allowedTools Bash -p"),
     "codex": ((*NODE, "codex"), "exec --dangerously-bypass-approvals-and-sandbox"),
     "continue": ((*NODE, "cn"), "--auto -p"),
     "copilot": ((*NODE, "copilot"), "--allow-all-tools -p"),

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import botocore.exceptions
+import cohere
+import google.genai.errors
 import httpx
+import ollama
 import openai
 import pytest
 from msgspec.structs import replace
@@ -284,6 +288,51 @@ async def test_refusal_by_a_rule_about_reasoning_says_what_helps(
                 await asyncio.to_thread(run_loop, url, "openai", stream)
     assert text.rstrip(".") in str(caught.value)
     assert "start the gateway with --store" in str(caught.value)
+
+
+def read_bad_request(error: Any) -> tuple[str, str]:
+    """Return the kind and the text of an error reply, as the SDK of its API found them."""
+    if isinstance(error, google.genai.errors.ClientError):
+        return str(error.status), str(error.message)
+    if isinstance(error, botocore.exceptions.ClientError):
+        return error.response["Error"]["Code"], error.response["Error"]["Message"]
+    if isinstance(error, ollama.ResponseError):
+        return str(error.status_code), error.error
+    if isinstance(error, cohere.BadRequestError):
+        return str(error.status_code), error.body["message"]
+    body = error.body.get("error", error.body)  # OpenAI's SDK returns the inner object
+    return body["type"], body["message"]
+
+
+KINDS = {
+    "anthropic": "invalid_request_error",
+    "responses": "invalid_request_error",
+    "gemini": "INVALID_ARGUMENT",
+    "bedrock": "ValidationException",
+    "openai": "invalid_request_error",
+    "ollama": "400",
+    "cohere": "400",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", REFUSALS)
+@pytest.mark.parametrize("client", KINDS)
+async def test_refusal_says_what_helps_in_the_form_of_each_client(
+    client: str, wire: str, stream: bool
+) -> None:
+    text = REFUSALS[wire]
+    refusal = d.InvalidRequestError(text, status=400, provider_message=text)
+    with SimServer(ScriptedProvider(refusal, strict=True, vendor=UPSTREAMS[wire][0])) as sim:
+        model = sim.connect(wire, UPSTREAMS[wire][1], vendor=UPSTREAMS[wire][0])
+        async with model, serving(create_app({"m": model})) as url:
+            with pytest.raises(Exception) as caught:  # each SDK has its own class
+                await asyncio.to_thread(run_loop, url, client, stream)
+    kind, message = read_bad_request(caught.value)
+    assert kind == KINDS[client]
+    assert message.startswith(text.rstrip("."))
+    assert "start the gateway with --store" in message
+    assert "switch the reasoning of this client off" in message
 
 
 async def test_other_refusals_are_unchanged() -> None:

@@ -66,7 +66,7 @@ def command(
     known = read_clients()
     if name is None:
         for client in known.values():
-            click.echo(f"{client.name:12} {client.trial}")
+            click.echo(f"{client.name:20} {client.trial}")
         return
     if name not in known:
         raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}", param_hint="NAME")
