@@ -7,19 +7,21 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.capabilities import Capabilities
-from dragoman.messages import Request, RuntimeConfig, User
+from dragoman.messages import Request, RuntimeConfig, Tool, User
 from dragoman.wire import CODECS
 
 ENABLED = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 LEVEL = {"generationConfig": {"thinkingConfig": {"thinkingLevel": "HIGH"}, "topK": 3}}
 
 
-def send(wire: str, vendor: str, model: str, native: dict[str, Any]) -> dict[str, Any]:
+def send(
+    wire: str, vendor: str, model: str, native: dict[str, Any], **fields: Any
+) -> dict[str, Any]:
     codec: Any = CODECS[wire].connect(
         model, "https://x.example", None, Capabilities(), vendor=vendor
     )
     config = RuntimeConfig(reasoning="high", max_tokens=4096)
-    request = replace(Request([User("Hi")], config=config), native={wire: native})
+    request = replace(Request([User("Hi")], config=config), native={wire: native}, **fields)
     body: dict[str, Any] = json.loads(codec.encode(request).http.body)
     return body
 
@@ -49,3 +51,27 @@ def test_level_of_a_client_is_a_budget_for_models_without_levels(
     body = send("gemini", "gemini", model, LEVEL)
     assert body["generationConfig"]["topK"] == 3
     assert body["generationConfig"]["thinkingConfig"] == thinking
+
+
+@pytest.mark.parametrize(
+    ("wire", "vendor", "model", "place"),
+    [
+        ("anthropic", "anthropic", "claude-sonnet-4-5", ""),
+        (
+            "bedrock",
+            "bedrock",
+            "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "additionalModelRequestFields",
+        ),
+    ],
+)
+def test_forced_tool_switches_the_reasoning_of_a_client_off(
+    wire: str, vendor: str, model: str, place: str
+) -> None:
+    tools = (Tool("look", "Looks."),)
+    native = {place: ENABLED} if place else ENABLED
+    body = send(wire, vendor, model, native, tools=tools, tool_choice="required")
+    inner = body.get(place, {}) if place else body
+    assert inner.get("thinking") in (None, {"type": "disabled"})
+    free = send(wire, vendor, model, native, tools=tools)
+    assert (free[place] if place else free)["thinking"] == ENABLED["thinking"]

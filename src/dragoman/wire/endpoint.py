@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -35,7 +35,7 @@ from .errors import ErrorRow, Failure, build_error, read_failure
 from .json import dict_of, dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
-from .native_reasoning import settle_reasoning
+from .native_reasoning import remove_reasoning, settle_reasoning
 from .quirks import WireQuirks
 from .reasoning import NOT_REASONING, ReasoningStyle
 from .refused import change_style, find_settings
@@ -363,10 +363,12 @@ class Endpoint(ABC, Generic[Q]):
         notes = Notes()
         quirks = self.quirks_for(request)
         if request.native:
-            places = tuple(self.reasoning_places.items())
-            fields = paths_of_reasoning(self.wire, self.reasoning_root, places)
             request = settle_reasoning(
-                request, self.wire, quirks.reasoning, fields, self.reasoning_parent
+                request,
+                self.wire,
+                quirks.reasoning,
+                _list_reasoning(self),
+                self.reasoning_parent,
             )
         request = self.prepare(request, quirks, notes)
         if quirks.canonical:
@@ -392,6 +394,10 @@ class Endpoint(ABC, Generic[Q]):
         """Return a request without what the model or its server is known to reject."""
         if quirks.forced_tools != "yes" and request.tool_choice not in (None, "auto", "none"):
             request = _unforce(request, quirks, notes, reasons=self.reasons(request, quirks))
+            if request.native and request.config.reasoning == "off":
+                request = remove_reasoning(
+                    request, self.wire, _list_reasoning(self), self.reasoning_parent
+                )
         if request.tools:
             if has_refused_tool(request, quirks.name_rule):
                 request = project_names(request, quirks.name_rule, notes)
@@ -533,6 +539,12 @@ def places_of(codec: Endpoint[Any]) -> dict[str, str]:
         for name, place in codec.concepts.items()
     }
     return {**places, **codec.setting_paths}
+
+
+def _list_reasoning(codec: Endpoint[Any]) -> Collection[str]:
+    """Return the paths of all fields of reasoning that a wire has."""
+    places = tuple(codec.reasoning_places.items())
+    return paths_of_reasoning(codec.wire, codec.reasoning_root, places)
 
 
 # --- requests that are changed before they are written -----------------------------------------

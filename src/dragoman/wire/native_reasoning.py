@@ -31,18 +31,28 @@ def settle_reasoning(
     removed, and otherwise the fields are.
     """
     native = request.native.get(wire, {})
-    paths = {
-        name: [*parent.split("."), *name.split(".")] if parent else name.split(".")
-        for name in fields
-    }
+    paths = _find_paths(fields, parent)
     written = {name: value for name in fields if (value := dig(native, *paths[name])) is not None}
     if not written:
         return request
     if style is None or _accepts(style, written):
         return replace(request, config=replace(request.config, reasoning=None))
-    for name in written:
-        native = _without(native, paths[name])
+    return remove_reasoning(request, wire, written, parent)
+
+
+def remove_reasoning(request: Request, wire: str, fields: Collection[str], parent: str) -> Request:
+    """Return a request without those of its client's fields of reasoning; see above."""
+    native = request.native.get(wire, {})
+    for path in _find_paths(fields, parent).values():
+        if dig(native, *path) is not None:
+            native = _without(native, path)
     return replace(request, native={**request.native, wire: native})
+
+
+def _find_paths(fields: Collection[str], parent: str) -> dict[str, list[str]]:
+    """Return where the body has each field of reasoning."""
+    before = parent.split(".") if parent else []
+    return {name: [*before, *name.split(".")] for name in fields}
 
 
 def _accepts(style: ReasoningStyle, written: Mapping[str, Any]) -> bool:
