@@ -188,9 +188,17 @@ def write_facts(vendor_id: str) -> str:
         features = known if any(counts.values()) else "only the names are known"
         rows.append((f"{len(chat)} chat models", features))
     rows.append(("documentation", f"<{vendor.docs}>"))
-    days = [day for day in (vendor.as_of, vendor.listed.as_of) if day is not None]
-    rows.append(("checked", f"{max(days)}; [rules by model](../reference/beliefs.md)"))
+    models = max([day for day in (vendor.as_of, vendor.listed.as_of) if day is not None])
+    checked = max([models, *_days_of_rules(vendor.id)])
+    day = checked if checked == models else f"{checked}, list of models {models}"
+    rows.append(("checked", f"{day}; [rules by model](../reference/beliefs.md)"))
     return "".join([f"- {label}: {value}\n" for label, value in rows])
+
+
+def _days_of_rules(vendor: str) -> list[str]:
+    """Return the days on which the rules that name a vendor were seen."""
+    rows = [row for family in read_families().values() for row in family.rows]
+    return [row.as_of for row in rows if vendor in row.vendors]
 
 
 def _knows(capabilities: object, name: str) -> bool:
