@@ -17,7 +17,7 @@ from .install import HOME, ROOT, NotInstalledError
 
 BOARDS = (
     "open_responses", "mcp", "bfcl", "bfcl_gateway", "aimock", "event_streams", "json_schemas",
-    "json_texts", "aws", "http_messages", "otel", "litellm_calls", "load",
+    "json_texts", "aws", "http_messages", "otel", "litellm_calls", "sdk_suites", "load",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "scoreboards.md"
 HEAD = """\
@@ -31,13 +31,6 @@ Three suites are missing because no registry has them (tried on 2026-11-19): the
 `MoonshotAI/walle` are not on PyPI or npm, the archives of `pydantic-ai` and `pydantic-ai-slim` contain no `test_tools.py`,
 and the format tests of WPT are on neither (npm's `wpt` is another program, and `web-platform-tests` does not exist), so their
 streams are written out in `scoreboards/event_streams.py`.
-
-The suites in the source archives of openai 3.51.0 and anthropic 2.10.0 are not yet a board. They were run by hand on
-2026-11-19 against a gateway with a simulator behind it: 72 of 88 tests of Anthropic's messages and models passed; of the
-others 12 send a tool whose schema is not valid, and 4 name a model that Anthropic has switched off. Of OpenAI's chats,
-responses, models and embeddings 84 of 264 passed: 60 ask for replies that a gateway keeps only with `--store`, 36 name no model,
-40 ask for stored Chat Completions, 16 for compaction, 8 for `background` without `--store`, and 20 for models that this
-gateway did not have, 16 of them for embeddings.
 
 """
 

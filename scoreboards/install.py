@@ -40,7 +40,15 @@ SOURCES = {
     "jsonschema": "4.26.0",
     "botocore": "1.44.3",
     "aiohttp": "3.14.5",
+    "openai": "3.51.0",
+    "anthropic": "2.10.0",
 }
+# What the tests in a source archive import.
+SUITE_PACKAGES = (
+    "pytest==9.2.0", "pytest-asyncio==1.5.0", "dirty-equals==0.11", "http-snapshot==0.1.9",
+    "inline-snapshot==0.36.1", "nest-asyncio==1.6.0", "respx==0.23.1", "rich==15.0.0",
+    "time-machine==3.6.0",
+)  # fmt: skip
 
 
 class NotInstalledError(Exception):
@@ -113,6 +121,20 @@ def install_source(package: str) -> Path:
     with tarfile.open(home / f"{package}-{version}.tar.gz") as archive:
         archive.extractall(home, filter="data")
     return folder
+
+
+def install_suite(package: str) -> str:
+    """Install what the tests of a source archive need; return the interpreter."""
+    home = HOME / f"{package}-suite"
+    python = str(home / "bin" / "python")
+    mark = home / f"installed-{SOURCES[package]}"
+    if not mark.exists():
+        uv = [sys.executable, "-m", "uv"]
+        _run([*uv, "venv", "--quiet", "--clear", str(home)], ROOT)
+        named = [f"{package}[aiohttp]=={SOURCES[package]}", *SUITE_PACKAGES]
+        _run([*uv, "pip", "install", "--quiet", "--python", python, *named], ROOT)
+        mark.touch()
+    return python
 
 
 def _run(command: list[str], where: Path) -> None:
