@@ -155,7 +155,8 @@ async def test_playground_streams_compares_stops_and_shows_requests(
                     await use_a_tool(page, fast, is_deep)
                     await look_at_what_is_sent(page, upstream.requests, is_deep)
                 async with open_page(browser, f"{url}/#key={ADMIN}", 390, 844, "dark") as page:
-                    await page.keyboard.type("Name a river.")  # the message has the focus
+                    await expect(page.locator("#prompt")).to_be_focused()
+                    await page.keyboard.type("Name a river.")
                     await page.keyboard.press("Enter")
                     await expect(page.locator(".facts a")).to_be_visible()
                     await check_page(page, is_deep)
