@@ -24,6 +24,7 @@ from .keys import MAX_NAME, hash_key, is_hash
 
 Role: TypeAlias = Literal["admin", "viewer", "lead"]
 ROLES: tuple[Role, ...] = get_args(Role)
+_ROLES_BY_NAME: dict[str, Role] = {role: role for role in ROLES}
 READERS: frozenset[Role] = frozenset({"admin", "viewer"})
 """The roles that read the figures of all keys."""
 _WRONG = "must have one line, sha256: and 64 hexadecimal digits, or NAME ROLE [TEAM] HASH on each"
@@ -72,10 +73,10 @@ def _read_person(line: str) -> Person:
         raise ValueError(_WRONG)
     if not words:
         return Person("admin", "admin", digest)
-    if len(words) < 2 or words[1] not in ROLES or len(words[0]) > MAX_NAME:
-        raise ValueError(_WRONG)
     name = words[0]
-    role = next(each for each in ROLES if each == words[1])
+    role = _ROLES_BY_NAME.get(words[1]) if len(words) > 1 else None
+    if role is None or len(name) > MAX_NAME:
+        raise ValueError(_WRONG)
     team = words[2] if len(words) == 3 else None
     if len(words) > 3 or (role == "lead") is not (team is not None):
         raise ValueError("only the line of a lead names a team, and it must do so")

@@ -56,8 +56,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:
-            extensions: Any = self.scope["extensions"]
-            extensions[DRAIN] = self._call_at_shutdown
+            scope: Any = self.scope
+            scope["extensions"][DRAIN] = self._call_at_shutdown
 
     def _call_at_shutdown(self, call: Callable[[], None]) -> None:
         self._on_drain = call

@@ -163,8 +163,9 @@ def _find_first(log: logs.EventLog, name: str, given: Answer) -> logs.LogRecord 
 
 def make_decision(made: Any, *, allowed: bool | None = None) -> Decision:
     """Return a recorded decision: of another process, or what the session made of it."""
-    facts = {name: value for name, value in asdict(made).items() if name in _DECISION}
-    return Decision(**({"allowed": allowed} | facts))
+    facts: dict[str, Any] = {"allowed": allowed}
+    facts |= {name: value for name, value in asdict(made).items() if name in _DECISION}
+    return Decision(**facts)
 
 
 _DECISION = frozenset(Decision.__struct_fields__)

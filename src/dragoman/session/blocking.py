@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, TypeAlias
+from typing import Any, Generic, Literal, Self, TypeAlias, cast
 
 from ..blocking import SyncProvider, run
 from ..events import Event, Parsed
@@ -296,7 +296,7 @@ class SyncSession(Generic[Parsed]):
         if watch is not None:
             prepared["on_record"] = lambda record: self._send(lambda: _call(watch, record))
         if callable(approve) and not inspect.iscoroutinefunction(approve):
-            prepared["approve"] = self._ask_in_thread(approve)
+            prepared["approve"] = self._ask_in_thread(cast("Approver", approve))
         return prepared
 
     def _send(self, callback: Callback) -> None:
