@@ -34,7 +34,8 @@ def url() -> Any:
 def test_ask_command_prints_text_events_and_raw_replies(url: str) -> None:
     for words in (["--stream"], ["--no-stream"]):
         result = run("ask", "m", "Hi", "--base-url", url, *words)
-        assert (result.exit_code, result.stdout) == (0, "Hello\n")
+        assert result.stdout == "Hello\n"
+        assert result.exit_code == 0
     assert run("ask", "m", "-", "--base-url", url, given="from a pipe").stdout == "Hello\n"
     lines = run("ask", "m", "Hi", "--base-url", url, "--json").stdout.splitlines()
     expected = ["message.start", "message.complete"]
@@ -58,7 +59,8 @@ def test_ask_command_sends_the_settings_of_its_options(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.stderr
         seen = server.requests[0]
     assert seen.headers["authorization"] == f"Bearer {KEY}"
-    assert (seen.json["max_tokens"], seen.json["temperature"]) == (9, 0.5)
+    assert seen.json["max_tokens"] == 9
+    assert seen.json["temperature"] == 0.5
     assert seen.json["tools"][0]["function"]["name"] == "f"
     assert seen.json["response_format"]["type"] == "json_schema"
     assert seen.json["messages"][0] == {"role": "system", "content": "S"}
@@ -143,13 +145,15 @@ def test_ready_command_needs_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     result = run("ready", "groq:m", "--json")
-    assert (result.exit_code, result.stderr) == (10, "")
+    assert result.stderr == ""
+    assert result.exit_code == 10
     told = json.loads(result.stdout)
     expected = (False, "provider_authentication", None)
     assert (told["ready"], told["category"], told["status"]) == expected
     assert "GROQ_API_KEY" in told["message"]
     plain = run("ready", "groq:m")
-    assert (plain.exit_code, plain.stdout) == (10, "")
+    assert plain.stdout == ""
+    assert plain.exit_code == 10
 
 
 def list_contents(requests: list[Seen]) -> list[list[str]]:
@@ -158,7 +162,8 @@ def list_contents(requests: list[Seen]) -> list[list[str]]:
 
 def test_chat_command_keeps_the_conversation(url: str) -> None:
     once = run("chat", "m", "--base-url", url, "--prompt", "Hi")
-    assert (once.exit_code, once.stdout) == (0, "Hello\n")
+    assert once.stdout == "Hello\n"
+    assert once.exit_code == 0
     with Background(answering("Hello")) as server:
         typed = "one\n/help\ntwo\n/reset\nthree\n/exit\n"
         talk = run("chat", "m", "--base-url", server.base_url, "--system", "S", given=typed)
@@ -225,7 +230,8 @@ def test_plan_command_prints_losses(tmp_path: Path) -> None:
 def test_file_that_is_not_json_is_reported(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     result = run(*words, str(tmp_path / "bad.json"), "--base-url", "http://x")
-    assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)
+    assert "is not JSON" in result.stderr
+    assert result.exit_code == 2
 
 
 def test_package_runs_as_a_module() -> None:

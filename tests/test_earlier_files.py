@@ -23,7 +23,8 @@ def use_log(path: Path) -> None:
     with SqliteLog(path) as log:
         [ended] = [record.payload for record in log.find("llm.call_completed")]
         assert isinstance(ended, CallCompleted)
-        assert (ended.input_tokens, ended.cost_usd) == (7, Decimal("0.25"))
+        assert ended.input_tokens == 7
+        assert ended.cost_usd == Decimal("0.25")
         log.append_sync("s1", TurnStarted(2))
         assert log.verify().ok
 
@@ -31,7 +32,9 @@ def use_log(path: Path) -> None:
 def use_keys(path: Path) -> None:
     with closing(KeyStore(path)) as store:
         key = store.read_keys()[0]
-        assert (key.id, key.models, key.team_budget_usd_month) == ("ann", ("fast",), Decimal(100))
+        assert key.id == "ann"
+        assert key.models == ("fast",)
+        assert key.team_budget_usd_month == Decimal(100)
         store.rotate("ann", timedelta(0))
 
 

@@ -172,9 +172,9 @@ async def test_settings_and_schemas_are_passed_to_every_call() -> None:
         assert item.response.parsed == River("Rhine")
         assert item.response.message == Assistant('{"name": "Rhine"}')
     (request,) = model.requests
-    assert (request.messages[0], request.config.temperature, request.session_id) == (
-        dragoman.System("Be brief."), 0, "s",
-    )  # fmt: skip
+    assert request.messages[0] == dragoman.System("Be brief.")
+    assert request.config.temperature == 0
+    assert request.session_id == "s"
 
 
 @pytest.mark.parametrize(

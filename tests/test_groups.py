@@ -60,7 +60,8 @@ async def test_commands_accept_a_group_name(file: Path, tmp_path: Path) -> None:
         asked = await asyncio.to_thread(
             CliRunner().invoke, main, ["ask", "both", "Hi", "--no-log"]
         )
-        assert (asked.exit_code, "Hi" in asked.stdout) == (0, True)
+        assert "Hi" in asked.stdout
+        assert asked.exit_code == 0
         files = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]
         words = ["batch", *files, "--model", "both"]
         done = await asyncio.to_thread(CliRunner().invoke, main, words)
@@ -101,9 +102,12 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
         assert [end._timeouts.total for end in ends] == [5, 7]
         # A timeout that the candidate does not set comes from the adapter.
-        assert (ends[0]._timeouts.idle, ends[0]._timeouts.connect) == (None, 4)
+        assert ends[0]._timeouts.idle is None
+        assert ends[0]._timeouts.connect == 4
         entry = registry.find("pair")
-        assert (entry.id, entry.status, entry.aliases) == ("both", "configured", ("pair",))
+        assert entry.id == "both"
+        assert entry.status == "configured"
+        assert entry.aliases == ("pair",)
         assert registry.names()[0] == "both"
         assert d.connect("both", retries=4).model == "m"
         with pytest.raises(ValueError, match="api_key: both is a group of models"):
@@ -169,7 +173,8 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
             models = [registry.open("a:m"), registry.open("a:n")]
             await asyncio.gather(*[model.complete("Hi") for model in models * 4])
             end: Any = list(walk(models[0]))[-1]
-            assert (end._timeouts.total, end._timeouts.connect) == (33, 3)
+            assert end._timeouts.total == 33
+            assert end._timeouts.connect == 3
     assert most == 2  # both models share one concurrency limit
 
 

@@ -162,7 +162,8 @@ async def test_observed_capabilities_are_stored_and_user_settings_override_them(
             assert observed.stat().st_mtime_ns == written
         known = Registry.load(file).find("a:m").capabilities
         for fact in ("supports_tools", "supports_parallel_tool_calls", "supports_prompt_caching"):
-            assert (known.known(fact), getattr(known, fact).source) == (True, "observed")
+            assert known.known(fact) is True
+            assert getattr(known, fact).source == "observed"
         assert known.known("supports_thinking") is None
         file.write_text(adapter + declared)
         assert Registry.load(file).find("a:m").capabilities.supports_tools.source == "declared"
@@ -190,7 +191,8 @@ async def test_rejection_of_structured_output_is_stored(tmp_path: Path, observed
                     "Hi", response_schema={"type": "object", "properties": {}}
                 )
         fact = Registry.load(file).find("a:m").capabilities.supports_structured_output
-    assert (fact.value, fact.source) == (False, "observed")
+    assert fact.value is False
+    assert fact.source == "observed"
     # The second process has read the file, so it sends one request fewer.
     assert len(server.requests) == 3
 

@@ -81,7 +81,8 @@ def test_make_chat_reads_the_prompt_from_the_environment(clone: Path) -> None:
 def test_make_chat_without_a_prompt_shows_progress(clone: Path) -> None:
     calls, done = make(clone, "chat")
     assert calls == [["chat"]]
-    assert (done.stdout, done.stderr) == ("out\n", "progress\n")
+    assert done.stdout == "out\n"
+    assert done.stderr == "progress\n"
 
 
 def test_make_chat_installs_quietly_with_one_line(clone: Path) -> None:

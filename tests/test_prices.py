@@ -208,7 +208,8 @@ def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> Non
     before = cost(usage, "openai:o3", date(2025, 6, 9))
     after = cost(usage, "openai:o3", date(2025, 6, 10))
     assert isinstance(before, Cost)
-    assert (before.total, after.total) == (D(10), D(2))
+    assert before.total == D(10)
+    assert after.total == D(2)
     assert before.row.valid_until == after.row.valid_from == date(2025, 6, 10)
 
 
@@ -299,7 +300,10 @@ def test_local_model_is_free(provider: str) -> None:
 
 def test_unknown_cost_is_none_and_not_zero() -> None:
     bill = cost(Usage(1, 1), "nobody:knows")
-    assert (bill.total, bill.parts, bill.pricing_version, bool(bill)) == (None, None, None, False)
+    assert bill.total is None
+    assert bill.parts is None
+    assert bill.pricing_version is None
+    assert bool(bill) is False
     assert msgspec.to_builtins(bill) == {"type": "unpriced", "reason": bill.reason}
 
 
@@ -364,7 +368,10 @@ def test_cost_of_a_call_is_itemised() -> None:
         "output": D("2.25"), "reasoning": D("0.75"),
     }  # fmt: skip
     assert bill.total == D("4.455")
-    assert (bill.currency, bill.pricing_version, bill.row, bill.notes) == ("USD", "t", PLAIN, ())
+    assert bill.currency == "USD"
+    assert bill.pricing_version == "t"
+    assert bill.row == PLAIN
+    assert bill.notes == ()
     assert bill
 
 
@@ -616,7 +623,8 @@ def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow)
         "output": (usage.output_tokens - reasoned) * rate("output"),
         "reasoning": reasoned * rate("reasoning", "output"),
     }
-    assert (list(parts), sum(parts.values())) == (PARTS, Fraction(bill.total))
+    assert list(parts) == PARTS
+    assert sum(parts.values()) == Fraction(bill.total)
 
 
 # --- price tables of the user ------------------------------------------------------------------
@@ -643,10 +651,15 @@ def test_price_table_is_read_from_yaml_or_json(tmp_path: Path) -> None:
     mine = PriceTable.load(yaml_file)
     assert mine.version == "mine-1"
     first, free = mine.rows
-    assert (first.input, first.output, first.cache_read) == (D(1), D("2.1"), D("0.1"))
+    assert first.input == D(1)
+    assert first.output == D("2.1")
+    assert first.cache_read == D("0.1")
     assert first.tiers == (Tier(above=1000, input=D(3)),)
-    assert (first.valid_from, first.hours) == (date(2026, 1, 1), (time(1), time(4)))
-    assert (free.free, free.input, free.output) == (True, 0, 0)
+    assert first.valid_from == date(2026, 1, 1)
+    assert first.hours == (time(1), time(4))
+    assert free.free is True
+    assert free.input == 0
+    assert free.output == 0
     json_file.write_bytes(msgspec.json.encode(mine))
     assert PriceTable.load(json_file) == mine
     fields = '"provider": "p", "match": {"equals": ["m"]}, "input": 0.100000000000000001'
@@ -771,7 +784,8 @@ def test_cost_that_a_provider_states_counts_if_no_price_is_known(
     monkeypatch.setattr("dragoman.middleware.attempts._DIFFER", set())
     usage = Usage(10, 5, stated_cost_usd=D("0.0123"))
     stated = cost(usage, "openrouter:x/y")
-    assert (stated.total, stated.pricing_version) == (D("0.0123"), "stated")
+    assert stated.total == D("0.0123")
+    assert stated.pricing_version == "stated"
     assert cost(Usage(10, 5), "openrouter:x/y").total is None
     counted = cost(usage, PricedAs("anthropic:claude-sonnet-4-6"))
     assert counted.total == D("0.000105")

@@ -121,7 +121,8 @@ class Claude:
             [*self.command, *options, "-p", prompt], self.where, self.settings
         )
         lines = [line for line in printed.splitlines() if line.startswith("{")]
-        assert (status, len(lines)) == (0, 1), printed[-3000:]
+        assert status == 0, printed[-3000:]
+        assert len(lines) == 1, printed[-3000:]
         found: dict[str, Any] = json.loads(lines[0])
         return found
 

@@ -63,7 +63,8 @@ async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> di
     }
     status, printed = await run_program([*find_list(name), url, side, wire], where, quiet)
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
-    assert (status, last[:1]) == (0, "{"), printed[-3000:]
+    assert status == 0, printed[-3000:]
+    assert last[:1] == "{", printed[-3000:]
     found: dict[str, str] = json.loads(last)
     return found
 

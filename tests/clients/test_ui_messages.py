@@ -56,15 +56,18 @@ async def test_reply_becomes_a_ui_message_with_all_its_parts(tmp_path: Path) -> 
         ScriptedProvider(Answer(thinking="Let me see.", text="I look.", tool_calls=[call])),
         tmp_path,
     )
-    assert (found["status"], found["finishReason"]) == ("ready", "tool-calls")
+    assert found["status"] == "ready"
+    assert found["finishReason"] == "tool-calls"
     assert found["isError"] is False
     parts = found["last"]["parts"]
     assert [part["type"] for part in parts] == ["step-start", "reasoning", "text", "tool-look"]
     assert [part.get("text") for part in parts[1:3]] == ["Let me see.", "I look."]
     assert [part["state"] for part in parts[1:]] == ["done", "done", "input-available"]
-    assert (parts[3]["toolCallId"], parts[3]["input"]) == ("c1", {"place": "far away"})
+    assert parts[3]["toolCallId"] == "c1"
+    assert parts[3]["input"] == {"place": "far away"}
     metadata = found["last"]["metadata"]
-    assert (metadata["model"], metadata["finishReason"]) == ("sim", "tool_calls")
+    assert metadata["model"] == "sim"
+    assert metadata["finishReason"] == "tool_calls"
     assert metadata["usage"]["output_tokens"] > 0
 
 
@@ -73,7 +76,8 @@ async def test_opaque_blocks_of_a_provider_become_data_parts(tmp_path: Path) -> 
     blocks = (RedactedThinking("c2VjcmV0"), Opaque(result))
     words = [lambda out, block=block: out.whole(block) for block in blocks]
     found = await chat(Listed(speak(*words, lambda out: out.text("Found."))), tmp_path)
-    assert (found["status"], found["isError"]) == ("ready", False)
+    assert found["status"] == "ready"
+    assert found["isError"] is False
     kept = [part for part in found["last"]["parts"] if part["type"] == "data-dragoman-block"]
     assert [(part["data"]["index"], part["data"]["block"]["data"]) for part in kept] == [
         (0, "c2VjcmV0"),
@@ -90,11 +94,14 @@ async def test_invalid_tool_call_becomes_an_error_in_the_chat(tmp_path: Path) ->
 
 async def test_error_before_the_reply_is_shown_as_an_error_in_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(RateLimitError("slow down", status=429)), tmp_path)
-    assert (found["status"], found["count"]) == ("error", 1)
+    assert found["status"] == "error"
+    assert found["count"] == 1
     assert json.loads(found["error"])["error"]["message"] == "slow down"
 
 
 async def test_error_during_the_reply_is_shown_as_an_error_in_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(broken("Half", UnavailableError("went away"))), tmp_path)
-    assert (found["status"], found["error"], found["isError"]) == ("error", "went away", True)
+    assert found["status"] == "error"
+    assert found["error"] == "went away"
+    assert found["isError"] is True
     assert [part.get("text") for part in found["last"]["parts"]] == [None, "Half"]

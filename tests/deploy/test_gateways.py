@@ -147,7 +147,8 @@ def test_gateway_can_serve_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         main, ["serve", "--config", config, "--tls-cert", cert, "--tls-key", key]
     )
     assert "at https://127.0.0.1:" in done.stderr
-    assert (configs[0].ssl_certfile, configs[0].ssl_keyfile) == (cert, key)
+    assert configs[0].ssl_certfile == cert
+    assert configs[0].ssl_keyfile == key
 
 
 def test_mismatched_certificate_and_key_are_rejected(tmp_path: Path) -> None:

@@ -330,7 +330,8 @@ def test_scripted_assembler_calls_emit_the_expected_events(
     assert brief(events) == ["start", *heard, "stop"]
     assert out.error is None
     assert out.complete is not None
-    assert (out.complete.finish_raw, out.complete.stop_sequence) == ("eos", "###")
+    assert out.complete.finish_raw == "eos"
+    assert out.complete.stop_sequence == "###"
 
 
 def test_events_are_emitted_as_early_as_possible() -> None:

@@ -104,7 +104,8 @@ def test_verification_locates_a_record_with_an_unreadable_value(
 ) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
-    assert (found.session, found.seq) == ("b", CHANGED)
+    assert found.session == "b"
+    assert found.seq == CHANGED
     assert found.problem in ("unreadable", "hash mismatch")
     str(found).encode()  # the error text can be encoded and printed
 
@@ -112,7 +113,9 @@ def test_verification_locates_a_record_with_an_unreadable_value(
 def test_a_deleted_record_is_reported_as_a_gap(path: Path, records: list[LogRecord]) -> None:
     run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
-    assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
+    assert found.session == "b"
+    assert found.seq == CHANGED
+    assert found.problem == "gap"
     # The deleted record has no id to report, so the id is that of the record after the gap.
     assert found.id == records[CHANGED].id
     with (
@@ -138,7 +141,9 @@ def test_changed_number_or_session_of_a_record_is_detected(
 ) -> None:
     run(path, f"UPDATE records SET {change}")
     [found] = verify(path).breaks
-    assert (found.session, found.seq, found.problem) == (session, seq, problem)
+    assert found.session == session
+    assert found.seq == seq
+    assert found.problem == problem
 
 
 @pytest.mark.parametrize("session", ["'d'", "CAST(x'61ff' AS TEXT)"])
@@ -147,9 +152,12 @@ def test_record_moved_to_another_session_is_reported_there_too(
 ) -> None:
     run(path, f"UPDATE records SET session = {session} WHERE session = 'b' AND seq = {CHANGED}")
     breaks = {found.session: found for found in verify(path).breaks}
-    assert (breaks["b"].seq, breaks["b"].problem) == (CHANGED, "gap")
+    assert breaks["b"].seq == CHANGED
+    assert breaks["b"].problem == "gap"
     [stray] = [found for name, found in breaks.items() if name != "b"]
-    assert (stray.seq, stray.problem, stray.id) == (1, "gap", records[CHANGED - 1].id)
+    assert stray.seq == 1
+    assert stray.problem == "gap"
+    assert stray.id == records[CHANGED - 1].id
     str(stray).encode()
 
 
@@ -166,7 +174,9 @@ def test_replaced_record_with_a_valid_hash_breaks_the_next_link(
         (f"INSERT INTO records VALUES ({', '.join('?' * 12)})", row),
     )
     [found] = verify(path).breaks
-    assert (found.session, found.seq, found.problem) == ("b", CHANGED + 1, "wrong previous")
+    assert found.session == "b"
+    assert found.seq == CHANGED + 1
+    assert found.problem == "wrong previous"
     assert f"does not follow from record {CHANGED}" in found.detail
 
 
@@ -237,14 +247,15 @@ def test_postgres_log_detects_changed_records(conninfo: str) -> None:
             )
             assert connection.execute(sql).rowcount == 1  # type: ignore[arg-type]
             [found] = log.verify().breaks
-            assert (found.session, found.seq, found.problem) == (
-                "b", CHANGED, "hash mismatch",
-            ), column  # fmt: skip
+            assert found.session == "b", column
+            assert found.seq == CHANGED, column
+            assert found.problem == "hash mismatch", column
             assert column == "id" or found.id == records[CHANGED - 1].id
             connection.execute("TRUNCATE dragoman_log")
             connection.execute("INSERT INTO dragoman_log SELECT * FROM untouched")
         connection.execute("DELETE FROM dragoman_log WHERE session = 'b' AND seq = 7")
         [found] = log.verify().breaks
-        assert (found.session, found.seq, found.problem, found.id) == (
-            "b", CHANGED, "gap", records[CHANGED].id,
-        )  # fmt: skip
+        assert found.session == "b"
+        assert found.seq == CHANGED
+        assert found.problem == "gap"
+        assert found.id == records[CHANGED].id

@@ -77,7 +77,8 @@ async def test_records_are_read_after_reopening(open_store: Open) -> None:
 def test_actor_and_sensitivity_can_be_set(store: EventLog) -> None:
     store.append_sync("s1", TurnStarted(1), actor="worker", sensitivity="aggregatable")
     [record] = store.read("s1")
-    assert (record.actor, record.sensitivity) == ("worker", "aggregatable")
+    assert record.actor == "worker"
+    assert record.sensitivity == "aggregatable"
 
 
 PRUNED = LogPruned(
@@ -144,7 +145,8 @@ def test_sessions_are_listed_with_their_first_and_last_records(store: EventLog) 
         ("a", 1, only.id, only.id, only.hash),
         ("b", 2, first.id, last.id, last.hash),
     ]
-    assert (found[1].started, found[1].updated) == (first.timestamp, last.timestamp)
+    assert found[1].started == first.timestamp
+    assert found[1].updated == last.timestamp
 
 
 def test_record_of_an_unknown_type_is_read_and_verified(store: EventLog) -> None:
@@ -321,7 +323,10 @@ def test_truncated_chain_is_detected_with_a_saved_hash(store: EventLog) -> None:
 
 def test_verifying_an_unknown_session_reports_zero_records(store: EventLog) -> None:
     report = store.verify("none")
-    assert (report.ok, report.sessions, report.records, report.first) == (True, 0, 0, None)
+    assert report.ok is True
+    assert report.sessions == 0
+    assert report.records == 0
+    assert report.first is None
     assert str(report) == "0 records in 0 sessions: whole"
 
 
@@ -347,14 +352,16 @@ def test_pruning_removes_old_sessions_and_records_the_removal(store: EventLog) -
     )
     assert [entry.session for entry in store.sessions()] == [ADMINISTRATION, "going on", "new"]
     [record] = store.read(ADMINISTRATION)
-    assert (record.type, record.payload) == ("log.pruned", pruned[0])
+    assert record.type == "log.pruned"
+    assert record.payload == pruned[0]
     assert store.retain(timedelta(days=1)) == ()
     assert {gone.session for gone in store.retain(timedelta(0))} == {"going on", "new"}
     # Pruning keeps the administration session.
     assert [entry.session for entry in store.sessions()] == [ADMINISTRATION]
     assert store.verify().records == 3
     again = store.append_sync("old", TurnStarted(1))
-    assert (again.seq, again.previous) == (1, genesis("old"))
+    assert again.seq == 1
+    assert again.previous == genesis("old")
     assert store.verify().ok
 
 

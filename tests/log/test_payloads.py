@@ -26,9 +26,9 @@ def test_every_record_type_has_its_default_actor_and_sensitivity() -> None:
     assert {entry.payload for entry in logs.CATALOGUE.values()} == set(get_args(logs.Payload))
     for kind, payload, actor, sensitivity in SAMPLES:
         entry, _ = encode_payload(payload)
-        assert (entry.type, find_actor(entry, payload), entry.sensitivity) == (
-            kind, actor, sensitivity,
-        )  # fmt: skip
+        assert entry.type == kind
+        assert find_actor(entry, payload) == actor
+        assert entry.sensitivity == sensitivity
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])

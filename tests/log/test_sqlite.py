@@ -218,7 +218,8 @@ def test_verification_locates_a_zeroed_page_of_the_file(path: Path) -> None:
     path.write_bytes(data)
     with SqliteLog(path, readonly=True) as log:
         [found] = log.verify().breaks
-        assert (found.session, found.problem) == ("s1", "unreadable")
+        assert found.session == "s1"
+        assert found.problem == "unreadable"
         assert found.seq == pages.index(hole) + 1
         assert 1 < found.seq <= 7
         with pytest.raises(LogCorruptError):
@@ -233,7 +234,8 @@ def test_verify_reports_a_log_whose_sessions_cannot_be_listed(path: Path) -> Non
     path.write_bytes(data)
     with SqliteLog(path, readonly=True) as log:
         [found] = log.verify().breaks
-        assert (found.session, found.problem) == ("", "unreadable")
+        assert found.session == ""
+        assert found.problem == "unreadable"
         assert str(found).startswith(f"unreadable: {path}: database disk image is malformed")
         with pytest.raises(LogCorruptError):
             log.sessions()

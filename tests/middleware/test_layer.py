@@ -143,7 +143,9 @@ async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path)
     inner.compaction = lambda tokens: {"compact": tokens}  # type: ignore[method-assign]
     inner.compacted_at = lambda messages: len(messages) - 1  # type: ignore[method-assign]
     for layer in layers(inner, tmp_path):
-        assert (layer.name, layer.model, layer.capabilities) == ("n", "big", inner.capabilities)
+        assert layer.name == "n"
+        assert layer.model == "big"
+        assert layer.capabilities == inner.capabilities
         assert layer.searches_tools
         assert layer.compaction(9) == {"compact": 9}
         assert layer.compacted_at([d.User("x")] * 5) == 4
@@ -360,7 +362,8 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     # A call has one attempt, plus one for each wait and at most one for each switch.
     assert attempts <= calls + counts["waits"] + counts["switches"]
     assert attempts >= counts["ok"] + counts["waits"]
-    assert (limiter.running, limiter.waiting) == (0, 0)
+    assert limiter.running == 0
+    assert limiter.waiting == 0
     assert [inner.running for inner in inners] == [0, 0, 0]
     # The limit is in bytes. Tables of the interpreter grow in steps of 16 KiB, but one leaked
     # event per attempt would exceed the limit.

@@ -86,9 +86,9 @@ async def test_api_key_is_not_switched_after_the_first_event() -> None:
 
 def test_key_rotation_rejects_invalid_providers() -> None:
     _, model, _ = keys("a", "b")
-    assert (model.name, model.model, d.describe(model).splitlines()[0]) == (
-        "listed", "m", "KeyRotation(keys=2)",
-    )  # fmt: skip
+    assert model.name == "listed"
+    assert model.model == "m"
+    assert d.describe(model).splitlines()[0] == "KeyRotation(keys=2)"
     with pytest.raises(ValueError, match="of one name and model"):
         KeyRotation([Listed("a"), Listed("b", name="other")])
     with pytest.raises(ValueError, match="is empty"):

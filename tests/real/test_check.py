@@ -42,4 +42,5 @@ def test_documented_check_report_matches_a_real_server(
     assert server.key not in result.output + facts.read_text()
     known = Capabilities.read(facts)
     assert known.max_context_tokens.value == 4096
-    assert (known.supports_images.value, known.supports_streaming.value) == (False, True)
+    assert known.supports_images.value is False
+    assert known.supports_streaming.value is True

@@ -53,7 +53,8 @@ async def ask(provider: d.ReplayProvider, count: int, tools: Sequence[d.Tool] = 
 async def test_repeated_run_receives_the_recorded_replies(log: logs.EventLog) -> None:
     tell(log)
     provider = d.ReplayProvider(log, "fix")
-    assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
+    assert provider.name == "anthropic"
+    assert provider.model == "claude-sonnet-4-6"
     assert provider.remaining == 4
     for count, calls in (
         (1, [("bash", TEST)]),
@@ -77,7 +78,9 @@ async def test_replayed_stream_is_valid_and_intents_keep_their_ids(log: logs.Eve
     d.check_events(events)
     [proposed] = [event.intent for event in events if isinstance(event, d.ToolUseEnd)]
     assert proposed is not None
-    assert (proposed.id, proposed.source.request_id, proposed.input) == ("tu_1", "again", TEST)
+    assert proposed.id == "tu_1"
+    assert proposed.source.request_id == "again"
+    assert proposed.input == TEST
     assert {event.request_id for event in events} == {"again"}
     assert [event.partial_json for event in events if isinstance(event, d.ToolUseInputDelta)] == [
         proposed.raw_input_text
@@ -155,7 +158,8 @@ async def test_failures_are_replayed_unless_the_call_was_retried(log: logs.Event
     provider = d.ReplayProvider(log, "s")
     with pytest.raises(d.RateLimitError) as caught:
         await provider.complete("Hi")
-    assert (caught.value.status, "slow down" in str(caught.value)) == (429, True)
+    assert caught.value.status == 429
+    assert "slow down" in str(caught.value)
     events, error = await collect(provider.stream("Hi"))
     assert provider.remaining == 0
     assert isinstance(events[-1], d.MessageComplete)
@@ -222,7 +226,8 @@ async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: logs.Eve
     assert error.response is not None
     assert error.response.message == half
     [end] = [event for event in events if isinstance(event, d.ToolUseEnd)]
-    assert (end.intent, end.problem) == (None, "interrupted")
+    assert end.intent is None
+    assert end.problem == "interrupted"
 
 
 def distinct(message: d.Assistant) -> bool:

@@ -302,10 +302,11 @@ async def test_recipe_repeats_a_run_without_executing_tools(
     provider = d.ReplayProvider(log, first.id)
     second = d.Session(provider, d.recorded_tools(log, first.id), None, MemoryLog(), output=output)
     again = await second.run("Go.")
-    assert (again.text, again.parsed, again.outcome) == (
-        outcome.text, outcome.parsed, outcome.outcome
-    )  # fmt: skip
+    assert again.text == outcome.text
+    assert again.parsed == outcome.parsed
+    assert again.outcome == outcome.outcome
     assert [each.message for each in second.state.messages] == [
         each.message for each in first.state.messages
     ]
-    assert (provider.remaining, ran) == (0, before)
+    assert provider.remaining == 0
+    assert ran == before

@@ -61,7 +61,8 @@ async def test_tool_loop_is_accepted_and_its_thinking_comes_back(
             config = d.RuntimeConfig(**SETTINGS, reasoning=amount)
             async with connected as provider:
                 assert await run_loop(provider, config, stream=stream) == "Done."
-            assert (server.refused, len(server.requests)) == ([], 4)
+            assert server.refused == []
+            assert len(server.requests) == 4
             if amount in ("high", "max", 4000):
                 check_returned(upstream, server.requests)
 
@@ -363,5 +364,6 @@ def test_script_names_the_vendor_whose_rules_apply(tmp_path: Any) -> None:
         "strict: true\nvendor: deepseek\nmodel: deepseek-v4-pro\nrules:\n  - reply: Hi\n"
     )
     provider = ScriptedProvider.from_file(path)
-    assert (provider.strict, provider.vendor) == (True, "deepseek")
+    assert provider.strict is True
+    assert provider.vendor == "deepseek"
     assert ScriptRule("x").name == ""

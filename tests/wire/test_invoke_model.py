@@ -55,8 +55,10 @@ def test_model_and_mode_are_read_from_the_path() -> None:
             "stream": streams,
         }
         request = decode(path).request
-        assert (request.model, request.messages) == ("eu.anthropic.m:0", (User("Hi"),))
-        assert (request.stream, request.config.max_tokens) == (streams, 9)
+        assert request.model == "eu.anthropic.m:0"
+        assert request.messages == (User("Hi"),)
+        assert request.stream == streams
+        assert request.config.max_tokens == 9
 
 
 def test_body_without_the_version_is_of_another_vendor() -> None:
@@ -74,7 +76,8 @@ def test_betas_of_the_header_and_the_body_are_joined() -> None:
 def test_body_of_a_reply_is_a_message() -> None:
     message = msgspec.json.decode(reply(WHOLE))
     assert message["content"] == [{"type": "text", "text": "Hello"}]
-    assert (message["type"], message["stop_reason"]) == ("message", "end_turn")
+    assert message["type"] == "message"
+    assert message["stop_reason"] == "end_turn"
     assert "amazon-bedrock-invocationMetrics" not in message
 
 
@@ -90,7 +93,8 @@ def test_events_of_a_stream_are_base64_in_binary_messages() -> None:
     ]  # fmt: skip
     assert events[3]["delta"]["text"] == "Hello"
     metrics = events[-1]["amazon-bedrock-invocationMetrics"]
-    assert (metrics["inputTokenCount"], metrics["outputTokenCount"]) == (3, 2)
+    assert metrics["inputTokenCount"] == 3
+    assert metrics["outputTokenCount"] == 2
     assert metrics["invocationLatency"] >= metrics["firstByteLatency"] >= 0
 
 
@@ -113,7 +117,8 @@ def test_error_inside_a_stream_is_an_exception() -> None:
 )
 def test_error_reply_has_the_name_and_the_body_of_aws(error: Any, status: int, name: str) -> None:
     made = SERVER.error(error)
-    assert (made.status, made.headers["x-amzn-errortype"]) == (status, name)
+    assert made.status == status
+    assert made.headers["x-amzn-errortype"] == name
     record = msgspec.json.decode(made.body)
     assert "oh no" in record["message"]
     assert "type" not in record

@@ -33,7 +33,8 @@ def test_lane_of_a_message_is_its_stream_id(message: bytes, lane: str) -> None:
 def test_invalid_stream_id_is_rejected(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="stream_id must be 1 to 256") as caught:
         SOCKET.read_lane(msgspec.json.encode({"stream_id": value}))
-    assert (caught.value.status, caught.value.provider_code) == (400, "invalid_stream_id")
+    assert caught.value.status == 400
+    assert caught.value.provider_code == "invalid_stream_id"
 
 
 def test_request_is_the_body_without_the_fields_of_the_message() -> None:

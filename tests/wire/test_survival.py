@@ -93,7 +93,8 @@ def test_anthropic_client_that_omits_empty_and_unsigned_thoughts_returns_all(
     assert len(given) == 1
     assert states_of(message, "anthropic") == given
     [thought] = [block for block in message.content if isinstance(block, d.Thinking)]
-    assert (thought.text, thought.continuity) == ("Hm.", None)
+    assert thought.text == "Hm."
+    assert thought.continuity is None
 
 
 def test_the_page_has_the_table_of_this_run() -> None:
