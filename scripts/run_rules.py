@@ -34,6 +34,7 @@ COPIED = (
     *("CONTRIBUTING.md", "LICENSE", "SECURITY.md", "zensical.toml", "requirements"),
 )
 AT_ONCE = 50  # tests in one run without a mutation
+SECOND = 10**9  # in nanoseconds
 SECONDS = 300  # for one run; a test that hangs has not noticed the mutation
 SOUND = "without a mutation"
 FAILED = 1  # pytest's exit code if tests failed; others mean that no test could run
@@ -105,6 +106,9 @@ class Tree:
             place.write_text(
                 text.replace(job.mutation.before, job.mutation.after), encoding="utf-8"
             )
+            # Python takes a compiled module for current if seconds and size agree.
+            _, data, before = self._restore
+            os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns + SECOND))
         self._output = self.folder / "output.txt"
         sys.stdout.flush()
         self._process = os.fork()

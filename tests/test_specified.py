@@ -1,5 +1,6 @@
 """Every rule of the specifications has a test, the page lists them all, and mutations are tried."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -43,6 +44,7 @@ def test_every_mutation_can_be_applied() -> None:
     assert not stale, "renew `break` in tests/tables/rules_*.jsonl: " + "\n".join(stale)
 
 
+KEEPS_NO_MODULES = "PYTHONDONTWRITEBYTECODE"
 SOUND = """\
 def answer():
     return 42
@@ -63,6 +65,7 @@ def test_greeting():
     assert greet()
 """
 TRY = """\
+import os
 import sys
 from pathlib import Path
 from scripts import run_rules
@@ -83,6 +86,7 @@ jobs = {
 }
 for case, broken in jobs.items():
     more = [Job(SOUND, ("tests/test_it.py::none",), None)] if case == "failing" else []
+    os.utime(Path(sys.argv[1]) / "src/dragoman/it.py")  # in the second in which it is broken
     code = check([*sound, *more], broken, Path(sys.argv[1]), verbose=False)
     print(f"<{case} {code}>")
 """
@@ -102,6 +106,7 @@ def test_mutation_that_no_test_notices_fails_the_run(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT.parent,
+        env={name: value for name, value in os.environ.items() if name != KEEPS_NO_MODULES},
         timeout=PATIENCE,
     )
     printed = done.stdout
