@@ -18,7 +18,8 @@ async def translate(model: Provider, count: int) -> tuple[int, int]:
         if item.response is None:
             print(item.prompt, item.error)
         else:
-            good, tokens = good + 1, tokens + (item.response.usage.output_tokens or 0)
+            good += 1
+            tokens += item.response.usage.output_tokens or 0
     return good, tokens
 
 

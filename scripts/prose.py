@@ -340,7 +340,8 @@ def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) ->
     line = 1
     position = 0
     for match in _LITERAL.finditer(text):
-        line, position = line + text.count("\n", position, match.start()), match.start()
+        line += text.count("\n", position, match.start())
+        position = match.start()
         literal = match.group()
         if match["comment"] is None:
             if messages and line not in docstrings and literal.count(" ") > 2:
@@ -467,7 +468,8 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
     seed = None
     if arguments[:1] == ["--sample"]:
-        seed, arguments = int(arguments[1]), arguments[2:]
+        seed = int(arguments[1])
+        arguments = arguments[2:]
     given = [Path(each).resolve() for each in arguments]
     files = list(
         list_files(

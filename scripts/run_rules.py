@@ -101,14 +101,14 @@ class Tree:
         self._began = time.monotonic()
         if job.mutation is not None:
             place = find_file(self.folder, job.mutation)
-            self._restore = place, place.read_bytes(), place.stat()
+            facts = place.stat()
+            self._restore = place, place.read_bytes(), facts
             text = place.read_text(encoding="utf-8")
             place.write_text(
                 text.replace(job.mutation.before, job.mutation.after), encoding="utf-8"
             )
             # Python takes a compiled module for current if seconds and size agree.
-            _, data, before = self._restore
-            os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns + SECOND))
+            os.utime(place, ns=(facts.st_atime_ns, facts.st_mtime_ns + SECOND))
         self._output = self.folder / "output.txt"
         sys.stdout.flush()
         self._process = os.fork()

@@ -44,8 +44,8 @@ class Structure(Struct):
 def find_packed(tree: ast.AST) -> Iterator[ast.Assign]:
     """Yield each assignment of several values to as many names.
 
-    An assignment that reads what it writes, such as a swap, cannot be two statements, so it is
-    not yielded.
+    A swap, and an assignment that takes a value and leaves another in its place, cannot be two
+    statements, so they are not yielded.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
@@ -54,7 +54,7 @@ def find_packed(tree: ast.AST) -> Iterator[ast.Assign]:
         if not (isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)):
             continue
         written = {ast.unparse(each) for each in target.elts}
-        read = {ast.unparse(each) for each in ast.walk(node.value) if isinstance(each, ast.expr)}
+        read = {ast.unparse(each) for each in node.value.elts}
         if not written & read:
             yield node
 

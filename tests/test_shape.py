@@ -142,7 +142,7 @@ PLANTED = {
                "1: a conditional expression contains another"),
     "argument": ("f(a if b else c)\n", "f(a if b else c) if d else e\n",
                  "1: a conditional expression contains another"),
-    "packed": ("a, b = b, a\nc, d = e\n", "self.a, self.b = a, b\n",
+    "packed": ("a, b = b, a\nc, d = e\nf, g = g, 0\n", "a, b = a + c, d\n",
                "1: several values are assigned to as many names in one statement"),
 }  # fmt: skip
 

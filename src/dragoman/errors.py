@@ -307,7 +307,8 @@ class ProviderError(Exception):
 
     def attribute(self, provider: str, model: str, request_id: str | None) -> Self:
         """Set the provider, the model and the request id, unless they are set already."""
-        self.provider, self.model = self.provider or provider, self.model or model
+        self.provider = self.provider or provider
+        self.model = self.model or model
         self.request_id = self.request_id or request_id
         return self
 

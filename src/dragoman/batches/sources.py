@@ -119,7 +119,8 @@ class FileSource(Source):
         with self.path.open("rb") as file:
             while block := file.read(1 << 20 if length is None else min(1 << 20, length - read)):
                 known.update(block)
-                read, last = read + len(block), block[-1:]
+                read += len(block)
+                last = block[-1:]
             if last != b"\n" and file.read(1) not in (b"", b"\n", b"\r"):
                 known.update(b"the last row goes on")  # so it is a different row now
         return {"length": read, "sha256": known.hexdigest()}

@@ -66,7 +66,8 @@ def read_answer(answer: str, proposal: Proposal) -> Decision:
     other text denies the call and is recorded as the reason.
     """
     word, _, rest = answer.partition(" ")
-    word, whole = word.casefold(), answer.casefold()
+    word = word.casefold()
+    whole = answer.casefold()
     if whole in ("y", "yes"):
         return Decision(True, "user")
     if whole in ("a", "always"):

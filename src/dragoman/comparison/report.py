@@ -203,7 +203,8 @@ def read_answer(row: Mapping[str, Any]) -> ModelAnswer:
     error = row.get("error")
     if error is not None and error["category"] == StructuredOutputError.category:
         # The answer does not fit the schema, but it is an answer that can be compared.
-        row, error = {**row, "text": error.get("output", ""), "finish_reason": "stop"}, None
+        row = {**row, "text": error.get("output", ""), "finish_reason": "stop"}
+        error = None
     calls = tuple([(call["name"], call["arguments"]) for call in row.get("tool_calls", ())])
     return ModelAnswer(
         text=row.get("text", ""),

@@ -69,7 +69,8 @@ class RecordingTransport(Transport):
 
     def take(self) -> tuple[RecordedExchange, ...]:
         """Return the recorded exchanges, and start a new recording."""
-        taken, self.exchanges = tuple(self.exchanges), []
+        taken = tuple(self.exchanges)
+        self.exchanges = []
         return taken
 
     def _show(self, data: bytes, most: int) -> str:

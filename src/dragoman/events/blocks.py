@@ -265,7 +265,8 @@ class Blocks:
 
     def _begin_turn(self, block: Block) -> None:
         """Emit the fragments that a block stored while it waited for earlier blocks to end."""
-        waiting, block.waiting = block.waiting or [], None
+        waiting = block.waiting or []
+        block.waiting = None
         if block.kind is ToolCall:
             start = ToolUseStart(
                 self.message_id,

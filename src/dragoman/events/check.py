@@ -100,7 +100,8 @@ class _Checker:
         rule(event.content_block_index >= max(self.block, 0), "content_block_index decreased")
         if self.tool is not None and not isinstance(event, ev.ToolUseInputDelta | ev.ToolUseEnd):
             rule(False, "another block while a tool call is open")
-        fresh, self.block = event.content_block_index > self.block, event.content_block_index
+        fresh = event.content_block_index > self.block
+        self.block = event.content_block_index
         if isinstance(event, ev.TextDelta | ev.ThinkingDelta):
             self._add(event, fresh, rule)
         elif isinstance(event, ev.ToolUseStart):

@@ -35,7 +35,7 @@ from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace
-from .translation import check_translated, resolve_model, translate_for
+from .translation import ResolvedModel, check_translated, resolve_model, translate_for
 from .writing import ReplyWriter, Send, write_events
 
 log = logging.getLogger("dragoman")
@@ -146,12 +146,18 @@ async def _keep(memory: Memory | None, last: bytes, account: Account) -> bytes:
     return kept
 
 
+def _find_model(name: str, models: Models, caller: Caller, account: Account) -> ResolvedModel:
+    """Return the model that a caller asks for, and note it in the account."""
+    found = resolve_model(models, caller, name)
+    account.model = found.name
+    return found
+
+
 def answer_question(
     question: ModelQuestion, models: Models, caller: Caller, account: Account
 ) -> bytes:
     """Return the reply to a request about a model, which is not called."""
-    found = resolve_model(models, caller, question.model)
-    account.model = found.name
+    found = _find_model(question.model, models, caller, account)
     return question.write(found.provider.capabilities, int(time.time()))
 
 
@@ -187,30 +193,30 @@ class ChatHandler:
         """
         service = self._service
         front = self._front
-        path = incoming.path
         caller = identify(service, front, incoming.scope, account)
         body = await incoming.receive_body(caller.headers, front)
         account.size = len(body)
-        if (question := front.read_question(body, path)) is not None:
+        question = front.read_question(body, incoming.path)
+        if question is not None:
             await writer.reply_json(answer_question(question, models, caller, account))
             return
         fields = read_labels(account, await incoming.work(parse_body, body, service.bounds))
         fields, generates = _open_message(front, fields, recent)
-        memory = None
-        if recent is not None or (front.keeps_responses and service.store is not None):
-            if is_background(fields) and not front.is_count(path):
+        memory = self._make_memory(caller, response_id, recent)
+        if memory is not None:
+            if is_background(fields) and not front.is_count(incoming.path):
                 await self._start_background(incoming, body, fields, caller, models, writer)
                 return
-            memory = Memory(service.store, caller.owner, response_id, recent)
             fields = await memory.recall(fields)
-        read = await incoming.work(decode_request, body, fields, path, front, service, caller)
+        read = await incoming.work(
+            decode_request, body, fields, incoming.path, front, service, caller
+        )
         own = read.is_native and (memory is None or not memory.holds_sealed)
         del body, fields  # free the memory of the body, since the reply may take minutes
         incoming.release_body()
         kept = KeptState(service.store, caller.owner, front, service.reasoning)
         asked = account.note_request(await kept.recall(read.asked))
-        resolved = resolve_model(models, caller, asked.request.model)
-        account.model = resolved.name
+        resolved = _find_model(asked.request.model, models, caller, account)
         encoder = self._make_encoder(asked, incoming.scope, memory)
         if not generates:
             last = _write_nothing(encoder, asked.request)
@@ -221,17 +227,17 @@ class ChatHandler:
         await incoming.work(check_translated, resolved, translated, caller)
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, resolved.provider)
-        if front.is_count(path):
+        if front.is_count(incoming.path):
             await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
         call = account.call = ChatCall(resolved.provider, translated.request)
-        writer.route = call.reply if resolved.upstream.is_group else None
+        if resolved.upstream.is_group:
+            writer.route = call.reply
         incoming.watch(service.bounds.reply_seconds)
         last = await write_events(call, encoder, translated.stops, incoming, writer)
         await account.settle_early()
-        last = await _keep(memory, last, account)
         account.warnings += await kept.keep(asked.request, call.complete)
-        await writer.finish(encoder, last)
+        await writer.finish(encoder, await _keep(memory, last, account))
 
     async def _start_background(
         self,
@@ -264,6 +270,15 @@ class ChatHandler:
 
         made = await background.start(incoming.scope, fields, caller.owner, serve)
         await writer.reply_json(msgspec.json.encode(made))
+
+    def _make_memory(
+        self, caller: Caller, response_id: str | None, recent: RecentOfLane | None
+    ) -> Memory | None:
+        """Return what recalls earlier responses; None for a wire or a gateway without them."""
+        store = self._service.store
+        if recent is None and (store is None or not self._front.keeps_responses):
+            return None
+        return Memory(store, caller.owner, response_id, recent)
 
     def _make_encoder(self, asked: Asked, scope: Scope, memory: Memory | None) -> ReplyEncoder:
         echo = asked.echo if memory is None else memory.echo()

@@ -90,7 +90,8 @@ class Metrics:
 
     def use(self, model: str, key: str, records: Iterable[Counted]) -> None:
         """Count the tokens, cache hits, cost and tool calls of the attempts of a call."""
-        model, key = self._bound("model", model), self._bound("key", key)
+        model = self._bound("model", model)
+        key = self._bound("key", key)
         for record in records:
             for kind, field in _TOKENS.items():
                 if tokens := getattr(record, field):

@@ -255,7 +255,8 @@ class Account:
         """
         if self._settled is not None:
             usage, paid = add_up(self._settled[0])
-            tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
+            tokens -= _count_tokens(usage)
+            money = EXACT.subtract(money, paid)
         self._service.ledger.settle(self.lease, key, tokens, money)
 
     def _make_records(self, seconds: float) -> Sequence[Counted]:

@@ -186,7 +186,8 @@ class UsageBook:
         ]
         async with self._turn:
             # Take the rows only now: a task that is cancelled while it waits must not lose them.
-            rows, self._new = self._sift(self._new), []
+            rows = self._sift(self._new)
+            self._new = []
             lost, self._lost = self._lost, []
             live_data = msgspec.json.encode({"live": shown})
             try:

@@ -143,7 +143,8 @@ def check_session(
         if problem is not None:
             broken = _found(session, count + 1, row[2], *problem)
             break
-        count, previous = count + 1, row[11].hex()
+        count += 1
+        previous = row[11].hex()
         seen = seen or previous == known
         gone += row[5] == RecordErased.type
         # The hash is correct, so the payload was invalid when it was written.

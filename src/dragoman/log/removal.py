@@ -54,12 +54,13 @@ def erase_records(
     """Erase the content of records of a session; those that are erased already stay so."""
     if session == ADMINISTRATION:
         raise InvalidRecordError(f"session: the records of {ADMINISTRATION!r} cannot be erased")
+    wanted = sorted(numbers)
     # a number that no database holds would stop the writer
-    asked = [number for number in sorted(numbers) if 0 < number <= _LARGEST]
+    asked = [number for number in wanted if 0 < number <= _LARGEST]
     rows = [row for number in asked for row in change.page(session, number - 1, 1)]
-    if [row[1] for row in rows] != sorted(numbers):
+    if [row[1] for row in rows] != wanted:
         found = {row[1] for row in rows}
-        absent = next(number for number in sorted(numbers) if number not in found)
+        absent = next(number for number in wanted if number not in found)
         raise InvalidRecordError(f"session {session!r} has no record {absent}")
     kept = [row for row in rows if row[5] != RecordErased.type]
     change.replace([_empty(row) for row in kept])

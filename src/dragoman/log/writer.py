@@ -80,7 +80,8 @@ class WriterThread:
         with self._changed:
             while not self._items and not self._closed:
                 self._changed.wait()
-            items, self._items, self._bytes = self._items, [], 0
+            items, self._items = self._items, []
+            self._bytes = 0
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.set_result(None)

@@ -31,7 +31,8 @@ def describe_function(
     subject: Any = function
     filled: set[str] = set()
     while isinstance(subject, partial):
-        subject, filled = subject.func, filled | set(subject.keywords)
+        filled |= set(subject.keywords)
+        subject = subject.func
     name = name or str(getattr(subject, "__name__", type(subject).__name__))
     if name == "<lambda>":
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Messages and their blocks, tools, settings, and the request that holds them.
+"""Messages and their blocks, tools, and the request that holds them.
 
 All are plain immutable values: they are compared by content, converted to and from JSON by
 msgspec, and contain no callables. A conversation is a sequence of ``System``, ``User``,
@@ -18,6 +18,7 @@ from msgspec.structs import asdict, force_setattr
 
 from .citations import Citation, read_citations
 from .media import Inline, Url, read_media, read_source
+from .settings import EFFORTS, NO_CONFIG, Effort, PromptCache, RuntimeConfig, freeze
 from .signatures import describe_function, schema_of
 from .summaries import summarise_block
 from .ulid import new_ulid
@@ -29,12 +30,6 @@ __all__ = [
     "RuntimeConfig", "ServerTool", "System", "Text", "Thinking", "Tool", "ToolCall", "ToolChoice",
     "ToolResult", "User", "UserBlock", "join_system",
 ]  # fmt: skip
-
-
-def _freeze(value: Struct, name: str) -> None:
-    """Convert a list to a tuple."""
-    if type(items := getattr(value, name)) is list:
-        force_setattr(value, name, tuple(items))
 
 
 # --- content blocks of messages ----------------------------------------------------------------
@@ -245,7 +240,8 @@ class _MessageType(StructMeta):
             head = given[:first]
             parts = given[first:]
             if head and len(parts) > 1 and isinstance(parts[-1], bool):
-                parts, fields["is_error"] = parts[:-1], parts[-1]
+                fields["is_error"] = parts[-1]
+                parts = parts[:-1]
             if "tool_calls" in fields:
                 given = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
                 parts = ([part for part in given if part is not None],)
@@ -481,71 +477,7 @@ class ForceTool(Struct, frozen=True, tag="tool"):
 ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 
 
-# --- settings of a call, and the request -------------------------------------------------------
-
-
-Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
-EFFORTS: tuple[Effort, ...] = get_args(Effort)
-
-
-class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the provider's prompt cache is used; ``cache="auto"`` is the same as ``PromptCache()``.
-
-    ``auto`` caches a growing conversation; without it, only prefixes marked with ``cache=True``
-    are cached. ``ttl`` is how long the provider keeps the cache, ``key`` identifies calls that
-    share a prefix, and ``handle`` identifies content that was cached earlier.
-    """
-
-    auto: bool = True
-    ttl: Literal["5m", "1h", "24h"] | None = None
-    key: str | None = None
-    handle: str | None = None
-
-
-class RuntimeConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Settings for one call. ``None`` means not set, and is never sent.
-
-    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"``, ``"xhigh"``,
-    ``"max"`` or a budget in tokens. It is translated for the model, by the nearest amount that the
-    model has; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``.
-    ``extras`` are sent to the provider unchanged; an extra that contradicts a field that the codec
-    writes is rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a
-    ``PromptCache``, or ``"off"``, which also ignores ``cache=True`` on messages.
-    """
-
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    stop_sequences: tuple[str, ...] | None = None
-    reasoning: Effort | int | None = None
-    extras: dict[str, Any] = field(default_factory=dict)
-    cache: Literal["auto", "off"] | PromptCache | None = None
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            temperature: float | None = None,
-            max_tokens: int | None = None,
-            top_p: float | None = None,
-            seed: int | None = None,
-            frequency_penalty: float | None = None,
-            presence_penalty: float | None = None,
-            stop_sequences: Sequence[str] | None = None,
-            reasoning: Effort | int | None = None,
-            extras: dict[str, Any] = ...,
-            cache: Literal["auto", "off"] | PromptCache | None = None,
-        ) -> None: ...
-
-    def __post_init__(self) -> None:
-        _freeze(self, "stop_sequences")
-
-
-NO_CONFIG = RuntimeConfig()
+# --- a request and its losses ------------------------------------------------------------------
 
 
 class LossWarning(Struct, frozen=True):
@@ -572,10 +504,11 @@ class Request(_Conversation, frozen=True, kw_only=True):
 
     ``response_type`` is the Python type that the schema was made from. No codec reads it; the
     reply is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a
-    wire to fields in the form of that wire, which override the fields that its codec writes. If
-    ``check_calls`` is false, a call of an unknown tool or with invalid arguments becomes an intent
-    like any other, and the caller must check it. With ``continues``, the last message may be an
-    assistant message that the provider paused: the reply continues it.
+    wire to fields in the form of that wire, which override the fields that its codec writes: the
+    gateway uses it for settings that ``Request`` cannot express. If ``check_calls`` is false, a
+    call of an unknown tool or with invalid arguments becomes an intent like any other, and the
+    caller must check it. With ``continues``, the last message may be an assistant message that the
+    provider paused: the reply continues it.
     """
 
     operation: ClassVar[Literal["chat"]] = "chat"
@@ -596,5 +529,5 @@ class Request(_Conversation, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if type(self.messages) is list or type(self.tools) is list:
-            _freeze(self, "messages")
-            _freeze(self, "tools")
+            freeze(self, "messages")
+            freeze(self, "tools")

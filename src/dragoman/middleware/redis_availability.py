@@ -111,7 +111,8 @@ class RedisAvailability(Availability):
         for (provider, model), (ago, trigger) in shared.items():
             whole, state = self._states(provider, model)
             taken = state if model else whole
-            taken.since, taken.trigger = taken.since or now - ago, cast("Trigger", trigger)
+            taken.since = taken.since or now - ago
+            taken.trigger = cast("Trigger", trigger)
             taken.failed = max(taken.failed, now - ago)
         known = {(provider, ""): whole for provider, whole in self._providers.items()}
         for target, state in {**known, **self._models}.items():

@@ -178,7 +178,8 @@ def bind(
     ``hint`` is advice that is added to the error if the server cannot be reached. ``observe``
     receives replies and rejections, from which it derives the server's capabilities.
     """
-    wire, token_family = wire or "openai", token_family or "default"
+    wire = wire or "openai"
+    token_family = token_family or "default"
     if wire not in CODECS:
         load_wires()
     if wire not in CODECS:

@@ -153,7 +153,8 @@ class Provider(Model):
                     waiting.check()
                     if not batch:
                         break
-                    first, last = first or batch[0], batch[-1]
+                    first = first or batch[0]
+                    last = batch[-1]
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError):
                     reply.cancel()  # this estimates the usage of the interrupted call

@@ -300,7 +300,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         """End the message after the last delivered event, and close the connection."""
         self._end()
         if self._response is None:
-            self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0
+            self._batch = self.reply.cancel(self._batch[self._at :])
+            self._at = 0
             self._start = find_start(self._batch) or self._start
             if self._batch and type(last := self._batch[-1]) is MessageComplete:
                 self._finish(last)

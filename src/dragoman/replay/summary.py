@@ -68,7 +68,8 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
     if "path" in arguments:
         left_out = ("path", "old", "new")
         rest = {key: value for key, value in arguments.items() if key not in left_out}
-        name, arguments = f"{name} {_cut(str(arguments['path']))}", rest
+        name = f"{name} {_cut(str(arguments['path']))}"
+        arguments = rest
     return f"{name} {_write(arguments)}" if arguments else name
 
 

@@ -73,7 +73,8 @@ class Mangler:
         at = self._fault.garbage_at
         if self._garbage and at is not None and at < self._size + len(data):
             place = max(0, at - self._size)
-            data, self._garbage = data[:place] + self._garbage + data[place:], b""
+            data = data[:place] + self._garbage + data[place:]
+            self._garbage = b""
         limits = [limit for limit in (self._fault.cut_at, self._fault.end_at) if limit is not None]
         limit = min(limits, default=None)
         if limit is None or self._size + len(data) < limit:

@@ -68,7 +68,8 @@ def build_request(
     """Build a ``Request`` from the arguments of a call. ``settings`` override ``config``."""
     response_type = None
     if response_schema is not None and not isinstance(response_schema, Mapping):
-        response_schema, response_type = response_schema_of(response_schema), response_schema
+        response_type = response_schema
+        response_schema = response_schema_of(response_schema)
     elif response_schema is not None:
         response_schema = dict(response_schema)
     parsed = parse_messages(messages)

@@ -179,7 +179,8 @@ class Section(Fields):
         value = self
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
             if isinstance(value, Section) and name in value.data:
-                line, value = value.lines.get(name, value.line), value.data[name]
+                line = value.lines.get(name, value.line)
+                value = value.data[name]
             elif isinstance(value, list) and index and int(index) < len(value):
                 value = value[int(index)]
                 line = value.line if isinstance(value, Section) else line

@@ -178,7 +178,8 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     # MiMo writes the reason into the field for the parameter's name
     # (case: openai/reason-in-param).
     if " " in param and param not in text:
-        text, param = f"{text}: {param}" if text else param, ""
+        text = f"{text}: {param}" if text else param
+        param = ""
     wait: Any = metadata.get("retry_after_seconds")
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],

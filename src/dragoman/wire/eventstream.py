@@ -105,7 +105,8 @@ def _read_headers(data: bytes) -> dict[str, str]:
         kind = data[name_end] if name_end < len(data) else -1
         begin = name_end + 1
         if kind in _LENGTHS:
-            size, begin = int.from_bytes(data[begin : begin + 2]), begin + 2
+            size = int.from_bytes(data[begin : begin + 2])
+            begin += 2
         elif kind in _SIZES:
             size = _SIZES[kind]
         else:

@@ -255,7 +255,8 @@ def completion_cost(
     if completion_response is None:
         counts = token_counter(model, prompt), token_counter(model, completion)
     else:
-        usage, model = completion_response.usage, model or completion_response.model
+        usage = completion_response.usage
+        model = model or completion_response.model
         counts = usage.prompt_tokens, usage.completion_tokens
     costs = [each for each in cost_per_token(model, *counts) if each is not None]
     if len(costs) < len(counts):

@@ -99,11 +99,14 @@ async def open_model(named: Named, options: Mapping[str, Any], operation: str = 
             adapter["api_key_env"] = route.key_variable
         kind = route.vendor or "openai-compatible"
         adapter |= {"name": provider, "type": kind, "max_retries": 0}
-        kept, name = _keep_registry(msgspec.json.encode(adapter)), f"{provider}:{name}"
+        kept = _keep_registry(msgspec.json.encode(adapter))
+        name = f"{provider}:{name}"
     elif provider and not route.vendor:
         raise KINDS["BadRequestError"](f"{provider} needs api_base", provider, name)
     else:
-        kept, name = _keep_registry(config_path()), f"{route.vendor}:{name}" if provider else name
+        kept = _keep_registry(config_path())
+        if provider:
+            name = f"{route.vendor}:{name}"
     return getattr(await kept.get(), operation)(name, **settings)
 
 

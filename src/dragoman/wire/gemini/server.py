@@ -111,7 +111,9 @@ class _StreamEncoder(_Encoder):
         if event.text:
             self._texts.add(event.content_block_index)
         if is_foreign(state, "gemini"):
-            self._foreign, self._is_thought, state = state, False, None
+            self._foreign = state
+            self._is_thought = False
+            state = None
         if state is None:
             return signed + self.write_text(event) if event.text else signed
         part = _write_text(event.text, state, alone=False)
@@ -124,7 +126,9 @@ class _StreamEncoder(_Encoder):
             return signed + data_frame(self.chunk([part]))
         state = state_of(event)
         if is_foreign(state, "gemini"):
-            self._foreign, self._is_thought, state = state, True, None
+            self._foreign = state
+            self._is_thought = True
+            state = None
         written = _write_thought(event.text, sign_thought(event.text, state, "gemini"))
         return signed + data_frame(self.chunk([written])) if written is not None else signed
 

@@ -94,7 +94,8 @@ def read_reference(part: dict[str, Any], out: Assembler) -> bool:
         found.extend(state.get("annotations", ()))
         start, end = (found[-1]["start_index"], found[-1]["end_index"]) if found else (0, 0)
         if len(text) > end:
-            start, end = end, len(text)
+            start = end
+            end = len(text)
         found.append({**part, "start_index": start, "end_index": end})
         return {"annotations": found}
 

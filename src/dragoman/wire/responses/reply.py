@@ -227,7 +227,8 @@ class ResponsesDecoder(Decoder):
 
     def _arguments_done(self, event: _Event) -> None:
         item = self._item_of(event, "function_call")
-        item.name, item.given = item.name or string_of(event.name), event.arguments
+        item.name = item.name or string_of(event.name)
+        item.given = event.arguments
         self._output.start_call(item)
         if item.started:
             self._output.end_arguments(item, event.arguments)

@@ -321,8 +321,10 @@ class _StreamEncoder(_Encoder):
         return delta + self._about_item(f"{kind}.done", input=text) + self._item("done")
 
     def _close(self) -> bytes:
-        item, self._open, self._block = self._open, None, -1
-        text, self._text = "".join(self._text), []
+        item, self._open = self._open, None
+        self._block = -1
+        text = "".join(self._text)
+        self._text = []
         state, self._state = self._state, None
         if item is None:
             return b""
