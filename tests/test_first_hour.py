@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import dragoman as d
+from dragoman.batches.options import read_options
 from dragoman.cli import main
 from dragoman.cli.schemas import read_schema
 from dragoman.cli.templates import complete_template
@@ -191,11 +192,34 @@ def priced() -> d.Provider:
     return d.connect("m", base_url="http://127.0.0.1:9/v1", priced_as="free")
 
 
+CONNECT: dict[str, Callable[..., Any]] = {
+    "connect": d.connect,
+    "connect_embedder": d.connect_embedder,
+    "connect_reranker": d.connect_reranker,
+}
 RENAMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "Budget(usd=)": (lambda _: d.Budget(usd=5).cost_usd == 5, "write cost_usd= in place of usd="),  # type: ignore[call-arg]
     "Spend(cost_usd=)": (
         lambda _: d.Spend(priced(), cost_usd=5).wallet.usd == 5,  # type: ignore[call-arg]
         "write usd= in place of cost_usd=",
+    ),
+    "Wallet(cost_usd=)": (
+        lambda _: d.Wallet(cost_usd=5).usd == 5,  # type: ignore[call-arg]
+        "write usd= in place of cost_usd=",
+    ),
+    **{
+        f"{name}(max_retries=)": (
+            lambda _, connect=connect: (
+                "Retry"
+                in d.describe(connect("m", base_url="http://127.0.0.1:9/v1", max_retries=5))
+            ),
+            f"{name}: write retries= in place of max_retries=",
+        )
+        for name, connect in CONNECT.items()
+    },
+    "batch(max_retries=)": (
+        lambda _: read_options({"max_retries": 5}).retries == 5,
+        "batch: write retries= in place of max_retries=",
     ),
     "Retry(retries=)": (
         lambda m: "max_retries=5" in d.describe(d.Retry(m, retries=5)),  # type: ignore[call-arg]
@@ -223,6 +247,20 @@ def test_other_name_of_a_setting_is_accepted_with_a_hint(
 def test_setting_that_is_given_by_both_names_is_an_error() -> None:
     with pytest.raises(TypeError, match="write cost_usd="):
         d.Budget(usd=5, cost_usd=6)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="write retries="):
+        d.connect("m", base_url="http://127.0.0.1:9/v1", retries=5, max_retries=6)  # type: ignore[call-arg]
+
+
+async def test_other_name_of_a_setting_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"pass retries= to connect\(\)"):
+        await Listed("Hi").complete("x", max_retries=5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="usd=5"):
+        await Listed("Hi").complete("x", budget=5)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"'cost_usd' is not one of .*; write usd=5"):
+        await d.batch([{"prompt": "x"}], tmp_path / "out", Listed("Hi"), budget={"cost_usd": 5})
+    refused = CliRunner().invoke(main, ["agent", "x", "--budget", "cost_usd=5"])
+    assert "--budget cost_usd=5: must be one of" in refused.output
+    assert "write usd=5" in refused.output
 
 
 def test_file_that_is_not_an_image_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..middleware import Store
 from ..validate.arguments import ResponseSchema, Settings, ToolChoices, Tools
+from ..validate.fields import take_renamed
 from .sources import MAX_ROW_BYTES
 
 
@@ -133,6 +134,10 @@ class Options(Struct, kw_only=True):
 def read_options(given: Mapping[str, Any]) -> Options:
     """Check the keyword arguments of ``batch``; raise ``ValueError`` if one is invalid."""
     names = set(Options.__struct_fields__) - {"settings"}
+    given = {**given}
+    retries = take_renamed("batch", given, "retries", "max_retries", given.get("retries"))
+    if retries is not None:
+        given["retries"] = retries
     own = {name: value for name, value in given.items() if name in names}
     settings = {name: value for name, value in given.items() if name not in names}
     options = Options(**own, settings=settings)

@@ -51,9 +51,9 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
     limits: dict[str, Decimal] = {}
     for name, number in budget.items():
         if name not in KINDS:
-            raise ValueError(
-                f"budget: {name!r} is not one of {', '.join(f'{each}=N' for each in KINDS)}"
-            )
+            known = ", ".join(f"{each}=N" for each in KINDS)
+            hint = f"; write usd={number}" if name == "cost_usd" else ""
+            raise ValueError(f"budget: {name!r} is not one of {known}{hint}")
         try:
             limits[name] = Decimal(str(number))
         except InvalidOperation:

@@ -511,7 +511,8 @@ def _read_budget(limits: tuple[str, ...]) -> Budget:
         name, _, number = text.partition("=")
         if name not in _LIMITS:
             known = ", ".join([f"{each}=N" for each in _LIMITS])
-            raise click.UsageError(f"--budget {text}: must be one of {known}")
+            hint = f"; write usd={number}" if name == "cost_usd" else ""
+            raise click.UsageError(f"--budget {text}: must be one of {known}{hint}")
         field, read = _LIMITS[name]
         try:
             facts[field] = read(number)

@@ -37,6 +37,7 @@ class Wallet:
     ``reserved_usd`` is the expected cost of the calls in flight, which has been set aside.
     """
 
+    @accept_other_names({"cost_usd": "usd"}, {"budget": "write usd="})
     def __init__(self, usd: Decimal | float | str) -> None:
         self.usd = _read_money(usd)
         self.spent_usd = Decimal(0)

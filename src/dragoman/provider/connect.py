@@ -14,7 +14,7 @@ from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..validate import Settings
-from ..validate.fields import suggest
+from ..validate.fields import suggest, take_renamed
 from ..validate.parse import MISPLACED
 from ..wire import CODECS
 from .contract import Provider
@@ -42,7 +42,6 @@ _OTHER_NAMES = {
     "verify": "pass transport=HttpTransport(ca=...)",
     "http_client": "pass transport=HttpTransport(...)",
     "timeout": "did you mean timeouts? timeouts=30 limits each call to 30 seconds",
-    "max_retries": "did you mean retries?",
     "retry": "did you mean retries?",
     "num_retries": "did you mean retries?",
     "api_base": "did you mean base_url?",
@@ -100,9 +99,9 @@ def connect(
     equal ones have equal bytes. ``priced_as`` is the price, if the host of ``base_url`` does not
     determine it: ``"vendor:model"`` in a price table, ``"free"``, or a ``PriceRow``.
 
-    ``defaults`` are the settings of calls that do not have their own, such as ``temperature=0``,
-    ``max_tokens=500`` and ``system="Be brief."``.
+    ``defaults`` are settings for calls without their own: ``temperature=0``, ``system="Be brief."``.
     """
+    retries = take_renamed("connect", defaults, "retries", "max_retries", retries)
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
         "timeouts": timeouts, "on_loss": on_loss, "transport": transport, "name": name,

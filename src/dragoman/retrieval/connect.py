@@ -10,6 +10,7 @@ from ..prices import PricedAs, PriceRow, name_host
 from ..provider import ApiKey
 from ..provider.connect import SCHEME_SETTINGS, add_retries, load, open_by_scheme
 from ..transport import HttpTransport, Timeouts, Transport
+from ..validate.fields import take_renamed
 from .contract import Embedder, Reranker
 from .http import HttpEmbedder, HttpReranker, HttpRetrieval
 from .values import Operation
@@ -88,6 +89,9 @@ def connect_reranker(
     return found
 
 
+_OWNERS: Mapping[Operation, str] = {"embed": "connect_embedder", "rerank": "connect_reranker"}
+
+
 def _connect(
     operation: Operation,
     model: str,
@@ -96,6 +100,7 @@ def _connect(
     settings: RetrievalSettings,
     **more: Any,
 ) -> Any:
+    retries = take_renamed(_OWNERS[operation], settings, "retries", "max_retries", retries)
     for name in settings:
         if name not in RetrievalSettings.__annotations__:
             raise TypeError(f"{name!r} is not a setting of a model that can {operation}")

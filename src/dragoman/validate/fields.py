@@ -75,8 +75,27 @@ def rename_settings(
         if other is None or other in settings:
             hint = hints.get(name) or (f"write {other}=" if other else suggest(name, known))
             raise TypeError(f"{owner}() has no setting {name!r}; {hint or f'see help({owner})'}")
-        warnings.warn(f"{owner}: write {other}= in place of {name}=", UserWarning, stacklevel=3)
+        _warn(owner, name, other)
         settings[other] = settings.pop(name)
+
+
+def take_renamed(owner: str, settings: Any, name: str, other: str, value: T) -> T:
+    """Return the setting ``name`` of a function; remove it from ``settings`` if it is ``other``.
+
+    ``value`` is the argument ``name``, or ``None``. For a function that takes further settings by
+    their names, so that ``accept_other_names`` cannot know them all.
+    """
+    if other not in settings:
+        return value
+    if value is not None:
+        raise TypeError(f"{owner}() has no setting {other!r}; write {name}=")
+    _warn(owner, other, name)
+    renamed: T = settings.pop(other)
+    return renamed
+
+
+def _warn(owner: str, name: str, other: str) -> None:
+    warnings.warn(f"{owner}: write {other}= in place of {name}=", UserWarning, stacklevel=4)
 
 
 class Fields:
