@@ -111,9 +111,11 @@ async def test_tools_are_offered_beside_a_schema() -> None:
     model, transport = fixed((200, calls("{}")), (200, answer('{"a": 1}')))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     called = await model.complete("Hi", [d.Tool("f")], response_schema=schema)
-    assert (called.finish_reason, called.parsed) == ("tool_calls", None)
+    assert called.finish_reason == "tool_calls"
+    assert called.parsed is None
     answered = await model.complete("Hi", [d.Tool("f")], response_schema=schema)
-    assert (answered.finish_reason, answered.parsed) == ("stop", {"a": 1})
+    assert answered.finish_reason == "stop"
+    assert answered.parsed == {"a": 1}
     for request in transport.requests:
         assert b'"tools":' in request.body
         assert b'"response_format":' in request.body
@@ -122,7 +124,8 @@ async def test_tools_are_offered_beside_a_schema() -> None:
 async def test_degraded_reply_is_returned_and_not_retried() -> None:
     inner = Listed(reply("half", finish="error"), "whole")
     response = await d.Retry(inner, backoff=lambda attempt: 0.0).complete("Hi")
-    assert (response.text, response.finish_reason) == ("half", "error")
+    assert response.text == "half"
+    assert response.finish_reason == "error"
     assert len(inner.requests) == 1
 
 
@@ -186,7 +189,8 @@ async def test_same_condition_raises_the_same_error_on_every_wire(
     with pytest.raises(d.ProviderError) as caught:
         await model.complete("Hi", max_tokens=9)
     assert type(caught.value) is error
-    assert (caught.value.status, caught.value.error_class) == (status, error.error_class)
+    assert caught.value.status == status
+    assert caught.value.error_class == error.error_class
     assert caught.value.retry_after == 7
     assert len(transport.requests) == 1
 
@@ -197,7 +201,8 @@ async def test_failures_before_a_reply_are_of_the_class_network(wire: str) -> No
     async with d.connect("m", wire=wire, base_url=url, api_key="k") as model:
         with pytest.raises(d.NetworkError) as caught:
             await model.complete("Hi", max_tokens=9)
-    assert (caught.value.error_class, caught.value.transient) == ("network", True)
+    assert caught.value.error_class == "network"
+    assert caught.value.transient is True
 
 
 async def test_only_a_call_in_flight_can_be_cancelled() -> None:

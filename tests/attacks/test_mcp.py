@@ -206,7 +206,8 @@ async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
     assert len(asked) == 2
     # Changing a tool back counts as a change, and so does adding a tool.
     names, reasons = await open_as("more", accept=False)
-    assert (names, len(reasons)) == (["other"], 2)
+    assert names == ["other"]
+    assert len(reasons) == 2
     assert [each.tool.name for each in asked[2:]] == ["echo", "third"]
     assert asked[3].pinned is None
 

@@ -544,7 +544,8 @@ def test_doctor_command_names_missing_parts_and_how_to_install_them(root: Path) 
     assert len(said.splitlines()) == len(NAMES)
     code, said = doctor(root, "--json")
     found = json.loads(said)
-    assert (code, found["complete"]) == (1, False)
+    assert code == 1
+    assert found["complete"] is False
     assert [each["name"] for each in found["protections"]] == NAMES
     assert all(each["advice"] for each in found["protections"] if not each["active"])
 

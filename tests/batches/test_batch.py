@@ -96,7 +96,10 @@ async def test_every_row_has_a_result_in_the_chosen_order(out: Path, order: str)
     found = [(row["line"], row["text"]) for row in results(out)]
     assert sorted(found) == [(number + 1, f"p{number}!") for number in range(200)]
     assert (found == sorted(found)) == (order == "input")
-    assert (report.rows, report.failed, report.resumed, report.stopped) == (200, 0, 0, None)
+    assert report.rows == 200
+    assert report.failed == 0
+    assert report.resumed == 0
+    assert report.stopped is None
     assert 1 < model.most <= 20
     assert sorted(path.name for path in out.parent.iterdir()) == ["out.jsonl", "out.jsonl.state"]
 
@@ -112,7 +115,9 @@ async def test_slow_row_does_not_delay_writing_the_others(out: Path, order: str)
         await running
     again = Echo()
     report = await run(prompts(50), out, again, concurrency=5, order=order)
-    assert (report.rows, report.resumed, len(again.requests)) == (50, 49, 1)
+    assert report.rows == 50
+    assert report.resumed == 49
+    assert len(again.requests) == 1
     lines = [row["line"] for row in results(out)]
     assert (lines if order == "input" else sorted(lines)) == list(range(1, 51))
     assert not ahead.exists()
@@ -126,10 +131,13 @@ async def test_failed_rows_contain_the_error(out: Path) -> None:
     }
     report = await run(prompts(5), out, Echo(answers))
     rows = results(out)
-    assert (report.rows, report.failed, report.bad) == (5, 3, 0)
+    assert report.rows == 5
+    assert report.failed == 3
+    assert report.bad == 0
     assert [row.get("text") for row in rows] == ["p0!", None, None, None, "p4!"]
     assert rows[1]["error"]["category"] == "provider_rate_limit"
-    assert (rows[1]["error"]["status"], rows[1]["id"]) == (429, "r1")
+    assert rows[1]["error"]["status"] == 429
+    assert rows[1]["id"] == "r1"
     assert rows[2]["usage"]["estimated"]
     bug = {"category": "other", "kind": "ZeroDivisionError", "message": "a bug"}
     assert rows[3]["error"] == bug
@@ -141,7 +149,9 @@ async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
     assert (await run(prompts(3), out, model)).failed == 1
     assert model.requests == []
     report = await run(prompts(3), out, model, retry_failed=True, order="completed")
-    assert (report.rows, report.failed, len(model.requests)) == (3, 0, 1)
+    assert report.rows == 3
+    assert report.failed == 0
+    assert len(model.requests) == 1
 
 
 async def test_invalid_rows_are_reported_with_their_line_number(tmp_path: Path, out: Path) -> None:
@@ -159,9 +169,14 @@ async def test_invalid_rows_are_reported_with_their_line_number(tmp_path: Path, 
     assert [row.get("text") for row in rows] == ["a!", None, None, None, None, None, "c!"]
     for row in rows:
         assert "error" not in row or row["error"]["message"].startswith(f"line {row['line']}: ")
-    assert (report.rows, report.failed, report.bad, len(report.problems)) == (7, 5, 5, 5)
+    assert report.rows == 7
+    assert report.failed == 5
+    assert report.bad == 5
+    assert len(report.problems) == 5
     again = await run(source, out, Echo())
-    assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
+    assert again.rows == 7
+    assert again.resumed == 7
+    assert again.bad == 5
 
 
 async def test_strict_batch_with_an_invalid_row_sends_nothing(tmp_path: Path, out: Path) -> None:
@@ -177,7 +192,9 @@ async def test_structured_output_is_parsed_for_each_row(out: Path) -> None:
     answers = {"p0": '{"n": 3}', "p1": '{"n": "x"}', "p2": '{"n": 4}'}
     report = await run(prompts(3), out, Echo(answers), response_schema=SCHEMA)
     rows = results(out)
-    assert (rows[0]["parsed"], rows[2]["parsed"], report.failed) == ({"n": 3}, {"n": 4}, 1)
+    assert rows[0]["parsed"] == {"n": 3}
+    assert rows[2]["parsed"] == {"n": 4}
+    assert report.failed == 1
     assert rows[1]["error"]["category"] == "structured_output_invalid"
     assert rows[1]["error"]["output"] == '{"n": "x"}'
 
@@ -259,7 +276,8 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
     await run([{"prompt": "x"}], out, model, tools=[add])
     (row,) = results(out)
     assert row["tool_calls"] == [{"id": "c1", "name": "add", "arguments": {"n": 1}}]
-    assert (row["finish_reason"], called) == ("tool_calls", [])
+    assert row["finish_reason"] == "tool_calls"
+    assert called == []
 
 
 # --- budgets of a batch ------------------------------------------------------------------------
@@ -271,14 +289,20 @@ async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> N
     one = d.cost(d.Usage(10, 5), "openai:gpt-5").total
     assert one is not None
     report = await run(prompts(100), out, model, concurrency=10, budget={"usd": one * 30})
-    assert (report.rows, report.stopped, report.cost_usd) == (30, "budget", one * 30)
+    assert report.rows == 30
+    assert report.stopped == "budget"
+    assert report.cost_usd == one * 30
     assert [row["line"] for row in results(out)] == list(range(1, 31))
     assert Decimal(results(out)[0]["cost_usd"]) == one
     again = await run(prompts(100), out, model, concurrency=10, budget=f"usd={one * 40}")
-    assert (again.rows, again.resumed, again.stopped) == (40, 30, "budget")
+    assert again.rows == 40
+    assert again.resumed == 30
+    assert again.stopped == "budget"
     assert len(model.requests) == 40
     last = await run(prompts(100), out, model, budget=f"usd={one * 100}")
-    assert (last.rows, last.stopped, last.cost_usd) == (100, None, one * 100)
+    assert last.rows == 100
+    assert last.stopped is None
+    assert last.cost_usd == one * 100
 
 
 @pytest.mark.parametrize(
@@ -288,7 +312,8 @@ async def test_token_and_call_budgets_stop_the_batch(out: Path, budget: str, row
     model = Echo()
     model.priced_as = "openai:gpt-5"
     report = await run(prompts(20), out, model, budget=budget)
-    assert (report.rows, report.stopped) == (rows, None if rows == 20 else "budget")
+    assert report.rows == rows
+    assert report.stopped == (None if rows == 20 else "budget")
 
 
 async def test_cost_budget_requires_a_known_price(out: Path) -> None:
@@ -321,7 +346,8 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path)
 async def test_transient_failures_of_rows_are_retried(out: Path) -> None:
     model = Listed(d.OverloadedError("later", retry_after=0.0), "a")
     report = await d.batch([{"prompt": "x"}], out, model, retries=1)
-    assert (report.failed, len(model.requests)) == (0, 2)
+    assert report.failed == 0
+    assert len(model.requests) == 2
 
 
 async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Path) -> None:
@@ -330,7 +356,8 @@ async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Pa
     rows = [{"id": str(number), "prompt": f"p{number % 3}"} for number in range(30)]
     with virtual_time():
         report = await run(rows, out, model, cache=tmp_path / "cache.db")
-    assert (len(model.requests), report.cached) == (3, 27)
+    assert len(model.requests) == 3
+    assert report.cached == 27
     assert report.cost_usd == 3 * d.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     assert [row["text"] for row in results(out)] == [f"p{number % 3}!" for number in range(30)]
     assert sum(row.get("cached", False) for row in results(out)) == 27
@@ -355,7 +382,10 @@ async def test_progress_of_a_batch_is_reported(out: Path) -> None:
     model = Echo({"p3": d.AuthenticationError("no")}, pause=0.01)
     await run(prompts(50), out, model, on_progress=seen.append)
     last = seen[-1]
-    assert (last.total, last.rows, last.failed, last.seconds_left) == (50, 50, 1, 0)
+    assert last.total == 50
+    assert last.rows == 50
+    assert last.failed == 1
+    assert last.seconds_left == 0
     assert last.rate > 0
     assert [each.rows for each in seen] == sorted(each.rows for each in seen)
 
@@ -597,4 +627,5 @@ async def test_no_row_is_started_while_writing_to_disk_hangs(
     release.set()
     report = await running
     assert begun < 30
-    assert (report.rows, len(model.requests)) == (200, 200)
+    assert report.rows == 200
+    assert len(model.requests) == 200

@@ -91,7 +91,9 @@ async def test_local_run_continues_an_unfinished_cluster_run(out: Path) -> None:
     parts_of(out).mkdir(exist_ok=True)
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3))
     report = await batch(rows, out, model)
-    assert (report.rows, report.resumed, len(model.requests)) == (3, 2, 2)
+    assert report.rows == 3
+    assert report.resumed == 2
+    assert len(model.requests) == 2
     assert not parts_of(out).exists()
 
 
@@ -435,7 +437,9 @@ async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
             process = await start(server, source, out, *options)
         report = await end(process)
     assert model.asked_again == []
-    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    assert report["rows"] == ROWS
+    assert report["failed"] == 2
+    assert report["bad"] == 2
     assert set(model.asked) == {f"p{number}" for number in range(ROWS)} - {"p7", "p8"}
     assert Decimal(report["cost_usd"]) == Decimal(local["cost_usd"]) > 0
     compare(out, tmp_path / "local.jsonl")
@@ -518,7 +522,9 @@ async def test_bad_rows_on_ray_are_reported_as_in_a_local_run(tmp_path: Path) ->
         report = await end(await start(server, source, out, *options, "--on", "ray"))
     bad = sum(problem is not None for _, problem in HOSTILE) + len(deep)
     for each in (first, report):
-        assert (each["rows"], each["failed"], each["bad"]) == (len(HOSTILE) + len(deep), bad, bad)
+        assert each["rows"] == len(HOSTILE) + len(deep)
+        assert each["failed"] == bad
+        assert each["bad"] == bad
     rows = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
     for row, (_, problem) in zip(rows, HOSTILE, strict=False):
@@ -591,7 +597,9 @@ async def test_budget_stops_all_workers_on_ray(
         model.acknowledged = {f"p{row['line'] - 1}" for row in rows}
         report = await end(await start(server, source, out, *options, f"{kind}=1000000"))
     assert model.asked_again == []
-    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    assert report["rows"] == ROWS
+    assert report["failed"] == 2
+    assert report["bad"] == 2
     assert report["stopped"] is None
     assert len(model.asked) - len(set(model.asked)) <= lost
 
@@ -678,7 +686,9 @@ async def test_batch_on_ray_killed_at_random_points_loses_no_row(
         report = await end(await start(server, source, out, *options))
     assert model.acknowledged
     assert model.asked_again == []
-    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    assert report["rows"] == ROWS
+    assert report["failed"] == 2
+    assert report["bad"] == 2
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["line"] for row in rows] == list(range(1, ROWS + 1))
     good = [row for row in rows if row["line"] not in (8, 9)]

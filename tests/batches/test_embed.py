@@ -84,7 +84,10 @@ async def test_row_gets_one_vector_for_a_text_and_a_list_of_vectors_for_a_list(
     assert [row.get("id") for row in found] == ["a", None, "7", None]
     assert [row["usage"]["input_tokens"] for row in found] == [2, 3, 1, 1]
     assert found[0]["model"] == "m"
-    assert (report.rows, report.failed, report.tokens, report.unpriced) == (4, 0, 7, 0)
+    assert report.rows == 4
+    assert report.failed == 0
+    assert report.tokens == 7
+    assert report.unpriced == 0
     assert report.cost_usd == 7 * Decimal("0.02") / 1_000_000
     assert sum(Decimal(row["cost_usd"]) for row in found) == report.cost_usd
 
@@ -98,10 +101,12 @@ async def test_row_in_openai_format_gets_a_result_in_openai_format(
     ]
     await embed_at(server, rows, out, dimensions=8)
     first, second = results(out)
-    assert (first["custom_id"], first["error"]) == ("a", None)
+    assert first["custom_id"] == "a"
+    assert first["error"] is None
     assert first["response"]["status_code"] == 200
     body = first["response"]["body"]
-    assert (body["object"], body["model"]) == ("list", "m")
+    assert body["object"] == "list"
+    assert body["model"] == "m"
     assert [each["index"] for each in body["data"]] == [0, 1]
     assert body["data"][0]["embedding"] == await expected("one", 4)
     assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
@@ -145,7 +150,9 @@ async def test_invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode
 ) -> None:
     model = SimulatedEmbedder()
     report = await run([{"input": "good"}, row], out, model)
-    assert (report.rows, report.bad, len(model.requests)) == (2, 1, 1)
+    assert report.rows == 2
+    assert report.bad == 1
+    assert len(model.requests) == 1
     error = results(out)[1]["error"]
     assert error["category"] == "batch_invalid_row"
     assert error["message"].startswith("line 2: ")
@@ -165,15 +172,20 @@ async def test_failed_row_is_reported_in_the_output_and_the_others_continue(out:
     rows = [*texts(4), openai_row("o", input="w1")]
     report = await run(rows, out, model, concurrency=2)
     found = results(out)
-    assert (report.rows, report.failed, report.bad) == (5, 3, 0)
+    assert report.rows == 5
+    assert report.failed == 3
+    assert report.bad == 0
     assert ["error" in row for row in found[:4]] == [False, True, True, False]
     assert found[1]["error"]["category"] == "provider_invalid_request"
-    assert (found[2]["error"]["status"], found[2]["error"]["transient"]) == (429, True)
+    assert found[2]["error"]["status"] == 429
+    assert found[2]["error"]["transient"] is True
     assert found[4]["response"] is None
     assert found[4]["error"]["message"].startswith("too long")
     again = SimulatedEmbedder(name="sim", model="sim")
     report = await run(rows, out, again, retry_failed=True)
-    assert (report.rows, report.failed, len(again.requests)) == (5, 0, 3)
+    assert report.rows == 5
+    assert report.failed == 0
+    assert len(again.requests) == 3
 
 
 async def test_tokens_of_a_row_that_fails_after_its_first_request_are_billed(out: Path) -> None:
@@ -182,7 +194,8 @@ async def test_tokens_of_a_row_that_fails_after_its_first_request_are_billed(out
     report = await run([{"input": ["a", "b", "c", "d", "e"]}], out, model)
     row = results(out)[0]
     assert "texts[2:4] of 5 failed" in row["error"]["message"]
-    assert (row["usage"]["input_tokens"], report.tokens) == (2, 2)
+    assert row["usage"]["input_tokens"] == 2
+    assert report.tokens == 2
     assert report.cost_usd == 2 * Decimal("0.02") / 1_000_000
 
 
@@ -190,10 +203,15 @@ async def test_token_budget_covers_all_runs_of_an_embedding_batch(out: Path) -> 
     rows = [openai_row(f"r{number}", input="one two") for number in range(10)]
     model = SimulatedEmbedder()
     report = await run(rows, out, model, budget="tokens=8")
-    assert (report.rows, report.tokens, report.stopped) == (4, 8, "budget")
+    assert report.rows == 4
+    assert report.tokens == 8
+    assert report.stopped == "budget"
     again = SimulatedEmbedder()
     report = await run(rows, out, again, budget="tokens=12")
-    assert (report.rows, report.resumed, report.tokens, report.stopped) == (6, 4, 12, "budget")
+    assert report.rows == 6
+    assert report.resumed == 4
+    assert report.tokens == 12
+    assert report.stopped == "budget"
     assert len(again.requests) == 2
 
 
@@ -201,7 +219,9 @@ async def test_finished_rows_are_not_sent_again(out: Path) -> None:
     await run(texts(6), out, SimulatedEmbedder(), budget="rows=4")
     again = SimulatedEmbedder()
     report = await run(texts(6), out, again)
-    assert (report.rows, report.resumed, len(again.requests)) == (6, 4, 2)
+    assert report.rows == 6
+    assert report.resumed == 4
+    assert len(again.requests) == 2
     with pytest.raises(OutputError, match="another model or other settings"):
         await run(texts(6), out, SimulatedEmbedder(), dimensions=3)
 

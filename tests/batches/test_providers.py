@@ -89,7 +89,9 @@ async def test_replies_errors_and_invalid_rows_are_matched_to_their_input_rows(
     assert found[3]["tool_calls"][0]["arguments"] == {"n": 1}
     assert found[4]["error"]["category"] == "batch_invalid_row"
     assert found[5]["error"]["category"] == "provider_invalid_request"
-    assert (report.rows, report.failed, report.bad) == (7, 3, 1)
+    assert report.rows == 7
+    assert report.failed == 3
+    assert report.bad == 1
     assert len(server.batches.batches) == 1
 
 
@@ -112,10 +114,13 @@ async def test_rows_of_an_expired_batch_fail(run: Run, out: Path, server: SimSer
     found = results(out)
     assert [row.get("text") for row in found] == ["a!", "b!", None, None]
     assert "expired" in found[3]["error"]["message"]
-    assert (report.rows, report.failed) == (4, 2)
+    assert report.rows == 4
+    assert report.failed == 2
     server.batches.script = BatchScript()
     again = await run(prompts("a", "b", "c", "d"), retry_failed=True)
-    assert (again.rows, again.failed, again.resumed) == (4, 0, 2)
+    assert again.rows == 4
+    assert again.failed == 0
+    assert again.resumed == 2
     assert len(server.batches.batches["batch_2"].rows) == 2
 
 
@@ -142,7 +147,8 @@ async def test_restart_waits_for_the_submitted_batch(
     for kind in kinds:
         monkeypatch.setattr(kind, "poll", kept[kind])
     report = await run(prompts("a", "b"))
-    assert (report.rows, len(server.batches.batches)) == (2, 1)
+    assert report.rows == 2
+    assert len(server.batches.batches) == 1
     assert server.batches.batches["batch_1"].asked == 6
     assert (await run(prompts("a", "b"))).resumed == 2
     assert len(server.batches.batches) == 1
@@ -164,11 +170,13 @@ async def test_cancelled_batch_keeps_finished_rows_and_a_later_run_completes_it(
     monkeypatch.undo()
     report = await run(prompts(*"abcdef"), cancel=True)
     # The simulator completes half of each batch before it cancels.
-    assert (report.rows, report.stopped) == (3, "cancelled")
+    assert report.rows == 3
+    assert report.stopped == "cancelled"
     assert [row["text"] for row in results(out)] == ["a!", "b!", "e!"]
     server.batches.script = BatchScript()
     last = await run(prompts(*"abcdef"))
-    assert (last.rows, last.stopped) == (6, None)
+    assert last.rows == 6
+    assert last.stopped is None
     assert sorted(row["text"] for row in results(out)) == ["a!", "b!", "c!", "d!", "e!", "f!"]
 
 
@@ -207,7 +215,8 @@ async def test_many_rows_are_split_into_batches(
     for kind in set(APIS.values()):
         monkeypatch.setattr(kind, "max_rows", 10)
     report = await run(prompts(*[f"p{number}" for number in range(35)]), order="completed")
-    assert (report.rows, len(server.batches.batches)) == (35, 4)
+    assert report.rows == 35
+    assert len(server.batches.batches) == 4
     assert sorted(row["line"] for row in results(out)) == list(range(1, 36))
 
 
@@ -217,7 +226,8 @@ async def test_rows_of_a_batch_that_the_provider_rejects_fail(
 ) -> None:
     server.batches.script = BatchScript(refuse="the file is too strange")
     report = await run(prompts("a", "b"))
-    assert (report.rows, report.failed) == (2, 2)
+    assert report.rows == 2
+    assert report.failed == 2
     assert "the file is too strange" in results(out)[0]["error"]["message"]
 
 

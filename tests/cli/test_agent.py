@@ -368,7 +368,8 @@ def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> Non
     with SqliteLog(workspace.parent / "log.db", readonly=True) as log:
         [fork] = [entry.session for entry in log.sessions() if entry.session != first]
         place = next(log.read(fork)).data["forked_from"]
-        assert (place["session"], place["seq"]) == (first, 3)
+        assert place["session"] == first
+        assert place["seq"] == 3
         assert log.verify().ok
 
 
@@ -405,7 +406,8 @@ def test_invalid_option_values_are_reported(
 )
 def test_missing_goal_or_model_is_reported(words: list[str], complaint: str) -> None:
     result = CliRunner().invoke(main, ["agent", *words, "--base-url", "http://127.0.0.1:9/v1"])
-    assert (result.exit_code, complaint in result.stderr) == (2, True)
+    assert complaint in result.stderr
+    assert result.exit_code == 2
 
 
 def test_mcp_server_that_does_not_start_is_reported(server: Server, workspace: Path) -> None:

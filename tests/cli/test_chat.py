@@ -282,7 +282,8 @@ def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     assert "2 kept, 0 rewritten, 1 dropped" in talk.stdout
     assert "now other" in talk.stderr
     assert talk.stdout.endswith("B\n")
-    assert (heard(one), heard(two)) == ([], [["Hi", "Hello", "and now?"]])
+    assert heard(one) == []
+    assert heard(two) == [["Hi", "Hello", "and now?"]]
 
 
 def test_impossible_model_swap_changes_nothing() -> None:
@@ -398,7 +399,8 @@ def test_chat_events_are_printed_as_json() -> None:
     with Background(answering("Hello")) as server:
         talk = talk_to(server, "--json", given="one\n")
     types = [json.loads(line)["type"] for line in talk.stdout.splitlines()]
-    assert (types[0], types[-1]) == ("message.start", "message.complete")
+    assert types[0] == "message.start"
+    assert types[-1] == "message.complete"
 
 
 @pytest.mark.parametrize(("text", "finished"), read_table("finished_markdown"))

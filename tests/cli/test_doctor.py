@@ -131,7 +131,8 @@ def test_installation_is_described_without_keys(environment: Path, tmp_path: Pat
     assert "integrity" not in found
     (tmp_path / "models.yaml").write_text("adaptors: {}\n")
     shown = CliRunner().invoke(main, ["doctor"])
-    assert (shown.exit_code, "dragoman config check" in shown.output) == (1, True)
+    assert "dragoman config check" in shown.output
+    assert shown.exit_code == 1
     assert "canary" not in shown.output
     (tmp_path / "models.yaml").write_text("adapters: [\n")
     assert run()[0] == 1

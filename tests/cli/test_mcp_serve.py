@@ -56,7 +56,8 @@ async def test_other_agents_read_the_log_and_change_nothing(tmp_path: Path) -> N
                 result = await client.call_tool(name, arguments)
                 [block] = result.content
                 assert block.type == "text"
-                assert (result.is_error, expected in block.text) == (is_error, True), block.text
+                assert result.is_error == is_error, block.text
+                assert expected in block.text, block.text
                 assert is_error or json.loads(block.text) is not None
                 assert SECRET not in block.text
     assert place.read_bytes() == before

@@ -79,9 +79,12 @@ def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
     assert messages(records) == [System("Be brief"), User("Capital?"), Assistant("Paris")]
     started = records[0].payload
-    assert (started.kind, started.goal, started.model) == ("ask", "Capital?", "m")
+    assert started.kind == "ask"
+    assert started.goal == "Capital?"
+    assert started.model == "m"
     ended = records[-2].payload
-    assert (ended.input_tokens, ended.output_tokens) == (3, 2)
+    assert ended.input_tokens == 3
+    assert ended.output_tokens == 2
     assert KEY.encode() not in place.read_bytes()
     for command in ("log show", "replay", "log verify", "log cost", "log export"):
         assert run(*command.split(), "last").exit_code == 0
@@ -97,7 +100,8 @@ def test_chat_is_recorded_as_one_session_and_its_text_is_searchable(place: Path)
         ["session.started", *CALL, "session.finished"],
     ]
     (found,) = json.loads(run("log", "search", "GIRAFFE", "--json").stdout)
-    assert (found["kind"], found["goal"]) == ("chat", "one giraffe")
+    assert found["kind"] == "chat"
+    assert found["goal"] == "one giraffe"
     listed = run("log", "list", "--kind", "chat").stdout
     assert "one giraffe" in listed
     assert "unknown" in listed  # the price of this model is unknown
@@ -153,7 +157,8 @@ def test_continue_option_reports_a_missing_chat_or_an_unknown_id(place: Path) ->
         (["-c", "nope"], "no session 'nope'"),
     ):
         found = run("chat", *words, given="")
-        assert (found.exit_code, problem in found.stderr) == (2, True)
+        assert problem in found.stderr
+        assert found.exit_code == 2
 
 
 def test_model_swap_is_recorded_and_continuing_uses_the_new_model(place: Path) -> None:
@@ -170,7 +175,8 @@ def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path
         given = f"/tools {tmp_path / 'tools.json'}\nlook\n/result a boat\n"
         talk_to(server, given=given)
     found = types(only(place))
-    assert (found.count("tool_intent.proposed"), found.count("tool_intent.closed")) == (1, 1)
+    assert found.count("tool_intent.proposed") == 1
+    assert found.count("tool_intent.closed") == 1
     assert "tool.started" not in found
     assert "!" not in run("replay", "last").stdout
 
@@ -225,7 +231,8 @@ def test_ask_interrupted_before_its_reply_is_recorded(place: Path, mode: str) ->
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
         said = process.stderr.read()
-    assert (process.returncode, b"Traceback" in said) == (EXIT_CODES["cancelled"], False)
+    assert b"Traceback" not in said
+    assert process.returncode == EXIT_CODES["cancelled"]
     records = only(place)
     assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
     assert records[-1].data["outcome"] == "cancelled"

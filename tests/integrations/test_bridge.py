@@ -127,11 +127,9 @@ async def test_every_piece_that_the_sdk_yields_becomes_part_of_the_reply() -> No
         d.ToolCall,
     ]
     assert [call.arguments for call in reply.tool_calls] == [{"at": "Bern"}, {}]
-    assert (reply.finish_reason, reply.finish_raw, reply.usage.output_tokens) == (
-        "tool_calls",
-        "END",
-        4,
-    )
+    assert reply.finish_reason == "tool_calls"
+    assert reply.finish_raw == "END"
+    assert reply.usage.output_tokens == 4
     assert [warning.code for warning in reply.warnings] == ["x_dropped"]
 
 
@@ -142,7 +140,8 @@ async def test_an_empty_stream_becomes_an_empty_reply() -> None:
             yield piece
 
     reply = await bridge(read).complete("Hi.")
-    assert (reply.text, reply.finish_reason) == ("", "stop")
+    assert reply.text == ""
+    assert reply.finish_reason == "stop"
 
 
 async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
@@ -160,7 +159,8 @@ async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
 
     async with d.Retry(bridge(read, close=close), backoff=lambda _: 0.0) as model:
         assert (await model.complete("Hi.")).text == "Done."
-    assert (len(calls), closed) == (2, [1])
+    assert len(calls) == 2
+    assert closed == [1]
 
 
 async def test_cancelling_a_stream_closes_the_generator_of_the_sdk() -> None:
@@ -219,7 +219,8 @@ async def test_unknown_sdk_exceptions_keep_their_cause_unless_translated() -> No
     with pytest.raises(d.InvalidResponseError, match="KeyError") as caught:
         await bridge(read).complete("Hi.")
     assert isinstance(caught.value.__cause__, KeyError)
-    assert (caught.value.provider, caught.value.model) == ("vendor", "vendor-1")
+    assert caught.value.provider == "vendor"
+    assert caught.value.model == "vendor-1"
     with pytest.raises(d.NetworkError):
         await bridge(read, read_error=lambda error: d.NetworkError("gone")).complete("Hi.")
     with pytest.raises(d.StreamInterruptedError) as broken:
@@ -331,14 +332,18 @@ async def test_langchain_chunks_are_joined() -> None:
     stream = from_langchain(model).stream("Hi.", tools=[d.Tool("look")], tool_choice="none")
     assert [event async for event in stream]
     reply = stream.response
-    assert (reply.thinking, reply.text) == ("Hm.", "Look: ")
+    assert reply.thinking == "Hm."
+    assert reply.text == "Look: "
     assert [(call.id, call.arguments) for call in reply.tool_calls] == [
         ("c1", {"at": "Bern"}),
         ("c2", {}),
     ]
-    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (9, 3)
-    assert (reply.usage.cached_input_tokens, reply.usage.reasoning_tokens) == (4, 2)
-    assert (reply.finish_reason, reply.finish_raw) == ("tool_calls", "tool_use")
+    assert reply.usage.input_tokens == 9
+    assert reply.usage.output_tokens == 3
+    assert reply.usage.cached_input_tokens == 4
+    assert reply.usage.reasoning_tokens == 2
+    assert reply.finish_reason == "tool_calls"
+    assert reply.finish_raw == "tool_use"
 
 
 async def test_messages_and_settings_reach_langchain() -> None:
@@ -361,8 +366,10 @@ async def test_messages_and_settings_reach_langchain() -> None:
     human, said, result = model.seen[-1]
     assert [block["type"] for block in human.content_blocks] == ["text", "image", "file"]
     assert said.tool_calls == [tool_call(name="look", args={"at": "Bern"}, id="c1")]
-    assert (result.status, result.tool_call_id) == ("error", "c1")
-    assert (model.given["temperature"], model.given["stop"]) == (0.5, ["x"])
+    assert result.status == "error"
+    assert result.tool_call_id == "c1"
+    assert model.given["temperature"] == 0.5
+    assert model.given["stop"] == ["x"]
 
 
 async def test_features_that_a_langchain_model_lacks_are_rejected() -> None:
@@ -446,7 +453,8 @@ async def test_structured_output_from_a_forced_tool_call_is_returned_as_text() -
     )
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     reply = await from_langchain(model).complete("Name a river.", response_schema=schema)
-    assert (reply.parsed, reply.tool_calls) == ({"name": "Aare"}, ())
+    assert reply.parsed == {"name": "Aare"}
+    assert reply.tool_calls == ()
 
 
 # --- providers made from Pydantic AI models ----------------------------------------------------
@@ -515,22 +523,25 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
         reasoning="low",
         extras={"k": 1},
     )
-    assert (found.thinking, found.text, found.finish_reason) == ("Hm.", "Look: ", "tool_calls")
+    assert found.thinking == "Hm."
+    assert found.text == "Look: "
+    assert found.finish_reason == "tool_calls"
     assert [(call.id, call.arguments) for call in found.tool_calls] == [("c9", {"at": "Bern"})]
     used = found.usage
-    assert (used.input_tokens, used.output_tokens, used.cached_input_tokens) == (9, 3, 4)
+    assert used.input_tokens == 9
+    assert used.output_tokens == 3
+    assert used.cached_input_tokens == 4
     assert [warning.code for warning in found.warnings] == ["block_dropped", "part_dropped"]
     [(messages, info)] = seen
     kinds = [[part.part_kind for part in message.parts] for message in messages]
     assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"]]
-    assert (messages[2].parts[0].outcome, messages[2].parts[0].tool_name) == ("failed", "look")
+    assert messages[2].parts[0].outcome == "failed"
+    assert messages[2].parts[0].tool_name == "look"
     assert [tool.name for tool in info.function_tools] == ["look"]
     given = info.model_settings
-    assert (given["temperature"], given["stop_sequences"], given["extra_body"]) == (
-        0.5,
-        ["x"],
-        {"k": 1},
-    )
+    assert given["temperature"] == 0.5
+    assert given["stop_sequences"] == ["x"]
+    assert given["extra_body"] == {"k": 1}
 
 
 async def test_reasoning_budget_is_rejected_for_pydantic_ai_models() -> None:

@@ -150,7 +150,8 @@ def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: bool) 
     assert [block["type"] for block in first.content_blocks] == ["reasoning", "tool_call"]
     model.invoke([*question, first, ToolMessage("25", tool_call_id="c1")])
     sent = provider.requests[-1].messages[2].content[0]
-    assert (sent.text, sent.continuity.signature) == ("Let me look.", "sig")
+    assert sent.text == "Let me look."
+    assert sent.continuity.signature == "sig"
 
 
 def test_a_reply_that_the_caller_edited_is_sent_with_the_edits() -> None:

@@ -94,11 +94,9 @@ def test_text_prefixes_replace_the_input_type(server: SimServer) -> None:
 async def test_embedding_an_empty_list_sends_no_request() -> None:
     embedder = SimulatedEmbedder()
     model = DragomanEmbeddings(embedder=embedder)
-    assert (model.embed_documents([]), await model.aembed_documents([]), embedder.requests) == (
-        [],
-        [],
-        [],
-    )
+    assert model.embed_documents([]) == []
+    assert await model.aembed_documents([]) == []
+    assert embedder.requests == []
 
 
 async def test_embedder_that_is_already_open_is_used_and_its_errors_are_raised() -> None:

@@ -74,14 +74,16 @@ async def test_agent_calls_tools_over_every_wire(
     outputs = [item for item in result.to_input_list() if "output" in item]
     assert [item["output"] for item in outputs] == ["12"]
     usage = result.context_wrapper.usage
-    assert (usage.requests, usage.output_tokens) == (2, 20)
+    assert usage.requests == 2
+    assert usage.output_tokens == 20
 
 
 async def test_agent_hands_off_to_another_agent() -> None:
     provider = ScriptedProvider(Answer(tool_calls=[Call("transfer_to_swiss", "{}")]), "Grüezi!")
     swiss = Agent(name="Swiss", model=DragomanModel(provider))
     result = await Runner.run(make_agent(DragomanModel(provider), handoffs=[swiss]), "Hello")
-    assert (result.last_agent.name, result.final_output) == ("Swiss", "Grüezi!")
+    assert result.last_agent.name == "Swiss"
+    assert result.final_output == "Grüezi!"
 
 
 async def test_agent_parses_structured_output() -> None:
@@ -90,7 +92,8 @@ async def test_agent_parses_structured_output() -> None:
     assert result.final_output == City(name="Basel", people=170000)
     schema = provider.requests[0].response_schema
     assert schema is not None
-    assert (schema["title"], schema["required"]) == ("City", ["name", "people"])
+    assert schema["title"] == "City"
+    assert schema["required"] == ["name", "people"]
 
 
 async def test_settings_images_and_sessions_reach_the_provider() -> None:
@@ -106,7 +109,8 @@ async def test_settings_images_and_sessions_reach_the_provider() -> None:
     await Runner.run(agent, "Which one?", session=session)
     session.close()
     first, second = provider.requests
-    assert (first.config.temperature, first.config.top_p) == (0.5, 0.25)
+    assert first.config.temperature == 0.5
+    assert first.config.top_p == 0.25
     assert first.tool_choice == "required"
     user = first.messages[1]
     assert isinstance(user.content[1], d.Image)
@@ -173,7 +177,8 @@ async def test_errors_are_dragoman_errors_and_give_retry_advice() -> None:
         [event async for event in result.stream_events()]
     advice = model.get_retry_advice(ModelRetryAdviceRequest(limited, 1, stream=False))
     assert advice is not None
-    assert (advice.suggested, advice.retry_after) == (True, 3)
+    assert advice.suggested is True
+    assert advice.retry_after == 3
     assert model.get_retry_advice(ModelRetryAdviceRequest(ValueError(), 1, stream=False)) is None
 
 

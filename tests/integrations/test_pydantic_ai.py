@@ -201,9 +201,11 @@ async def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: 
         result = await agent.run("How deep is the Rhine?")
         messages = result.all_messages()
         usage = result.usage
-    assert (usage.cache_read_tokens, usage.cache_write_tokens) == (4, 1)
+    assert usage.cache_read_tokens == 4
+    assert usage.cache_write_tokens == 1
     sent = provider.requests[1].messages[1].content
-    assert (sent[0].text, sent[0].continuity.signature) == ("Let me look.", "sig")
+    assert sent[0].text == "Let me look."
+    assert sent[0].continuity.signature == "sig"
     assert sent[1].id == provider.requests[1].messages[2].tool_call_id
     parts = [type(part) for part in messages[1].parts]
     assert parts == [ThinkingPart, ToolCallPart]
@@ -226,14 +228,13 @@ async def test_settings_and_instructions_of_the_agent_are_sent() -> None:
     assert system[0] == d.System("You are a guide.")
     assert d.System("Be brief.") in system
     content: Any = request.messages[-1].content
-    assert (content[0], type(content[1])) == (d.Text("What is this?"), d.Image)
+    assert content[0] == d.Text("What is this?")
+    assert type(content[1]) is d.Image
     config = request.config
-    assert (config.temperature, config.max_tokens, config.seed, config.reasoning) == (
-        0.5,
-        9,
-        3,
-        "low",
-    )
+    assert config.temperature == 0.5
+    assert config.max_tokens == 9
+    assert config.seed == 3
+    assert config.reasoning == "low"
     assert config.stop_sequences == ("x",)
 
 

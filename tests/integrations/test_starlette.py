@@ -65,22 +65,26 @@ async def collect_text(reply: httpx.Response, pieces: list[str]) -> None:
 @each_helper
 async def test_a_reply_ends_with_its_finish_reason_and_usage(kind: str) -> None:
     reply = await post(ScriptedProvider(Answer("Hello there.", usage=d.Usage(10, 5))), kind)
-    assert (reply.status_code, reply.headers["content-type"]) == (200, HEADERS[kind])
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == HEADERS[kind]
     assert reply.headers["cache-control"] == "no-cache"
     sent = read(reply.text)
     if kind == "ui":
         assert reply.headers["x-vercel-ai-ui-message-stream"] == "v1"
         assert "".join(chunk.get("delta", "") for chunk in sent[:-1]) == "Hello there."
         assert sent[-1] == "[DONE]"
-        assert (sent[-2]["type"], sent[-2]["finishReason"]) == ("finish", "stop")
+        assert sent[-2]["type"] == "finish"
+        assert sent[-2]["finishReason"] == "stop"
         assert sent[-2]["messageMetadata"]["usage"]["output_tokens"] == 5
     else:
         assert (
             "".join(event["text"] for event in sent if event["type"] == "text.delta")
             == "Hello there."
         )
-        assert (sent[0]["type"], sent[-1]["type"]) == ("message.start", "message.complete")
-        assert (sent[-1]["finish_reason"], sent[-1]["usage"]["output_tokens"]) == ("stop", 5)
+        assert sent[0]["type"] == "message.start"
+        assert sent[-1]["type"] == "message.complete"
+        assert sent[-1]["finish_reason"] == "stop"
+        assert sent[-1]["usage"]["output_tokens"] == 5
 
 
 @each_helper
@@ -91,14 +95,13 @@ async def test_an_error_before_the_first_event_gets_a_status_and_a_json_body(kin
     with SimServer(script) as server:
         async with d.connect("sim", base_url=server.base_urls["openai"]) as model:
             reply = await post(model, kind)
-    assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
+    assert reply.status_code == 429
+    assert reply.headers["retry-after"] == "3"
     assert reply.headers["content-type"] == "application/json"
     error = reply.json()["error"]
-    assert (error["type"], error["message"], error["retryable"]) == (
-        "provider_rate_limit",
-        "slow down",
-        True,
-    )
+    assert error["type"] == "provider_rate_limit"
+    assert error["message"] == "slow down"
+    assert error["retryable"] is True
 
 
 STATUSES = [
@@ -239,7 +242,8 @@ async def test_a_background_task_runs_after_the_reply() -> None:
     response = await sse_response(Listed("Hello.").stream("Hi"))
     response.background = BackgroundTask(ran.append, 1)
     await run(response, sent := [], asyncio.Event())
-    assert (ran, sent[-1]["more_body"]) == ([1], False)
+    assert ran == [1]
+    assert sent[-1]["more_body"] is False
 
 
 async def test_a_stream_that_was_already_read_is_rejected() -> None:
@@ -328,7 +332,8 @@ async def test_cancelling_a_reply_sends_an_abort_chunk_and_ends_the_open_call() 
         if event.type == "tool.use_input_delta":
             await stream.cancel()
     failed = next(chunk for chunk in sent if chunk["type"] == "tool-input-error")
-    assert (failed["toolCallId"], failed["toolName"]) == ("c1", "look")
+    assert failed["toolCallId"] == "c1"
+    assert failed["toolName"] == "look"
     assert failed["errorText"]
     ending = chunks.finish()
     assert [chunk["type"] for chunk in ending] == ["message-metadata", "abort"]

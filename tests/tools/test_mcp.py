@@ -82,7 +82,8 @@ async def check_calls(server: McpServer) -> None:
     assert tools["add"].context() == {"server": sys.executable, "remote_name": "add"}
     box = Toolbox(server.tools)
     seen = await box.execute("add", {"a": 2, "b": 3})
-    assert (seen.content, seen.is_error) == ("5", False)
+    assert seen.content == "5"
+    assert seen.is_error is False
     rejection = box.validate("add", {"a": "two", "b": 3})
     assert rejection[0] == "invalid_arguments"
     seen = await box.execute("fail", {})
@@ -162,7 +163,8 @@ async def check_questions(server: McpServer, tmp_path: Path) -> None:
             assert len(observed) == 2
             for seen in observed:
                 [question] = seen.details["questions"]
-                assert (question["question"], question["by"]) == ("Which one?", by)
+                assert question["question"] == "Which one?"
+                assert question["by"] == by
                 assert question["answer"] == answer
                 assert ("blue" in str(seen.content)) is (answer is not None)
     # the decision for one question does not cover the next one, or a call

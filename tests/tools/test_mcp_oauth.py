@@ -147,7 +147,8 @@ async def test_login_is_bound_stored_and_refreshed(caplog: pytest.LogCaptureFixt
         asked = place.asked["code_challenge"], place.asked["code_challenge_method"]
         assert asked == (challenge, "S256")
         assert place.asked["resource"] == first["resource"] == place.url
-        assert (first["grant_type"], first["client_id"]) == ("authorization_code", "registered")
+        assert first["grant_type"] == "authorization_code"
+        assert first["client_id"] == "registered"
         assert [each["refresh_token"] for each in refreshed] == [REFRESH]
         # another process has only the store, which includes the address to refresh at
         saved = json.loads(base64.b64decode(store.pop(place.url)))
@@ -379,7 +380,8 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
         server = {"url": place.url, "oauth": {"redirect_uri": redirect}}
         (tmp_path / "mcp.yaml").write_text(json.dumps({"servers": {"tracker": server}}))
         done = await run("login", "tracker")
-        assert (done.exit_code, done.stdout) == (0, f"{place.url}: logged in; it has 1 tools\n")
+        assert done.stdout == f"{place.url}: logged in; it has 1 tools\n"
+        assert done.exit_code == 0
         assert "log in at http://127.0.0.1" in done.stderr
         for name in ("tracker", place.url):
             options = McpOptions(servers=(name,), mcp_accept=True)
@@ -391,8 +393,10 @@ async def test_command_logs_in_for_agents(monkeypatch: pytest.MonkeyPatch, tmp_p
         stored = stored_keys()
         monkeypatch.setattr("webbrowser.open", refuse)
         failed = await run("login", "tracker")
-        assert (failed.exit_code, stored_keys()) == (EXIT_CODES["session_failed"], stored)
-        assert ((await run("logout", "tracker")).exit_code, stored_keys()) == (0, {})
+        assert stored_keys() == stored
+        assert failed.exit_code == EXIT_CODES["session_failed"]
+        assert (await run("logout", "tracker")).exit_code == 0
+        assert stored_keys() == {}
         assert (await run("logout", "tracker")).exit_code == 1
         with pytest.raises(ToolFailure, match=r"oauth= or dragoman mcp login"):
             await McpServer(place.url).open()
