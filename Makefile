@@ -55,8 +55,8 @@ bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and
 bench-quick: .venv/dev ## the same without the peers, in under two minutes
 	$(BIN)/python -m bench --quick
 
-bench-scale: .venv/dev ## batches, batches on Ray and the gateway under load; renews bench/README.md
-	@missed=; for part in batch cluster fleet; do \
+bench-scale: .venv/dev ## batches, batches on Ray, the gateway under load and with each store; renews bench/README.md
+	@missed=; for part in batch cluster fleet stores; do \
 	  $(BIN)/python -m bench.$$part --docs || missed="$$missed bench.$$part"; done; \
 	test -z "$$missed" || { echo "failed, or missed a limit:$$missed" >&2; exit 1; }
 

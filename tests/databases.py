@@ -1,5 +1,6 @@
 """Real databases for tests of every box: PostgreSQL and Redis, started on demand."""
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -49,9 +50,9 @@ def find_user() -> str | None:
     return next(name for name in ("postgres", "nobody") if name in names)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Start a PostgreSQL server; yield its connection string."""
+@contextlib.contextmanager
+def running_postgres() -> Iterator[str]:
+    """Run a PostgreSQL server; yield its connection string."""
     binaries = find_binaries()
     user = find_user()
     # Other users cannot open pytest's own folder, and its path is too long for a socket.
@@ -73,6 +74,13 @@ def server() -> Iterator[str]:
             yield f"host={folder} user=postgres dbname=postgres"
         finally:
             run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Start a PostgreSQL server for all tests; yield its connection string."""
+    with running_postgres() as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -132,7 +132,9 @@ def _figure(text: str) -> float:
     return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
 
 
-@pytest.mark.parametrize("command", ["bench.batch", "bench.cluster", "bench.fleet"])
+@pytest.mark.parametrize(
+    "command", ["bench.batch", "bench.cluster", "bench.fleet", "bench.stores"]
+)
 def test_each_benchmark_of_bench_scale_has_its_table(command: str, tmp_path: Path) -> None:
     before = (ROOT / "bench/README.md").read_text()
     assert command.removeprefix("bench.") in (ROOT / "Makefile").read_text()
