@@ -124,8 +124,17 @@ async def answer_everything(connection: Connection) -> None:
     elif (wire := wire_of(path)) == "openai":
         body = _openai(connection.seen.json)
     else:
-        body = json.loads(write_reply(wire, ANSWER))
+        schema = schema_of(connection.seen.json)
+        answer = ANSWER if schema is None else json.dumps(example_of(schema))
+        body = json.loads(write_reply(wire, answer))
     connection.reply(200, json.dumps(body).encode())
+
+
+def schema_of(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that a request on the responses or anthropic wire has for its answer."""
+    place = asked.get("text") or asked.get("output_config") or {}
+    found: dict[str, Any] | None = place.get("format", {}).get("schema")
+    return found
 
 
 def _openai(asked: dict[str, Any]) -> dict[str, Any]:

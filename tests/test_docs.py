@@ -28,7 +28,8 @@ def blocks(path: Path) -> list[str]:
     return [block.text for block in read_blocks(path) if block.language == "python"]
 
 
-WITH_PYTHON = [page for page in PAGES if blocks(page)]
+# tests/test_programs.py runs the whole programs
+WITH_PYTHON = [page for page in PAGES if blocks(page) and page.parent.name != "programs"]
 
 
 # the blocks of a page run in one event loop, those with synchronous code too

@@ -25,11 +25,11 @@ from .waiting import PATIENCE
 SEARCHES = {
     "how do I use ollama": "providers/ollama.html", "streaming": "concepts/streams.html",
     "tool calling": "howto/tools.html", "vision": "recipes/images.html",
-    "azure": "providers/azure.html", "retry": "concepts/middleware.html",
+    "azure": "providers/azure.html", "retry": "howto/retries.html",
     "timeout": "howto/connections.html", "proxy": "howto/connections.html",
     "docker": "recipes/docker.html", "cost": "concepts/prices.html",
     "langchain": "howto/frameworks.html", "structured output": "howto/structured-output.html",
-    "prompt caching": "concepts/prompt-caching.html", "rate limit": "concepts/middleware.html",
+    "prompt caching": "concepts/prompt-caching.html", "rate limit": "howto/limits.html",
     "embeddings": "concepts/retrieval.html", "fastapi": "recipes/fastapi.html",
     "reasoning": "concepts/reasoning.html", "images": "recipes/images.html",
 }  # fmt: skip
@@ -38,7 +38,7 @@ LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
 # generated reference, and long lines of help text.
 LOOKED_AT = [
     "index.html", "howto/first-steps.html", "providers/index.html", "providers/ollama.html",
-    "concepts/wires.html", "concepts/middleware.html", "recipes/fastapi.html",
+    "concepts/wires.html", "howto/fallback.html", "recipes/fastapi.html",
     "recipes/opentelemetry.html", "performance.html", "reference/cli.html",
     "reference/models-yaml.html", "reference/gateway-fields.html",
     "reference/python/provider.html", "reference/python/messages.html",

@@ -300,6 +300,11 @@ class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=
     content: str
     cache: bool = False
 
+    @property
+    def text(self) -> str:
+        """The content, by the name that all messages have."""
+        return self.content
+
 
 class User(_Message, frozen=True, tag="user", tag_field="role", omit_defaults=True):
     """A user message: any number of texts, images, audio and documents, or lists of them.
