@@ -59,6 +59,20 @@ def find_packed(tree: ast.AST) -> Iterator[ast.Assign]:
             yield node
 
 
+def find_joined_asserts(tree: ast.AST) -> Iterator[ast.Assert]:
+    """Yield each assert that compares several values at once: ``assert (a, b) == (1, 2)``.
+
+    A failure does not show which of the values is wrong.
+    """
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare)):
+            continue
+        sides = [node.test.left, *node.test.comparators]
+        are_tuples = all(isinstance(side, ast.Tuple) and len(side.elts) > 1 for side in sides)
+        if are_tuples and isinstance(node.test.ops[0], ast.Eq):
+            yield node
+
+
 def measure(source: str) -> Structure:
     """Return the counts of one file."""
     tree = ast.parse(source)

@@ -1,14 +1,15 @@
-"""Limits of size and complexity, and a ban on nested conditional expressions."""
+"""Limits of size and complexity, and bans on statements that do several things at once."""
 
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from scripts.structure import find_packed
+from scripts.structure import find_joined_asserts, find_packed
 
 from .rows import TABLES, read_table
-from .sources import read_package
+from .sources import read_package, read_sources
 
 METHODS = 25
 FUNCTION_LINES = 60
@@ -66,7 +67,8 @@ class Measure:
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, LEAVES):
                 more, inner = self._visit(child)
-                branches, conditionals = branches + more, conditionals + inner
+                branches += more
+                conditionals += inner
         if isinstance(node, ast.ClassDef):
             self._check_class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -176,6 +178,30 @@ def test_package_keeps_to_the_size_limits() -> None:
         for source in sources
         for violation in find_violations(source.text, source.tree)
     ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("assert (a, b) == (1, 2)", 1), ("assert (a, b) == (1, 2), c", 1),
+        ("if a:\n    assert (a, b) == (c, d)", 1), ("assert (a, b) == c", 0),
+        ("assert (a, b) in ((1, 2), (3, 4))", 0), ("assert (a,) == (1,)", 0),
+        ("assert a == (1, 2)", 0), ("assert [a, b] == [1, 2]", 0),
+    ],
+)  # fmt: skip
+def test_asserts_of_several_values_are_found(statement: str, found: int) -> None:
+    assert len(list(find_joined_asserts(ast.parse(statement)))) == found
+
+
+def test_statements_of_the_tests_do_one_thing() -> None:
+    sources = read_sources(Path(__file__).parent)
+    assert len(sources) > 300
+    found = []
+    for source in sources:
+        for name, search in (("asserts", find_joined_asserts), ("assigns", find_packed)):
+            for node in search(source.tree):
+                found.append(f"{source.path}:{node.lineno} {name} several values")
     assert found == []
 
 

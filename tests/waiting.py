@@ -92,7 +92,8 @@ def virtual_time() -> Iterator[None]:
     ``loop.run_in_executor``.
     """
     skip = _Skip.of(asyncio.get_running_loop())
-    skip.depth, skip.now = skip.depth + 1, skip.time()
+    skip.now = skip.time()
+    skip.depth += 1
     try:
         yield
     finally:

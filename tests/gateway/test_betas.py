@@ -178,13 +178,16 @@ async def test_tier_that_raises_the_price_needs_an_operator_who_allows_it(
     other = "anthropic"
     async with bench() as gateway:
         status, headers, _ = await gateway.ask(wire, wire, {name: dear})
-        assert (status, name in gateway.seen[0]) == (200, False)
+        assert status == 200
+        assert name not in gateway.seen[0]
         assert headers["x-dragoman-warnings"] == f"{name}_dropped {name}"
         _, headers, _ = await gateway.ask(wire, wire, {name: cheap})
-        assert (gateway.seen[0][name], headers.get("x-dragoman-warnings")) == (cheap, None)
+        assert gateway.seen[0][name] == cheap
+        assert headers.get("x-dragoman-warnings") is None
     async with bench(betas=("default", "priority-tier")) as gateway:
         _, headers, _ = await gateway.ask(wire, wire, {name: dear})
-        assert (gateway.seen[0][name], headers.get("x-dragoman-warnings")) == (dear, None)
+        assert gateway.seen[0][name] == dear
+        assert headers.get("x-dragoman-warnings") is None
         _, headers, _ = await gateway.ask(wire, other, {name: dear})
         assert f"{name}_dropped {name}" in headers["x-dragoman-warnings"]
 

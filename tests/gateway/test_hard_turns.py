@@ -238,7 +238,8 @@ async def test_reply_at_the_limit_ends_with_the_word_of_the_client(pair: Pair) -
     answer = Answer("One two", finish="length")
     async with opened(pair, answer, **forms.limit(pair.client, 7777)) as line:
         made = await line.ask()
-        assert (made.text, made.finish) == ("One two", CUT[pair.client])
+        assert made.text == "One two"
+        assert made.finish == CUT[pair.client]
         assert line.received.config.max_tokens == 7777
 
 
@@ -249,7 +250,8 @@ async def test_call_that_the_limit_cut_is_not_complete_at_the_client(pair: Pair)
         if pair.client in ("anthropic", "gemini"):
             # Their SDKs show a call without arguments, so programs need the word for the end.
             made = await line.ask()
-            assert (made.text, made.finish) == ("I look.", CUT[pair.client])
+            assert made.text == "I look."
+            assert made.finish == CUT[pair.client]
             assert [arguments or {} for _, _, arguments in made.calls] in ([], [{}])
         elif pair.client == "ollama" or (pair.client, pair.stream) == ("bedrock", False):
             # Their replies have arguments as objects, so the gateway ends this one with an error.

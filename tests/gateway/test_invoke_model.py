@@ -77,16 +77,16 @@ async def test_boto3_invokes_a_model_of_any_wire(wire: str) -> None:
     async with opened("Bonjour", wire=wire) as (client, _):
         made = await invoke(client)
         events = await hear(client)
-    assert (made["model"], made["content"]) == (MODEL, [{"type": "text", "text": "Bonjour"}])
+    assert made["model"] == MODEL
+    assert made["content"] == [{"type": "text", "text": "Bonjour"}]
     texts = [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
     assert "".join(texts) == "Bonjour"
-    assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+    assert events[0]["type"] == "message_start"
+    assert events[-1]["type"] == "message_stop"
     # langchain-aws reads the usage of a stream here
     measured = events[-1]["amazon-bedrock-invocationMetrics"]
-    assert (measured["inputTokenCount"], measured["outputTokenCount"]) == (
-        made["usage"]["input_tokens"],
-        made["usage"]["output_tokens"],
-    )
+    assert measured["inputTokenCount"] == made["usage"]["input_tokens"]
+    assert measured["outputTokenCount"] == made["usage"]["output_tokens"]
     assert measured["invocationLatency"] >= measured["firstByteLatency"] >= 0
 
 
@@ -147,7 +147,8 @@ async def test_betas_of_the_body_are_sent_to_a_model_of_the_messages_wire() -> N
         await invoke(
             client, anthropic_beta=[beta, "files-api-2025-04-14"], context_management=edits
         )
-    assert (upstream.betas, upstream.problems) == ([frozenset([beta])], [])
+    assert upstream.betas == [frozenset([beta])]
+    assert upstream.problems == []
     assert upstream.bodies[0]["context_management"] == edits
     assert {"anthropic_version", "anthropic_beta"}.isdisjoint(upstream.bodies[0])
 
@@ -184,8 +185,6 @@ def test_model_and_mode_are_those_of_the_path() -> None:
     read = server.unwrap(
         {**BODY, "model": "other"}, f"/model/{profile}/invoke-with-response-stream"
     )
-    assert (read["model"], read["stream"]) == (
-        "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-x",
-        True,
-    )
+    assert read["model"] == "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-x"
+    assert read["stream"] is True
     assert server.unwrap(BODY, "/model/m/invoke")["stream"] is False

@@ -106,7 +106,8 @@ async def test_settings_of_vs_code_are_documented_and_reach_a_model() -> None:
     (listed,) = given["models"]
     assert given.keys() <= VS_CODE
     assert listed.keys() <= VS_CODE_MODEL
-    assert (given["vendor"], given["apiType"]) == ("customendpoint", "messages")
+    assert given["vendor"] == "customendpoint"
+    assert given["apiType"] == "messages"
     assert listed["toolCalling"] is True  # agents see no other models
     assert listed["maxInputTokens"] + listed["maxOutputTokens"] == 200_000
     async with serving(create_app({"clever": ScriptedProvider(ScriptRule(answer))})) as url:

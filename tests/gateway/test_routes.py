@@ -36,7 +36,8 @@ async def test_gateway_serves_the_gemini_routes() -> None:
             assert said["candidates"][0]["content"]["parts"][0]["text"] == "Hello there"
             for body in (HELLO, older):
                 status, _, said = await gateway.post(f"{prefix}/openai:countTokens", body)
-                assert (status, said["totalTokens"] > 0) == (200, True)
+                assert status == 200
+                assert said["totalTokens"] > 0
 
 
 async def test_gemini_stream_is_an_array_unless_sse_is_requested() -> None:
@@ -109,14 +110,16 @@ async def test_unserved_route_is_not_found_with_advice_in_the_words_of_the_wire(
             found = said
             for name in place:
                 found = found[name]
-            assert (status, word in found) == (404, True), said
+            assert status == 404, said
+            assert word in found, said
             assert len(answered["x-request-id"]) == 26
             if "request_id" in said:
                 assert said["request_id"] == answered["request-id"] == answered["x-request-id"]
             if path == "/model/m/count-tokens":
                 assert answered["x-amzn-errortype"] == "ResourceNotFoundException"
         status, _, said = await gateway.post("/v1/models", {})
-        assert (status, "does not take POST" in said["error"]["message"]) == (405, True)
+        assert status == 405
+        assert "does not take POST" in said["error"]["message"]
 
 
 async def test_route_for_compaction_is_refused_for_its_own_reason_with_a_store(
@@ -193,14 +196,17 @@ async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
         status, headers, _ = await gateway.post(
             "/v1/chat/completions", body, authorization=f"Bearer {secret}"
         )
-        assert (status, headers["x-ratelimit-limit-requests"]) == (200, "5")
+        assert status == 200
+        assert headers["x-ratelimit-limit-requests"] == "5"
         assert headers["x-ratelimit-remaining-requests"] == "4"
         assert headers["x-ratelimit-remaining-tokens"] == "1000"
         assert headers["x-request-id"]
         status, headers, said = await gateway.post("/v1/messages", {}, **{"x-api-key": secret})
-        assert (status, headers["request-id"]) == (400, said["request_id"])
+        assert status == 400
+        assert headers["request-id"] == said["request_id"]
         status, headers, _ = await gateway.post("/v1/chat/completions", body)
-        assert (status, "x-ratelimit-limit-requests" in headers) == (401, False)
+        assert status == 401
+        assert "x-ratelimit-limit-requests" not in headers
         assert headers["x-request-id"]
 
 
@@ -213,15 +219,18 @@ async def test_web_pages_of_allowed_origins_may_call_the_gateway() -> None:
             "access-control-request-headers": "x-a",
         }
         async with http.options(f"{gateway.url}/v1/chat/completions", headers=asked) as answer:
-            assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, origin)
+            assert answer.status == 200
+            assert answer.headers["access-control-allow-origin"] == origin
             assert answer.headers["access-control-allow-headers"] == "x-a"
         body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
         status, headers, _ = await gateway.post("/v1/chat/completions", body, origin=origin)
-        assert (status, headers["access-control-allow-origin"]) == (200, origin)
+        assert status == 200
+        assert headers["access-control-allow-origin"] == origin
         status, headers, _ = await gateway.post(
             "/v1/chat/completions", body, origin="https://evil.example"
         )
-        assert (status, "access-control-allow-origin" in headers) == (403, False)
+        assert status == 403
+        assert "access-control-allow-origin" not in headers
     with pytest.raises(ValueError, match="cors"):
         create_app({}, cors=["*"])
 
@@ -251,7 +260,8 @@ async def test_middleware_of_the_application_handles_chat_requests_too() -> None
         aiohttp.ClientSession() as http,
         http.post(f"{url}/v1/chat/completions", json=asked) as answer,
     ):
-        assert (answer.status, answer.headers.get("x-seen")) == (200, "yes")
+        assert answer.status == 200
+        assert answer.headers.get("x-seen") == "yes"
 
 
 async def test_gateway_can_be_mounted_in_another_application() -> None:

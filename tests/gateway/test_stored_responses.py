@@ -155,12 +155,16 @@ async def wait_for_end(client: openai.AsyncOpenAI, name: str) -> Any:
 async def test_background_response_is_completed(tmp_path: Path) -> None:
     async with stored(tmp_path, "Done.", UnavailableError("down")) as (client, _, _store):
         begun = await client.responses.create(model="fast", input="Work.", background=True)
-        assert (begun.status, begun.background) == ("queued", True)
+        assert begun.status == "queued"
+        assert begun.background is True
         made = await wait_for_end(client, begun.id)
-        assert (made.status, made.output_text, made.id) == ("completed", "Done.", begun.id)
+        assert made.status == "completed"
+        assert made.output_text == "Done."
+        assert made.id == begun.id
         begun = await client.responses.create(model="fast", input="Work.", background=True)
         made = await wait_for_end(client, begun.id)
-        assert (made.status, made.error is not None) == ("failed", True)
+        assert made.status == "failed"
+        assert made.error is not None
 
 
 @pytest.mark.parametrize(
@@ -241,7 +245,8 @@ async def test_background_response_that_cannot_be_stored_fails(
         monkeypatch.setattr(store._base, "run", refuse)  # noqa: SLF001
         begun = await client.responses.create(model="fast", input="Work.", background=True)
         made = await wait_for_end(client, begun.id)
-        assert (made.status, len(refused)) == ("failed", failures)
+        assert made.status == "failed"
+        assert len(refused) == failures
         assert "store cannot be used" in made.error.message
 
 

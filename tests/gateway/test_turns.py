@@ -111,7 +111,8 @@ async def test_state_passes_through_two_gateways(client: str, between: str) -> N
             passed = d.connect("m", wire=between, base_url=base_url, api_key="k")
             async with passed, serving(create_app({"m": passed})) as url:
                 text = await asyncio.to_thread(run_loop, url, client, stream=True)
-    assert (text, upstream.returned) == ("Done.", BACK)
+    assert text == "Done."
+    assert upstream.returned == BACK
 
 
 # --- state that the gateway keeps ----------------------------------------------------------------
@@ -263,7 +264,9 @@ async def test_overview_and_log_name_the_sessions_that_lose_reasoning(tmp_path: 
                     [found] = (await page.get(f"{url}/ui/api/overview")).json()["lost"]
         [session] = found["sessions"]
         events = [each.data for each in log.read(session)]
-    assert (found["model"], found["wire"], found["requests"]) == ("m", "ollama", 2)
+    assert found["model"] == "m"
+    assert found["wire"] == "ollama"
+    assert found["requests"] == 2
     warned = [each for each in events if "reasoning_lost messages" in str(each)]
     assert len(warned) == 2
 

@@ -38,7 +38,8 @@ def test_a_session_runs_until_its_outcome() -> None:
     with script(CALL, "It is 25 m deep.") as model:
         session = sync.Session(model, [depth], system="Be brief.", budget=Budget(steps=5))
         outcome = session.run("How deep is the Rhine?")
-    assert (outcome.outcome, outcome.text) == ("completed", "It is 25 m deep.")
+    assert outcome.outcome == "completed"
+    assert outcome.text == "It is 25 m deep."
     assert session.messages[0].content == "Be brief."
     assert session.state.last_seq == len(list(session.log.read(session.id)))
     assert repr(session) == f"<sync <Session {session.id} sim:sim, log in memory>>"

@@ -226,10 +226,8 @@ def check_run(run: Run) -> None:
         elif isinstance(payload, CallCompleted | CallFailed):
             assert open_call is not None, "an end without a start"
             assert record.parent == started, "an end whose parent is another start"
-            assert (payload.request_id, payload.attempt) == (
-                open_call.request_id,
-                open_call.attempt,
-            )
+            assert payload.request_id == open_call.request_id
+            assert payload.attempt == open_call.attempt
             calls.append(payload)
             if isinstance(payload, CallCompleted) and payload.input_tokens is None:
                 unreported += open_call.estimated_input_tokens or 0  # the budget counts estimates
@@ -249,7 +247,8 @@ def check_run(run: Run) -> None:
     assert unsent.total() <= 1
     assert all(facts[2] == Usage() for facts in unsent)
     tokens, cost = add_up(calls)
-    assert (tokens + unreported, cost) == (run.spent.tokens, run.spent.cost_usd)
+    assert tokens + unreported == run.spent.tokens
+    assert cost == run.spent.cost_usd
     assert cost == sum([use.old or 0 for use in read_uses(run.log)])
 
 

@@ -65,7 +65,8 @@ async def test_provider_compacts_where_it_can_and_the_session_summarises_elsewhe
     assert not of(records, "context.projected")
     # the goal, and two calls with their results
     (summary,) = found
-    assert (summary.native, summary.messages) == (True, 5)
+    assert summary.native is True
+    assert summary.messages == 5
     replaced = [record for record in records if summary.first <= record.seq <= summary.last]
     assert len(of(replaced, "message.recorded")) == summary.messages
     (record,) = [record for record in records if record.type == "context.summarised"]
@@ -92,4 +93,5 @@ async def test_settings_of_the_caller_take_precedence_over_the_policy() -> None:
             await Session(model, config=config, context=NativeCompaction()).run("x")
             await Session(model, context=NativeCompaction()).run("x")
         first, second = [each.config.extras["context_management"] for each in server.requests]
-    assert (first, second) == (own["context_management"], [{"type": "compaction"}])
+    assert first == own["context_management"]
+    assert second == [{"type": "compaction"}]

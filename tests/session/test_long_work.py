@@ -60,7 +60,8 @@ async def test_session_can_be_resumed_at_each_of_its_records() -> None:
         done = list(ran)
         session = await Session.resume(Listed("Other.", name="p"), [note], ALL, log, "s1", at=at)
         outcome = await session.run("Do something else.")
-        assert (outcome.outcome, outcome.text) == ("completed", "Other.")
+        assert outcome.outcome == "completed"
+        assert outcome.text == "Other."
         records = list(log.read("s1"))
         assert records[:length] == before  # the earlier records are unchanged
         assert ran == done  # no tool runs a second time
@@ -127,10 +128,14 @@ async def test_session_can_be_forked_after_each_of_its_records() -> None:
             Listed("Other.", name="p"), [note], ALL, log, "s1", at=at, new_id=f"f{at}"
         )
         outcome = await session.run("Do something else.")
-        assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Other.", 1)
+        assert outcome.outcome == "completed"
+        assert outcome.text == "Other."
+        assert outcome.spent.turns == 1
         records = list(log.read(f"f{at}"))
         place = of(records, "session.started")[0].forked_from
-        assert (place.session, place.seq, place.hash) == ("s1", at, before[at - 1].hash)
+        assert place.session == "s1"
+        assert place.seq == at
+        assert place.hash == before[at - 1].hash
         assert f"forked from s1 after record {at}" in describe(records[0])
         check_evidence(records)
         [sent] = session.provider.requests  # type: ignore[attr-defined]
@@ -183,7 +188,8 @@ async def test_follow_up_goal_is_handled_in_the_same_run() -> None:
     session.follow_up("Second.")
     session.follow_up(User("Third."))
     outcome = await session.run("First.")
-    assert (outcome.text, outcome.spent.turns) == ("Three.", 3)
+    assert outcome.text == "Three."
+    assert outcome.spent.turns == 3
     records = list(log.read(session.id))
     assert types(records).count("session.finished") == 1
     said = [each for each in records if each.type == "message.recorded" and each.actor == "user"]
@@ -226,7 +232,9 @@ async def test_paused_turn_is_continued_with_the_unchanged_reply() -> None:
     log = MemoryLog()
     session = Session(provider, [note], ALL, log, config=CONFIG, session_id="s1")
     outcome = await session.run("Search.")
-    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Found.", 3)
+    assert outcome.outcome == "completed"
+    assert outcome.text == "Found."
+    assert outcome.spent.turns == 3
     transport: Any = provider._transport  # noqa: SLF001 - it has the bytes that were sent
     sent = json.loads(transport.requests[1].body)["messages"]
     assert [each["role"] for each in sent] == ["user", "assistant"]

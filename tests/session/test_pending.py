@@ -121,7 +121,8 @@ async def test_first_answer_counts_and_later_ones_get_it(log: SqliteLog) -> None
     await go_on(log)
     assert ran == ([80] if got[0].allowed else [])
     late = answer(log, "s1", intent, Decision(not got[0].allowed, "late"))
-    assert (late.allowed, late.by) == (got[0].allowed, got[0].by)
+    assert late.allowed == got[0].allowed
+    assert late.by == got[0].by
 
 
 async def test_session_without_an_answer_still_waits_and_writes_nothing(log: SqliteLog) -> None:

@@ -52,7 +52,9 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
         Listed(LOOK_AND_NOTE, "Done."), [look, note], READING, log, system="Be terse.", approve=no
     )
     outcome = await session.run("What is an ox?")
-    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Done.", 2)
+    assert outcome.outcome == "completed"
+    assert outcome.text == "Done."
+    assert outcome.spent.turns == 2
     records = list(log.read(session.id))
     page = (Path(dragoman.__file__).parents[2] / "docs/concepts/session.md").read_text()
     rows = re.findall(r"^(\d+)\. `([\w.]+)`(?: \((\d+)\))?", page, re.MULTILINE)
@@ -87,16 +89,22 @@ async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
     records = await play(log, provider, [look, note], policy=READING, approve=yes)
     by_rule, by_ann = [record for record in records if record.type == "permission.granted"]
     assert by_rule.actor == "system"
-    assert (by_rule.payload.by, by_rule.payload.rule) == ("policy", "reading")
-    assert (by_ann.actor, by_ann.payload.by, by_ann.payload.reason) == ("user", "ann", "go on")
+    assert by_rule.payload.by == "policy"
+    assert by_rule.payload.rule == "reading"
+    assert by_ann.actor == "user"
+    assert by_ann.payload.by == "ann"
+    assert by_ann.payload.reason == "go on"
     assert by_ann.payload.scope == "session"
     [first, _] = of(records, "tool_intent.validated")
-    assert (first.side_effect, first.paths) == ("read", ())
+    assert first.side_effect == "read"
+    assert first.paths == ()
     [started, _] = of(records, "tool.started")
     assert started.input == {"word": "ox"}
     assert started.context == {"side_effect": "read", "timeout": 120.0, "output_limit": 30000}
     [begun] = of(records, "session.started")
-    assert (begun.goal, begun.provider, begun.model) == ("Go.", "listed", "m")
+    assert begun.goal == "Go."
+    assert begun.provider == "listed"
+    assert begun.model == "m"
     assert begun.tools == ("look", "note")
     assert [record.actor for record in records if record.type == "message.recorded"] == [
         "user", "agent", "tool", "tool", "agent",
@@ -163,12 +171,16 @@ async def test_recorded_message_contains_ids_routing_and_cost(log: SqliteLog) ->
     first = said[1]
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", first.message_id)
     assert len({each.message_id for each in said}) == len(said)
-    assert (first.routing.mode, first.routing.chosen) == ("default", "listed:m")
-    assert (first.usage.input_tokens, first.provider, first.model) == (10, "listed", "m")
+    assert first.routing.mode == "default"
+    assert first.routing.chosen == "listed:m"
+    assert first.usage.input_tokens == 10
+    assert first.provider == "listed"
+    assert first.model == "m"
     [intent] = session.state.intents
     assert first.tool_ids == {"call_1": intent}
     assert re.fullmatch(r"tu_[0-9A-Z]{26}", intent)
-    assert (first.cost_usd, first.pricing_version) == (Decimal("0.000105"), "v1")
+    assert first.cost_usd == Decimal("0.000105")
+    assert first.pricing_version == "v1"
     assert session.state.spent.cost_usd == Decimal("0.000210")
 
 
@@ -243,7 +255,8 @@ async def test_denied_call_is_recorded_as_a_decision_rather_than_a_tool_error(
     # The denied input stays on record.
     assert of(records, "tool_intent.proposed")[0].input == {"text": "rm -rf /"}
     [denied] = of(records, "permission.denied")
-    assert (denied.by, denied.reason) == ("policy", "no notes")
+    assert denied.by == "policy"
+    assert denied.reason == "no notes"
     assert provider.requests[1].messages[-1] == ToolResult(
         "call_1", "Not run: permission denied by policy: no notes"
     )
@@ -282,7 +295,8 @@ async def test_tool_that_times_out_is_recorded_as_failed_without_a_result(log: S
 
     records = await play(log, Listed(propose(call("hang")), "Oh."), [hang])
     [failed] = of(records, "tool.failed")
-    assert (failed.kind, failed.message) == ("timeout", "still running after 0.01 s")
+    assert failed.kind == "timeout"
+    assert failed.message == "still running after 0.01 s"
     assert not of(records, "tool.observed")
     assert of(records, "message.recorded")[-2].message.is_error
 
@@ -305,9 +319,12 @@ async def test_provider_error_is_recorded_and_the_session_can_continue(log: Sqli
     records = list(log.read(session.id))
     assert types(records)[-3:] == ["message.recorded", "llm.call_failed", "session.finished"]
     half = records[-3].payload
-    assert (half.message.text, half.in_context, half.finish_reason) == ("Half a", False, "error")
+    assert half.message.text == "Half a"
+    assert half.in_context is False
+    assert half.finish_reason == "error"
     failed = records[-2].payload
-    assert (failed.error_class, failed.status) == ("rate_limit", 429)
+    assert failed.error_class == "rate_limit"
+    assert failed.status == 429
     assert records[-1].payload.outcome == "failed"
     assert not of(records, "tool.failed")
     assert (await session.run()).text == "Done."
@@ -436,7 +453,8 @@ async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog)
     session = Session(Fallback([bad, Listed("Done.", name="good")], clock=clock), (), ALL, log)
     await session.run("Go.")
     [down] = of(list(log.read(session.id)), "routing.provider_unavailable")
-    assert (down.provider, down.trigger_reason) == ("bad", "auth_error")
+    assert down.provider == "bad"
+    assert down.trigger_reason == "auth_error"
     clock.now += 301
     await session.run("Go on.")
     recovered = of(list(log.read(session.id)), "routing.provider_recovered")

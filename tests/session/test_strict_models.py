@@ -75,7 +75,8 @@ async def test_session_is_accepted_and_its_thinking_comes_back(
             outcome = await session.run("Look everywhere.")
             again = await session.run("And now?")
             shortens = policy != "native" or model.compaction(WINDOW) is None
-    assert (outcome.text, again.text) == ("Done.", "Done.")
+    assert outcome.text == "Done."
+    assert again.text == "Done."
     assert sim.refused == []
     assert bool(of([*log.read(session.id)], "context.projected")) is shortens
     for request in sim.requests:

@@ -90,7 +90,8 @@ async def test_strange_query_is_answered_or_rejected(
                 if status >= 500 or "Traceback" in text or (len(text) > 10_000 and not is_echo):
                     strange.append(f"{path} {name} {value[:20]!a} {status} {text[:100]}")
             [row] = (await read(url, "names?of=key&search=n"))["rows"]
-            assert (row["name"], row["requests"]) == ("one", 1)
+            assert row["name"] == "one"
+            assert row["requests"] == 1
             assert (await read(url, "names?of=key&search=_n"))["rows"] == []
     assert not strange, "\n".join(strange)
     assert "Traceback" not in caplog.text

@@ -225,7 +225,8 @@ def check_budgets(data: dict[str, Any], script: Sequence[Sent], now: float) -> N
     bob, team = sorted(data["budgets"], key=lambda each: str(each["account"]))
     for found, limit, names in ((bob, 2, ("bob",)), (team, 30, ("ann", "carl"))):
         spent = sum([each.usd for each in script if each.key in names], Decimal(0))
-        assert (Decimal(found["left"]), Decimal(found["spent"])) == (limit - spent, spent)
+        assert Decimal(found["left"]) == limit - spent
+        assert Decimal(found["spent"]) == spent
         rest = (limit - spent) * int(now - data["since"]) / spent
         assert found["empty_at"] is None or abs(found["empty_at"] - now - float(rest)) < 2
     assert bob["empty_at"] is not None

@@ -215,7 +215,8 @@ def read_bedrock(record: Record) -> Reading:
             read["cited"] += len(cited.get("citations", ())) + ("citation" in block)
             read["thinking"] += thought.get("text", "")
             read["signed"] += thought.get("signature", "")
-            at, call = block.get("at", at), block.get("toolUse") or {}
+            at = block.get("at", at)
+            call = block.get("toolUse") or {}
             if call.get("type") != "server_tool_use" and "name" in call:
                 given = json.dumps(call["input"]) if "input" in call else ""
                 calls[at] = [call["toolUseId"], call["name"], given]

@@ -10,7 +10,9 @@ from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.wire import CODECS
 from tests.wire.cases import BASE_URL
 
-EARLY, LATE, ASK = d.System("Be kind."), d.System("Be brief."), d.User("And now?")
+EARLY = d.System("Be kind.")
+LATE = d.System("Be brief.")
+ASK = d.User("And now?")
 TALK = (EARLY, d.User("Hi"), d.Assistant("Hello"), LATE, ASK)
 CALL = d.Assistant(d.ToolCall("call_1", "look", {}), d.ToolCall("call_2", "look", {}))
 TOOLS = (d.Tool("look"),)

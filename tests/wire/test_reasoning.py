@@ -38,7 +38,8 @@ def fields_sent(
         bodies.append(json.loads(encoded.http.body))
     plain, body = bodies
     if wire == "gemini":
-        plain, body = plain["generationConfig"], body["generationConfig"]
+        plain = plain["generationConfig"]
+        body = body["generationConfig"]
     changed = {name: value for name, value in body.items() if plain.get(name) != value}
     codes = [warning.code for warning in encoded.warnings]
     assert codes in ([], [APPROXIMATE])

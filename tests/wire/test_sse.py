@@ -68,7 +68,8 @@ def reference(body: str) -> list[Frame]:
     frames: list[Frame] = []
     offset = 0
     if body.startswith("\ufeff"):
-        body, offset = body[1:], 3
+        body = body[1:]
+        offset = 3
     data = ""
     event = ""
     last_id = ""
