@@ -22,7 +22,7 @@ WIRES = {
 }
 # Retrieval has wires of the names cohere and ollama too, which are files of their own, and Bedrock
 # is also the name of the service that requests are signed for.
-OTHERS = ("retrieval/", "sim/retrieval.py", "registry/auth.py")
+OTHERS = ("retrieval/", "sim/retrieval.py", "registry/credentials.py")
 
 WITHOUT = """
 import asyncio

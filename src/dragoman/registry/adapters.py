@@ -20,7 +20,7 @@ from ..transport.connect import is_loopback
 from ..validate.fields import suggest
 from ..validate.yaml import ConfigError, Section
 from ..wire import CODECS
-from .auth import AuthSettings, read_auth
+from .credentials import AuthSettings, read_auth
 from .keys import read_key
 from .limits import RateLimits, Retries, read_connection, read_rate_limit, read_timeouts
 from .pools import Connection

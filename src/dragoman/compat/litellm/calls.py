@@ -25,7 +25,7 @@ from ...messages import LossWarning
 from ...prices import PricedAs, cost
 from ...provider import Provider
 from ...registry import Adapter, Registry, config_path
-from ...registry.auth import AuthSettings
+from ...registry.credentials import AuthSettings
 from ...retrieval import Embedder
 from ...retrieval.wire.server import EmbedServer
 from ...sim import ScriptedProvider
