@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from ..capabilities import Capabilities
-from ..messages.display import Display, Displayed, Table
+from ..messages import display
+from ..messages.display import Display, Displayed, Passage, Table
 
 Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_observed", "not_applicable"]
 
@@ -96,15 +97,20 @@ class Report(Struct, Displayed, frozen=True, kw_only=True):
         return _indent({**record, "capabilities": known, "probes": dict(self.probes)})
 
     def _display(self) -> Display:
-        outcomes = [(each.name, WORDS[each.status], _found(each)) for each in self.outcomes]
-        probed = [(name, _fact_word(value)) for name, value in _facts(self).items()]
-        tables = [
-            Table(("check", "outcome", "what was found"), outcomes),
-            Table(("capability", "probed"), probed),
-        ]
-        return Display(
-            f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables
-        )
+        return Display(_title(self), [self.summary], tables=_tables(self))
+
+
+def _title(report: Report) -> str:
+    return f"Check of {report.model} over the {report.wire} wire"
+
+
+def _tables(report: Report) -> list[Table]:
+    outcomes = [(each.name, WORDS[each.status], _found(each)) for each in report.outcomes]
+    probed = [(name, _fact_word(value)) for name, value in _facts(report).items()]
+    return [
+        Table(("check", "outcome", "what was found"), outcomes),
+        Table(("capability", "probed"), probed),
+    ]
 
 
 def _indent(record: dict[str, Any]) -> bytes:
@@ -136,7 +142,7 @@ def write_markdown(report: Report) -> str:
     The page has no times, so that two runs on the same server give the same page.
     """
     lines = [
-        f"# Check of {report.model} over the {report.wire} wire",
+        f"# {_title(report)}",
         "",
         (
             f"This report was written by `{report.by} check --markdown`. "
@@ -245,40 +251,23 @@ def _xml(text: str) -> str:
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; vertical-align: top;
-border-bottom: 1px solid #8884; } code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; }
-.pass { color: #16803c; } .fail { color: #c0262d; font-weight: 600; } .unsupported, .not_observed, .not_applicable { color: #777; }
+table { border-collapse: collapse; width: 100%; margin-top: 1.5rem; }
+td, th { text-align: left; padding: .3rem .6rem; vertical-align: top; border-bottom: 1px solid #8884; }
 """
 
 
 def write_html(report: Report) -> str:
     """Return one self-contained HTML page, without scripts, fonts or links."""
-    rows = "\n".join([_html_row(outcome) for outcome in report.outcomes])
-    probed = [
-        f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>"
-        for name, value in _facts(report).items()
+    evidence = [
+        Passage(f"evidence of {each.name}", "\n".join(_evidence_lines(each)), folded=True)
+        for each in report.outcomes
+        if each.evidence
     ]
-    facts = "\n".join(probed)
-    name = html.escape(report.model)
+    facts = [report.url, report.at, report.by, report.summary]
+    shown = Display(_title(report), facts, evidence, _tables(report))
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Check of '
-        f'{name}</title><meta name="viewport" '
-        f'content="width=device-width"><style>{_STYLE}</style></head><body><h1>{name}</h1><p>{html.escape(report.url)}'
-        f" over the {html.escape(report.wire)} wire, {report.at}, by "
-        f"{html.escape(report.by)}.<br>{html.escape(report.summary)}</p><table><thead><tr><th>check</th><th>outcome</th><th>what"
-        f" was found</th></tr></thead><tbody>{rows}</tbody></table><h2>Capabilities, "
-        f"probed</h2><table><tbody>{facts}</tbody></table></body></html>\n"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(shown.title)}</title><style>{_STYLE}</style></head>"
+        f"<body>{display.write_html(shown)}</body></html>\n"
     )
-
-
-def _html_row(outcome: CheckOutcome) -> str:
-    shown = "\n".join(_evidence_lines(outcome))
-    evidence = (
-        f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>"
-        if shown
-        else ""
-    )
-    name = html.escape(outcome.name)
-    word = WORDS[outcome.status]
-    cells = f'<td><code>{name}</code></td><td class="{outcome.status}">{word}</td>'
-    return f"<tr>{cells}<td>{html.escape(_found(outcome))}{evidence}</td></tr>"
