@@ -11,9 +11,9 @@ import pytest
 
 from dragoman import connect
 from dragoman.gateway import create_app
-from dragoman.gateway.models import Upstream, describe_upstream
 from dragoman.log import MemoryLog
 from dragoman.middleware import Fallback, Retry
+from dragoman.middleware.translation import Upstream, describe_upstream
 from dragoman.provider import Provider
 from dragoman.registry import Registry
 from tests.listed import Listed

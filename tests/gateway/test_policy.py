@@ -16,8 +16,8 @@ import dragoman.wire.policy as policy
 from dragoman.errors import ContextOverflowError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
-from dragoman.gateway.models import describe_upstream
 from dragoman.messages import ServerTool
+from dragoman.middleware.translation import describe_upstream
 from dragoman.sim import ScriptedProvider
 from dragoman.wire import SERVER_CODECS
 from dragoman.wire.policy import NEVER, rename_settings

@@ -21,6 +21,7 @@ from ..errors import (
     UnsupportedContentError,
 )
 from ..messages import Request, Url
+from ..middleware.translation import ResolvedModel
 from ..provider import Model
 from ..transport.connect import is_loopback
 from ..wire import ServerCodec
@@ -161,6 +162,11 @@ class Caller(Struct, frozen=True):
         """Whether fields that would be lost are dropped instead of rejecting the request."""
         return self.key is not None and self.key.on_loss == "drop"
 
+    @property
+    def refuses_losses(self) -> bool:
+        """Whether a request is rejected if a part of it would be lost."""
+        return self.key is not None and self.key.on_loss == "reject"
+
     def may_use(self, name: str) -> bool:
         """Return whether the key allows a model of this name; without keys, all are allowed."""
         return self.key is None or self.key.allows(name)
@@ -172,6 +178,13 @@ class Caller(Struct, frozen=True):
         """
         if self.key is not None and not self.key.allows(name):
             raise InvalidModelError("no model of this name is served here")
+
+
+def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
+    """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
+    caller.check_model(name)
+    served = models.resolve(name)
+    return ResolvedModel(served, models.find(served), models.find_upstream(served))
 
 
 class Service(Struct, kw_only=True, eq=False):

@@ -19,10 +19,11 @@ from ..errors import OverloadedError, ProviderError, UnavailableError, without_f
 from ..events import Assembler, Usage
 from ..messages import Request
 from ..middleware.redis_limiter import LimiterUnavailableError
+from ..middleware.translation import ResolvedModel, check_translated, translate_for
 from ..provider import Provider
 from ..wire import Asked, ReplyEncoder, ServerCodec
 from ..wire.server import ModelQuestion
-from .access import Caller, Scope, Service, read_headers
+from .access import Caller, Scope, Service, read_headers, resolve_model
 from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
@@ -35,7 +36,6 @@ from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace
-from .translation import ResolvedModel, check_translated, resolve_model, translate_for
 from .writing import ReplyWriter, Send, write_events
 
 log = logging.getLogger("dragoman")
@@ -224,7 +224,7 @@ class ChatHandler:
             return
         translated = await incoming.work(translate_for, resolved, asked, front, own, caller.drops)
         account.warnings = (*kept.lost, *translated.warnings)
-        await incoming.work(check_translated, resolved, translated, caller)
+        await incoming.work(check_translated, resolved, translated, caller.refuses_losses)
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, resolved.provider)
         if front.is_count(incoming.path):
@@ -262,7 +262,7 @@ class ChatHandler:
         translated = await incoming.work(
             translate_for, resolved, read.asked, front, read.is_native, caller.drops
         )
-        await incoming.work(check_translated, resolved, translated, caller)
+        await incoming.work(check_translated, resolved, translated, caller.refuses_losses)
 
         async def serve(scope: Scope, receive: Receive, send: Send, response_id: str) -> None:
             answer = partial(self._answer, response_id=response_id)

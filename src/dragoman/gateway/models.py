@@ -10,7 +10,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..calls import Operation
@@ -19,12 +18,12 @@ from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..events import Usage
 from ..middleware import Fallback
 from ..middleware.layer import walk
+from ..middleware.translation import Upstream, describe_upstream
 from ..prices import Cost
-from ..provider import HttpProvider, Model, Provider
+from ..provider import Model, Provider
 from ..registry import ModelEntry, Registry
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
-from ..wire.policy.translate import describe_wire
 from ..wire.reasoning import join_efforts
 from ..wire.rules import matches_any
 
@@ -32,43 +31,6 @@ log = logging.getLogger("dragoman")
 
 ServedModel: TypeAlias = Provider | RetrievalModel
 """What a served name refers to: a model for chat, embedding or reranking."""
-
-
-class Upstream(Struct, frozen=True):
-    """The properties of a provider that translating a request depends on.
-
-    They do not change while the provider is open, so they are found only once.
-    """
-
-    wires: frozenset[str]
-    """The wires that the provider may use; empty if unknown."""
-    refuses_losses: bool
-    """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
-    is_group: bool = False
-    """Whether a call may be answered by one of several models."""
-    needs_max_tokens: bool = False
-    """Whether a wire of the provider requires a limit of the reply that its quirks do not set."""
-    separates_tools: bool = False
-    """Whether a model of the provider rejects functions next to tools that its server runs."""
-
-
-def describe_upstream(provider: Provider) -> Upstream:
-    """Return the properties of a provider that translating a request depends on."""
-    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    return Upstream(
-        frozenset([end.codec.wire for end in ends]),
-        any(end.on_loss == "reject" for end in ends),
-        any(isinstance(part, Fallback) for part in walk(provider)),
-        any(_needs_limit(end) for end in ends),
-        any(getattr(end.codec, "separates_tools", False) for end in ends),
-    )
-
-
-def _needs_limit(end: HttpProvider) -> bool:
-    """Return whether a wire requires a limit of the reply and the codec knows none to send."""
-    quirks = getattr(end.codec, "quirks", None)
-    limit = getattr(quirks, "max_tokens", None)
-    return describe_wire(end.codec.wire).needs_max_tokens and limit is None
 
 
 _RATES = ("input", "output", "cache_read", "cache_write")

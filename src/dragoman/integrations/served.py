@@ -1,7 +1,7 @@
 """Answer a request in the form of a wire's clients with a provider, without an HTTP server.
 
 Frameworks that were written for one vendor's API pass its request fields on, and expect its
-replies. The request is read, translated and checked by the code of the gateway.
+replies. The request is read, translated and checked as in the gateway.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from msgspec.structs import replace
 from ..blocking import run
 from ..errors import InvalidRequestError, ProviderError
 from ..events import MessageComplete
-from ..gateway.access import Caller
-from ..gateway.models import describe_upstream
-from ..gateway.translation import ResolvedModel, check_translated, translate_for
 from ..messages import Assistant, LossWarning, Message
+from ..middleware.translation import (
+    ResolvedModel,
+    check_translated,
+    describe_upstream,
+    translate_for,
+)
 from ..provider import Provider
 from ..wire import SERVER_CODECS
 from ..wire.policy import decode_portable
@@ -102,9 +105,8 @@ class ServedCall:
         request = replace(asked.request, messages=messages, config=config)
         asked = replace(asked, request=request)
         resolved = ResolvedModel(provider.model, provider, upstream)
-        caller = Caller({}, None)
         made = translate_for(resolved, asked, front, is_native, drops)
-        check_translated(resolved, made, caller)
+        check_translated(resolved, made, refuses_losses=False)
         self.losses = made.warnings
         if made.stops:
             why = "the model's wire has no such setting"

@@ -18,18 +18,18 @@ from starlette.types import Receive, Scope, Send
 from ...errors import InvalidRequestError, ProviderError, scrub
 from ...events import Event, MessageComplete, encode_event
 from ...messages import Request, new_ulid
+from ...middleware.translation import check_translated
 from ...prices import Unpriced
 from ...provider import Provider, connect
 from ...provider.http_model import show_url
 from ...validate import build_request
 from ...wire import CODECS, Asked, Encoded, ReplyEncoder
 from ...wire.policy import Translated
-from ..access import Service
+from ..access import Service, resolve_model
 from ..exchange import handle, identify
 from ..models import Models, find_ends
 from ..reading import Incoming, parse_body
 from ..request_account import Account, ChatCall
-from ..translation import check_translated, resolve_model
 from ..unknown_paths import find_codec
 from ..writing import ReplyWriter, write_events
 
@@ -94,7 +94,9 @@ class PlaygroundChat:
         request = question.build(resolved.provider.model)
         asked = account.note_request(Asked(request=request))
         service.bounds.check_request(request)
-        await incoming.work(check_translated, resolved, Translated(asked.request, ()), caller)
+        await incoming.work(
+            check_translated, resolved, Translated(asked.request, ()), caller.refuses_losses
+        )
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, resolved.provider)
         known = service.calls is not None and service.calls.has_conversation(question.conversation)

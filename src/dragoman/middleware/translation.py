@@ -1,4 +1,7 @@
-"""The stages that find the model of a request and translate the request for it."""
+"""Translate the request of a wire's client for a provider, whatever its layers and their wires.
+
+The gateway does it for clients over HTTP, and ``integrations`` for frameworks that speak a wire.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,58 @@ from msgspec.structs import replace
 
 from ..errors import UnsupportedFeatureError
 from ..messages import Effort, LossWarning, Request
-from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..validate import check_request
 from ..wire import Asked, ServerCodec
 from ..wire.policy import Target, Translated, refuse_losses, translate
-from .access import Caller
-from .models import Models, Upstream
+from ..wire.policy.translate import describe_wire
+from .fallback import Fallback
+from .layer import walk
+
+
+class Upstream(Struct, frozen=True):
+    """The properties of a provider that translating a request depends on.
+
+    They do not change while the provider is open, so they are found only once.
+    """
+
+    wires: frozenset[str]
+    """The wires that the provider may use; empty if unknown."""
+    refuses_losses: bool
+    """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
+    is_group: bool = False
+    """Whether a call may be answered by one of several models."""
+    needs_max_tokens: bool = False
+    """Whether a wire of the provider requires a limit of the reply that its quirks do not set."""
+    separates_tools: bool = False
+    """Whether a model of the provider rejects functions next to tools that its server runs."""
+
+
+def describe_upstream(provider: Provider) -> Upstream:
+    """Return the properties of a provider that translating a request depends on."""
+    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
+    return Upstream(
+        frozenset([end.codec.wire for end in ends]),
+        any(end.on_loss == "reject" for end in ends),
+        any(isinstance(part, Fallback) for part in walk(provider)),
+        any(_needs_limit(end) for end in ends),
+        any(getattr(end.codec, "separates_tools", False) for end in ends),
+    )
+
+
+def _needs_limit(end: HttpProvider) -> bool:
+    """Return whether a wire requires a limit of the reply and the codec knows none to send."""
+    quirks = getattr(end.codec, "quirks", None)
+    limit = getattr(quirks, "max_tokens", None)
+    return describe_wire(end.codec.wire).needs_max_tokens and limit is None
 
 
 class ResolvedModel(Struct, frozen=True):
-    """A model that the caller may use: its name, its provider and the provider's properties."""
+    """A model for a client: the name by which it is called, its provider and the properties."""
 
     name: str
     provider: Provider
     upstream: Upstream
-
-
-def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
-    """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
-    caller.check_model(name)
-    served = models.resolve(name)
-    return ResolvedModel(served, models.find(served), models.find_upstream(served))
 
 
 def translate_for(
@@ -54,15 +87,17 @@ def translate_for(
     return Translated(request, made.warnings + approximated, made.stops)
 
 
-def check_translated(resolved: ResolvedModel, translated: Translated, caller: Caller) -> None:
+def check_translated(
+    resolved: ResolvedModel, translated: Translated, refuses_losses: bool
+) -> None:
     """Raise ``UnsupportedFeatureError`` if the model cannot take a request.
 
-    It cannot if a part would be lost, and the model's configuration or the key forbids losses.
+    It cannot if a part would be lost, and the model's configuration or ``refuses_losses`` forbids
+    this.
     """
     provider = resolved.provider
     request = translated.request
-    key = caller.key
-    if resolved.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
+    if resolved.upstream.refuses_losses or refuses_losses:
         ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
         lost = [loss for part in ends for loss in part.codec.encode(request).warnings]
         refuse_losses((*translated.warnings, *lost), resolved.name)
