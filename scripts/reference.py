@@ -473,7 +473,7 @@ def _list_imports(name: str) -> str:
 def write_layers(page: str) -> str:
     """Return ``docs/design.md`` with the current boxes and layers."""
     rows = "".join(
-        [f"{name:<9}imports {_list_imports(name):<47}{box.what}\n" for name, box in BOXES.items()]
+        [f"{name:<9}imports {_list_imports(name):<55}{box.what}\n" for name, box in BOXES.items()]
     )
     rows += "\n"
     rows += "".join([f"{name:<14}{find_box(name):<9}{about}\n" for name, about in FLOORS.items()])

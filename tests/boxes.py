@@ -16,7 +16,7 @@ class Box(NamedTuple):
     """A box: the layers that it holds, and what it needs besides the core.
 
     ``imports`` are the boxes, layers and ``SERVERS`` that its files may import; ``tests_use`` are
-    those that only its tests need. Its tests install ``extras`` of the package, and ``packages``.
+    those that its tests, or the layers that it imports, need besides. Its tests install ``extras`` of the package, and ``packages``.
     """
 
     what: str
@@ -46,8 +46,8 @@ BOXES = {
     "gateway": Box(
         "the HTTP service, with the server halves of the wires",
         "servers gateway",
-        imports="agent",
-        tests_use="kit",
+        imports="log trace",
+        tests_use="agent kit",
         extras="gateway",
         packages="anthropic openai google-genai ollama cohere boto3 schemathesis",
     ),
@@ -61,14 +61,16 @@ BOXES = {
     "extras": Box(
         "many requests, comparisons, other frameworks, the embedded model",
         "batches comparison integrations compat local",
-        imports="agent gateway kit",
+        imports="log replay trace servers gateway sim",
+        tests_use="agent gateway kit",
         extras="agents dspy langchain llm local parquet ray pydantic-ai starlette",
         packages="langchain-anthropic langchain-ollama langchain-openai langchain-tests fastapi gguf",
     ),
     "cli": Box(
         "the command",
         "cli",
-        imports="agent local batches comparison servers",
+        imports="agent local batches comparison",
+        tests_use="servers",
         extras="acp cli",
         packages="axe-playwright-python setuptools uv",
     ),

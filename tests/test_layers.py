@@ -67,7 +67,10 @@ _VENDOR = re.compile("|".join(name for name in VENDORS if name not in CODECS))
 _VENDOR_WORD = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(VENDOR_WORDS)})(?![a-z0-9])")
 ALLOWED = {
     ("errors.py", "xai"): "the beginning of a key, which must be known to be hidden",
-    ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
+    (
+        "registry/credentials.py",
+        "azure",
+    ): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
     ("cli/import.py", "litellm"): "the program whose configuration is converted",
     **{
@@ -196,20 +199,24 @@ def wrong_directions(modules: list[Module]) -> list[str]:
     return found
 
 
+def imported_parts(modules: list[Module]) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file that is in a box, with each part of the package it imports."""
+    paths = {module.name: module.path.as_posix() for module in modules}
+    for module in modules:
+        if module.layer in LAYERS:
+            for _, _, target in module.imports(set(paths)):
+                part = boxes.find_part(paths.get(target, "/".join(target)))
+                if part in [*LAYERS, "servers"]:
+                    yield module.path.as_posix(), part
+
+
 def wrong_boxes(modules: list[Module]) -> list[str]:
     """Return the imports of a box that its row of ``BOXES`` does not allow."""
-    paths = {module.name: module.path.as_posix() for module in modules}
-    found: list[str] = []
-    for module in modules:
-        path = module.path.as_posix()
-        if module.layer not in LAYERS:
-            continue
-        allowed = boxes.may_import(path)
-        for _, _, target in module.imports(set(paths)):
-            part = boxes.find_part(paths.get(target, "/".join(target)))
-            if part in [*LAYERS, "servers"] and part not in allowed:
-                found.append(f"{path}: imports {part}")
-    return found
+    return [
+        f"{path}: imports {part}"
+        for path, part in imported_parts(modules)
+        if part not in boxes.may_import(path)
+    ]
 
 
 def cycles(modules: list[Module]) -> list[str]:
@@ -397,6 +404,16 @@ def test_every_exception_to_the_boxes_is_needed() -> None:
     for pattern in boxes.SERVERS:
         assert any(boxes.fnmatchcase(path, pattern) for path in files), pattern
     assert set(boxes.COMMANDS) <= set(files)
+
+
+def test_every_import_that_a_box_allows_is_used() -> None:
+    used: dict[str, set[str]] = {}
+    for path, part in imported_parts(present()):
+        used.setdefault(boxes.find_box(boxes.find_part(path)), set()).add(part)
+    for name, box in boxes.BOXES.items():
+        for allowed in box.imports.split():
+            parts = boxes.BOXES[allowed].holds.split() if allowed in boxes.BOXES else [allowed]
+            assert used[name] & {*parts}, f"{name} imports nothing of {allowed}"
 
 
 # Fields of vendors' APIs, which only wires may name.
