@@ -16,7 +16,10 @@ from dragoman.wire.beliefs import Belief, read_families
 
 from .run_tests import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md", ROOT / "docs" / "index.md",
+    *sorted((ROOT / "docs" / "providers").glob("*.md")),
+]  # fmt: skip
 
 # An example model for each hosted vendor and for well-known self-hosted servers.
 EXAMPLES = {
