@@ -26,7 +26,7 @@ FLOORS = {
     "prices": "usage to money",
     "calls": "records of calls: what began, ended, failed and was routed elsewhere",
     "tokens": "token estimates, offline",
-    "wire": "both sides of each wire, pure (sans-IO)",
+    "wire": "both sides of each wire, pure (sans-IO); pairs of calls and results",
     "transport": "the only code that opens a socket to a provider",
     "provider": "the provider contract, streams, and the provider over HTTP",
     "retrieval": "embedding and reranking: contract, wires, models over HTTP",
@@ -44,7 +44,7 @@ FLOORS = {
     "local": "the embedded model",
     "integrations": "models for other frameworks",
     "compat": "the functions of other libraries", "testing": "the pytest plugin",
-    "cli": "the command",
+    "cli": "the command, and the environment variables that it reads",
 }  # fmt: skip
 LAYERS = list(FLOORS)
 # The package itself, its names for synchronous code and the file that ``python -m`` runs belong to
