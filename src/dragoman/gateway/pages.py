@@ -160,7 +160,5 @@ class Pages:
         return self._openapi
 
     def _list(self, caller: Caller) -> list[ListedModel]:
-        return [self._service.models.list_model(name) for name in self._names(caller)]
-
-    def _names(self, caller: Caller) -> list[str]:
-        return [name for name in self._service.models.names() if caller.may_use(name)]
+        models = self._service.models
+        return [models.list_model(name) for name in models.names() if caller.may_use(name)]

@@ -159,7 +159,8 @@ class TurnWriter(PairedWriter):
 
     def turn(self, parts: list[Any], at: int, path: str) -> bool:
         turn = self._open("assistant")
-        if self.needs_thought and not any(_is_thinking(part) for part in (*turn, *parts)):
+        thoughts = ("thinking", "redacted_thinking")
+        if self.needs_thought and not any(part["type"] in thoughts for part in (*turn, *parts)):
             turn.insert(0, {"type": "thinking", "thinking": " ", "signature": ""})
         turn.extend(parts)
         self._asked[at] = len(self.written) - 1
@@ -208,10 +209,6 @@ class TurnWriter(PairedWriter):
             why = "the provider's own call has no result"
             return self.drop(block, path, why, code="dangling_call_dropped")
         return dict(block.data)
-
-
-def _is_thinking(block: dict[str, Any]) -> bool:
-    return block["type"] in ("thinking", "redacted_thinking")
 
 
 def _as_blocks(turn: dict[str, Any]) -> list[Any]:

@@ -166,9 +166,6 @@ class StreamEncoder(_Encoder):
         """Write a block that carries the sealed state of a text or a call."""
         return b"" if token is None else self._whole(_write_carrier(token))
 
-    def _write_signature(self, signature: str) -> bytes:
-        return self._delta({"type": "signature_delta", "signature": signature})
-
     def _whole(self, record: dict[str, Any]) -> bytes:
         """Write a block without deltas."""
         return self._open(-1, record) + self._close()
@@ -195,7 +192,9 @@ class StreamEncoder(_Encoder):
         stop = named_frame({"type": "content_block_stop", "index": self._index})
         if self._kind == "thinking":
             signature = _sign(self.read_thought(self._block), state)
-            return self._write_signature(signature) + stop if signature else stop
+            if not signature:
+                return stop
+            return self._delta({"type": "signature_delta", "signature": signature}) + stop
         if state is None:
             return stop
         cited = own_fields(state, "anthropic").get("citations", ())
