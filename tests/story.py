@@ -103,7 +103,9 @@ STORY: list[logs.Payload] = [
     ),
     *call(3, (1500, 80, 1300), "0.00219"),
     *use(3, "edit_file", EDIT, "The sign is wrong."),
-    logs.PermissionRequested("tu_3", "edit_file", "writes a file", "write: ask"),
+    logs.PermissionRequested(
+        intent_id="tu_3", tool_name="edit_file", reason="writes a file", rule="write: ask"
+    ),
     logs.PermissionGranted(
         intent_id="tu_3", tool_name="edit_file", by="user", reason="looks right"
     ),

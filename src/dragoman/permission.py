@@ -47,7 +47,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     """An action that needs permission: the validated intent, its side effect and its paths.
 
     Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session
-    that asks.
+    that asks. An ``attempt`` above 1 means that the call was interrupted and would run again.
     """
 
     tool_name: str
@@ -56,6 +56,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     intent_id: str = ""
     session: str = ""
+    attempt: int = 1
 
 
 Scope: TypeAlias = Literal["once", "session", "path", "prefix"]

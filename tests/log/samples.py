@@ -140,6 +140,16 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
             "tool.started",
             logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
         ),
+        (
+            "tool.restarted",
+            logs.ToolRestarted(
+                intent_id="tu_01",
+                tool_name="bash",
+                attempt=2,
+                input={"command": "ls"},
+                context={"sandbox": "bwrap"},
+            ),
+        ),
         ("tool.progress", logs.ToolProgress("tu_01", "bash", {"done": 3, "of": 9})),
         (
             "tool.observed",
@@ -209,7 +219,12 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
             logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
         ),
         ("tool_intent.closed", logs.ToolIntentClosed("tu_01", "the process was killed", "bash")),
-        ("permission.requested", logs.PermissionRequested("tu_01", "bash", "not in the rules")),
+        (
+            "permission.requested",
+            logs.PermissionRequested(
+                intent_id="tu_01", tool_name="bash", reason="not in the rules", attempt=2
+            ),
+        ),
         (
             "permission.granted",
             logs.PermissionGranted(

@@ -132,14 +132,15 @@ ENDS = {
 BEFORE = {
     "tool_intent.validated": {"tool_intent.proposed"},
     "tool_intent.rejected": {"tool_intent.proposed"},
-    "permission.requested": {"tool_intent.validated"},
+    "permission.requested": {"tool_intent.validated", "tool.started", "tool.restarted"},
     "permission.granted": {"tool_intent.validated", "permission.requested"},
     "permission.denied": {"tool_intent.validated", "permission.requested"},
     "tool.started": {"permission.granted"},
-    "tool.observed": {"tool.started"},
-    "tool.failed": {"tool.started"},
+    "tool.restarted": {"tool.started", "tool.restarted", "permission.granted"},
+    "tool.observed": {"tool.started", "tool.restarted"},
+    "tool.failed": {"tool.started", "tool.restarted"},
     "tool_intent.closed": {"tool_intent.proposed", "tool_intent.validated",
-                           "permission.requested", "permission.granted", "tool.started"},
+                           "permission.requested", "permission.granted", "tool.started", "tool.restarted"},
 }  # fmt: skip
 
 
@@ -158,7 +159,7 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
             continue
         before = steps.setdefault(intent, [])
         if record.type == "tool.progress":
-            assert before[-1].type == "tool.started"
+            assert before[-1].type in ("tool.started", "tool.restarted")
             assert record.parent == before[-1].id
             continue
         if record.type == "tool_intent.proposed":
@@ -172,6 +173,7 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         before.append(record)
     found = {intent: types(chain) for intent, chain in steps.items()}
     for chain in found.values():
+        assert chain.count("tool.started") <= 1
         assert sum(kind in ENDS for kind in chain) <= 1
         if finished:
             assert chain[-1] in ENDS, chain

@@ -232,11 +232,14 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     outcome = await elsewhere.run("Go.", key="g1")
     await elsewhere.observe(outcome.pending[0].intent_id, "failed", is_error=True)
     await elsewhere.run()
+    given_up = Session(Listed(calls[0], "Done."), [Tool("bash", external=True)], ALL, log)
+    await given_up.run("Go.")
+    await given_up.close_open_intents("nobody runs it")
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:
-    """Run a session that is killed while a tool runs, taken over, resumed at a record, and
-    forked.
+    """Run a session that is killed while a tool runs, taken over, allowed to run the call again,
+    resumed at a record, and forked.
     """
     began = asyncio.Event()
 
@@ -247,7 +250,7 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
         await asyncio.sleep(60)
         return word
 
-    @tool(side_effect="read", name="look")
+    @tool(side_effect="read", name="look", on_resume="ask")
     def look_again(word: str, how: str = "") -> str:
         """Look up a word in more detail."""
         return word
@@ -257,7 +260,11 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
     )
     running = asyncio.create_task(first.run("Go."))
     await began.wait()
-    again = await Session.resume(Listed("Done."), [look_again], ALL, log, "killed", takeover=True)
+    again = await Session.resume(
+        Listed("Done."), [look_again], ALL, log, "killed", takeover=True, approve="wait"
+    )
+    [pending] = (await again.run()).pending
+    await again.answer(pending.intent_id, Decision(True, "ann"))
     await again.run()
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError, LogConflictError):

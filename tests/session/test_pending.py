@@ -363,7 +363,12 @@ async def test_each_answer_is_used_once_after_a_kill(
     ran.clear()
     with cut(story, length, tmp_path / "cut.db") as log:
         before = reduce_records(log.read("s1"))
-        started = {kept.intent.id for kept in before.intents.values() if kept.started}
+        # A call that only reads and had not ended runs again.
+        started = {
+            kept.intent.id
+            for kept in before.intents.values()
+            if kept.started and not (kept.is_open and kept.side_effect == "read")
+        }
         asked = [kept for kept in before.intents.values() if kept.asked and not kept.started]
         await run_to_the_end(lambda: go_on(log), log)
         records = list(log.read("s1"))

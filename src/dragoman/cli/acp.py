@@ -166,7 +166,9 @@ class EditorSession:
             self._send("tool_call", **call, status="pending")
         elif isinstance(it, logs.ToolIntentValidated):
             self._update(it, **self._classify(it))
-        elif isinstance(it, logs.ToolStarted):  # the user may have edited the input
+        elif isinstance(
+            it, logs.ToolStarted | logs.ToolRestarted
+        ):  # the user may have edited the input
             call = self._describe(it.intent_id, it.tool_name, it.input)
             self._update(it, **call, status="in_progress")
         elif isinstance(it, logs.ToolObserved):

@@ -143,6 +143,7 @@ _COLOURS: dict[type, str | None] = {
     logs.PermissionGranted: "green",
     logs.PermissionDenied: "red",
     logs.ToolStarted: None,
+    logs.ToolRestarted: "yellow",
     logs.ToolProgress: None,
     logs.ToolObserved: "green",
     logs.ToolFailed: "red",

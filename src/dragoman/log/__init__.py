@@ -42,6 +42,7 @@ from .actions import (
     ToolIntentValidated,
     ToolObserved,
     ToolProgress,
+    ToolRestarted,
     ToolStarted,
 )
 from .chain import Break, ChainReport
@@ -107,9 +108,8 @@ __all__ = [
     "ProviderUnavailable", "RecordErased", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
     "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
     "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
-    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolProgress", "ToolStarted",
-    "ToolsChanged", "TurnStarted",
-    "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",
+    "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolProgress", "ToolRestarted",
+    "ToolStarted", "ToolsChanged", "TurnStarted", "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",
     "open_log", "parse_payload", "rate_tool_calls", "read_calls", "read_tool_calls", "read_uses",
 ]  # fmt: skip
 

@@ -45,13 +45,17 @@ class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
     started: bool | None = None
 
 
-class PermissionRequested(Struct, frozen=True, omit_defaults=True):
-    """A permission decision about an intent is needed."""
+class PermissionRequested(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A permission decision about an intent is needed.
+
+    An ``attempt`` above 1 means that the call was interrupted, and whether it may run again.
+    """
 
     intent_id: str
     tool_name: str
     reason: str = ""
     rule: str | None = None
+    attempt: int = 1
 
 
 class PermissionGranted(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -86,7 +90,7 @@ class PermissionAnswered(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Another process answered a permission request of a session; the session records the result.
 
     The record belongs to the session ``NAME.answers``, since only the process that runs a session
-    writes to it.
+    writes to it. ``attempt`` is that of the request.
     """
 
     intent_id: str
@@ -96,6 +100,7 @@ class PermissionAnswered(Struct, frozen=True, omit_defaults=True, kw_only=True):
     scope: Literal["once", "session", "path", "prefix"] = "once"
     prefix: str | None = None
     input: dict[str, Any] | None = None
+    attempt: int = 1
 
 
 class ToolAnswered(Struct, frozen=True, omit_defaults=True):
@@ -117,6 +122,20 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
 
     intent_id: str
     tool_name: str
+    input: dict[str, Any]
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+class ToolRestarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A call that was interrupted began to run again, with the same input and idempotency key.
+
+    ``attempt`` is 2 for the first time that it runs again. The other fields are those of
+    ``tool.started``, which a call has only once.
+    """
+
+    intent_id: str
+    tool_name: str
+    attempt: int
     input: dict[str, Any]
     context: dict[str, Any] = field(default_factory=dict)
 

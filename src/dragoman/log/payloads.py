@@ -44,6 +44,7 @@ from .actions import (
     ToolIntentValidated,
     ToolObserved,
     ToolProgress,
+    ToolRestarted,
     ToolStarted,
 )
 from .errors import InvalidRecordError, LogCorruptError, UnknownTypeError
@@ -330,6 +331,7 @@ Payload: TypeAlias = (
     | PermissionAnswered
     | ToolAnswered
     | ToolStarted
+    | ToolRestarted
     | ToolProgress
     | ToolObserved
     | ToolFailed
@@ -383,6 +385,7 @@ _ENTRIES = (
     Entry("permission.answered", PermissionAnswered, "user", "private"),
     Entry("tool.answered", ToolAnswered, "tool", "private"),
     Entry("tool.started", ToolStarted, "tool", "private"),
+    Entry("tool.restarted", ToolRestarted, "tool", "private"),
     Entry("tool.progress", ToolProgress, "tool", "private"),
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),

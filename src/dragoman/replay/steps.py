@@ -65,6 +65,7 @@ class Evidence:
         self._decided: dict[str, bool] = {}
         self._edited: dict[str, dict[str, Any]] = {}
         self._ran: set[str] = set()
+        self._asked_again: set[str] = set()
         self._running: set[str] = set()
         self._open: dict[str, str] = {}
         self._finished = False
@@ -119,7 +120,7 @@ class Evidence:
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
         if isinstance(payload, logs.PermissionGranted | logs.PermissionDenied):
-            if intent in self._ran:
+            if intent in self._ran and intent not in self._asked_again:
                 yield "decided after it had run"
             self._decided[intent] = isinstance(payload, logs.PermissionGranted)
             if isinstance(payload, logs.PermissionGranted) and payload.input is not None:
@@ -127,6 +128,12 @@ class Evidence:
         elif isinstance(payload, logs.ToolStarted):
             yield from self._check_start(intent, payload)
             self._ran.add(intent)
+            self._running.add(intent)
+        elif isinstance(payload, logs.PermissionRequested):
+            if payload.attempt > 1:
+                self._asked_again.add(intent)
+        elif isinstance(payload, logs.ToolRestarted):
+            yield from self._check_restart(intent, payload)
             self._running.add(intent)
         elif isinstance(payload, logs.ToolObserved | logs.ToolFailed):
             if intent not in self._running:
@@ -145,11 +152,21 @@ class Evidence:
             yield "it ran although it was denied"
         if intent in self._ran:
             yield "it ran before"
+        yield from self._check_input(intent, payload.input)
+
+    def _check_restart(self, intent: str, payload: logs.ToolRestarted) -> Iterator[str]:
+        if not self._decided.get(intent):
+            yield "it ran again although it was denied"
+        if intent not in self._ran:
+            yield "it ran again before it ran"
+        yield from self._check_input(intent, payload.input)
+
+    def _check_input(self, intent: str, given: dict[str, Any]) -> Iterator[str]:
         proposed = self._proposed.get(intent)
         edited = self._edited.get(intent)
-        if edited is not None and edited != payload.input:
+        if edited is not None and edited != given:
             yield "the input is not the one that was allowed"
-        elif edited is None and proposed is not None and proposed.input != payload.input:
+        elif edited is None and proposed is not None and proposed.input != given:
             yield "the input is not the one proposed"
 
     def _check_session(self, payload: Any) -> tuple[str, ...]:
@@ -159,7 +176,7 @@ class Evidence:
             return ()
         notes = ["the session had ended before"] if self._finished else []
         self._finished = True
-        if self._open:
+        if self._open and payload.outcome != "waiting":
             left = [f"{name} ({intent})" for intent, name in self._open.items()]
             notes.append(f"left open: {', '.join(left)}")
         return tuple(notes)

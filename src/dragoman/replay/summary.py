@@ -241,7 +241,7 @@ def _decided(it: logs.PermissionAnswered) -> str:
     return _join(f"{it.by} {decision} {it.intent_id}", it.reason, by=": ")
 
 
-def _running(it: logs.ToolStarted) -> str:
+def _running(it: logs.ToolStarted | logs.ToolRestarted) -> str:
     sandbox = it.context.get("sandbox")
     return describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else "")
 
@@ -310,7 +310,9 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
         "closed", lambda it: f"{it.tool_name or it.intent_id}{_ENDS[it.started]}: {it.reason}"
     ),
     logs.PermissionRequested: (
-        "question", lambda it: _join(f"may {it.tool_name} run", it.reason, by=": ")
+        "question", lambda it: _join(
+            f"may {it.tool_name} run{' again' if it.attempt > 1 else ''}", it.reason, by=": "
+        )
     ),
     logs.PermissionGranted: ("allowed", _granted),
     logs.PermissionDenied: (
@@ -319,6 +321,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.PermissionAnswered: ("answer", _decided),
     logs.ToolAnswered: ("answered", _answered_outside),
     logs.ToolStarted: ("running", _running),
+    logs.ToolRestarted: ("running", lambda it: f"{_running(it)}, attempt {it.attempt}"),
     logs.ToolProgress: ("progress", lambda it: f"{it.tool_name}: {_show_progress(it.progress)}"),
     logs.ToolObserved: ("result", _observed),
     logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),

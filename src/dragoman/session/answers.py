@@ -21,6 +21,7 @@ from .. import log as logs
 from ..permission import Decision
 from ..tools import Observation, ToolFailure, make_observation
 from .outcome import SessionError
+from .pending import Pending
 from .state import IntentState, State
 
 Answer: TypeAlias = logs.PermissionAnswered | logs.ToolAnswered
@@ -28,18 +29,31 @@ Answer: TypeAlias = logs.PermissionAnswered | logs.ToolAnswered
 _TYPES = (
     "tool_intent.proposed", "tool_intent.validated", "tool_intent.rejected", "tool_intent.closed",
     "permission.requested", "permission.granted", "permission.denied", "tool.started",
-    "tool.observed", "tool.failed",
+    "tool.restarted", "tool.observed", "tool.failed",
 )  # fmt: skip
 _PATIENCE = 10.0  # seconds to wait while another process writes an answer to the same file
 _PAUSE = 0.02
 
 
-class Answers(Struct):
-    """The answers that count, by the ids of their intents; ``last`` is the last record read."""
+# A question is about an intent, and about one of the attempts to run it.
+Question: TypeAlias = tuple[str, int]
 
-    decisions: dict[str, logs.PermissionAnswered] = field(default_factory=dict)
+
+class Answers(Struct):
+    """The answers that count; ``last`` is the number of the last record read.
+
+    ``decisions`` are by intent and attempt, ``results`` by intent.
+    """
+
+    decisions: dict[Question, logs.PermissionAnswered] = field(default_factory=dict)
     results: dict[str, logs.ToolAnswered] = field(default_factory=dict)
     last: int = 0
+
+    def has(self, pending: Pending) -> bool:
+        """Return whether there is an answer to what a session waits for."""
+        if pending.kind == "result":
+            return pending.intent_id in self.results
+        return (pending.intent_id, pending.attempt) in self.decisions
 
 
 def answer(log: logs.EventLog, session: str, intent_id: str, decision: Decision) -> Decision:
@@ -56,15 +70,16 @@ def answer(log: logs.EventLog, session: str, intent_id: str, decision: Decision)
     if isinstance(kept.end, logs.PermissionDenied):
         return make_decision(kept.end, allowed=False)
     if kept.granted:
-        [granted] = [
+        granted = [
             record.payload
             for record in log.find("permission.granted", session=session)
             if record.data.get("intent_id") == intent_id
         ]
-        return make_decision(granted, allowed=True)
-    if kept.waits_for != "decision":
+        return make_decision(granted[-1], allowed=True)
+    if kept.waits_for != "decision" or kept.asked is None:
         raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
-    counted, _ = record_answer(log, session, make_answer(intent_id, decision))
+    given = make_answer(intent_id, decision, kept.asked.attempt)
+    counted, _ = record_answer(log, session, given)
     return make_decision(counted.payload)
 
 
@@ -101,16 +116,16 @@ def read_answers(log: logs.EventLog, session: str, after: int = 0) -> Answers:
             found.last = record.seq
             given = record.payload
             if isinstance(given, logs.PermissionAnswered):
-                found.decisions.setdefault(given.intent_id, given)
+                found.decisions.setdefault((given.intent_id, given.attempt), given)
             elif isinstance(given, logs.ToolAnswered):
                 found.results.setdefault(given.intent_id, given)
     return found
 
 
-def make_answer(intent_id: str, decision: Decision) -> logs.PermissionAnswered:
+def make_answer(intent_id: str, decision: Decision, attempt: int = 1) -> logs.PermissionAnswered:
     """Return the record of a decision that was made outside of the session."""
     facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
-    return logs.PermissionAnswered(intent_id=intent_id, **facts)
+    return logs.PermissionAnswered(intent_id=intent_id, attempt=attempt, **facts)
 
 
 def record_answer(log: logs.EventLog, session: str, given: Answer) -> tuple[logs.LogRecord, bool]:
@@ -156,7 +171,9 @@ def _find_intent(log: logs.EventLog, session: str, intent_id: str) -> IntentStat
 def _find_first(log: logs.EventLog, name: str, given: Answer) -> logs.LogRecord | None:
     for record in log.read(name):
         payload = record.payload
-        if isinstance(payload, type(given)) and payload.intent_id == given.intent_id:
+        if not isinstance(payload, type(given)) or payload.intent_id != given.intent_id:
+            continue
+        if getattr(payload, "attempt", 1) == getattr(given, "attempt", 1):
             return record
     return None
 

@@ -7,7 +7,8 @@ shows that it ran.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from .. import log as logs
 from ..events import ToolIntent
 from ..messages import Text, UserBlock
-from ..permission import Decision, Gate, Proposal
+from ..permission import Decision, Gate, Proposal, Verdict
 from ..tools import (
     DEFAULT_OUTPUT_LIMIT,
     ExecutableTool,
@@ -29,6 +30,8 @@ from ..tools import (
     ToolContext,
     ToolFailure,
     limit_output,
+    make_observation,
+    run_in_thread,
 )
 from .answers import Answers, is_machine, make_decision, read_answers
 from .journal import Journal, finish_writing
@@ -61,6 +64,19 @@ class Pipeline:
         if differing or removed:
             tools = tuple([self.tools.find(name).description for name in differing])
             await self.journal.write(logs.ToolsChanged(tools, differing, removed))
+
+    def find_continuable(self, *, unasked: bool) -> frozenset[str]:
+        """Return the ids of the open intents that this session can continue.
+
+        ``unasked`` is that of ``State.find_continuable``.
+        """
+        return self.journal.state.find_continuable(self._can_restart, unasked=unasked)
+
+    def _can_restart(self, kept: IntentState) -> bool:
+        return any(
+            tool.name == kept.intent.tool_name and tool.if_interrupted is not None
+            for tool in self.tools
+        )
 
     async def read_answers(self) -> Answers:
         """Return the answers that other processes have given to this session."""
@@ -123,7 +139,7 @@ class _IntentRun:
 
     async def settle(self) -> None:
         """Validate the intent and get permission for it, unless that was done."""
-        if not self.kept.is_open or self.kept.started or self._permitted is not None:
+        if not self.kept.is_open or self.kept.waits_for == "result" or self._permitted is not None:
             return
         intent = self.intent
         rejection = self.tools.validate(intent.tool_name, self.kept.input)
@@ -132,6 +148,9 @@ class _IntentRun:
             return
         tool = self.tools.find(intent.tool_name)
         proposal = self._propose(tool, self.kept.input)
+        if self.kept.started:
+            await self._settle_again(tool, proposal)
+            return
         if self.kept.side_effect is None:
             await self._write(
                 logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, proposal.paths)
@@ -142,6 +161,47 @@ class _IntentRun:
             await self._close("it was allowed before a rule of the policy denied it")
         else:
             self._permitted = proposal
+
+    async def _settle_again(self, tool: ExecutableTool, proposal: Proposal) -> None:
+        """Decide whether a call that was interrupted runs again, or find out what it did."""
+        if self.gate.policy.judge(proposal).action == "deny":
+            await self._close("it was allowed before a rule of the policy denied it")
+            return
+        asked = self.kept.asked
+        is_asked = asked is not None and asked.attempt > self.kept.attempt
+        plan: object = "ask" if is_asked else tool.if_interrupted
+        if callable(plan):
+            plan = await self._reconcile(tool, plan)
+        if plan == "run" or (is_asked and self.kept.granted):
+            self._permitted = proposal
+        elif plan == "ask":
+            self._permitted = await self._permit_again(tool, proposal)
+
+    async def _reconcile(
+        self, tool: ExecutableTool, find: Callable[[ToolIntent], Any]
+    ) -> Literal["ask", "run"] | None:
+        """Ask the tool's function what an interrupted call did; record what it found.
+
+        Return what to do if it found no result and the call has not come to an end.
+        """
+        intent = replace(self.intent, input=self.kept.input)
+        try:
+            async with asyncio.timeout(tool.timeout):
+                found = await run_in_thread(partial(find, intent))
+                if inspect.isawaitable(found):
+                    found = await found
+            if found in ("ask", "run"):
+                return cast("Literal['ask', 'run']", found)
+            seen = None if found is None else make_observation(found)
+        except Exception as error:
+            name = type(error).__name__
+            await self._close(f"what it did could not be found out: {name}: {error}")
+            return None
+        if seen is None:
+            await self._close("the session ended while it ran")
+        else:
+            await self._observe(limit_output(seen, tool.output_limit))
+        return None
 
     async def execute(self) -> None:
         """Run the intent if it is permitted, or record the result of one that runs elsewhere."""
@@ -161,7 +221,7 @@ class _IntentRun:
 
     async def _close(self, reason: str) -> None:
         closed = logs.ToolIntentClosed(
-            self.intent.id, reason, self.intent.tool_name, started=False
+            self.intent.id, reason, self.intent.tool_name, started=self.kept.started
         )
         await self._write(closed)
 
@@ -189,6 +249,7 @@ class _IntentRun:
             paths=tool.locate(given),
             intent_id=self.intent.id,
             session=self.journal.session,
+            attempt=self.kept.attempt + self.kept.started,
         )
 
     async def _permit(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
@@ -201,6 +262,42 @@ class _IntentRun:
             decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
             proposal, decision = self._edit(tool, proposal, decision)
+        return proposal if await self._record(decision) else None
+
+    async def _permit_again(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
+        """Return the call if it may run again, or ``None`` if not, or if it waits for a decision."""
+        why = "it was interrupted, and what it did is not known"
+        decision: Decision | None = None
+        answered = self._answers.decisions.get((self.intent.id, proposal.attempt))
+        if answered is not None:
+            decision = make_decision(answered)
+        else:
+            await self._request(proposal, Verdict("ask", None, why))
+            if not self._waits:
+                decision = await self.gate.ask(proposal, Verdict("ask", None, why), once=True)
+        if decision is None:
+            return None
+        if decision.allowed is True and decision.input not in (None, proposal.input):
+            decision = _refuse_edit(decision, "a call runs again with the same input")
+        return proposal if await self._record(replace(decision, input=None)) else None
+
+    async def _request(self, proposal: Proposal, verdict: Verdict) -> None:
+        """Record that a decision is needed, unless it was recorded before."""
+        asked = self.kept.asked
+        if asked is not None and asked.attempt == proposal.attempt:
+            return
+        requested = logs.PermissionRequested(
+            intent_id=self.intent.id,
+            tool_name=proposal.tool_name,
+            reason=verdict.reason,
+            rule=verdict.rule,
+            attempt=proposal.attempt,
+        )
+        await self._write(requested)
+
+    async def _record(self, decision: Decision) -> bool:
+        """Record a decision, and return whether it allows the call."""
+        intent = self.intent
         actor: logs.Actor = "system" if is_machine(decision.by) else "user"
         made: dict[str, Any] = {
             "intent_id": intent.id,
@@ -211,12 +308,12 @@ class _IntentRun:
         }
         if decision.allowed is not True:
             await self._write(logs.PermissionDenied(**made), actor)
-            return None
+            return False
         granted = logs.PermissionGranted(
             **made, scope=decision.scope, prefix=decision.prefix, input=decision.input
         )
         await self._write(granted, actor)
-        return proposal
+        return True
 
     async def _decide(self, tool: ExecutableTool, proposal: Proposal) -> Decision | None:
         """Return the decision about a call, or ``None`` if it must come from another process."""
@@ -225,15 +322,13 @@ class _IntentRun:
             decision = decision or Decision(
                 True, "policy", reason="it reads only the list of tools"
             )
-        answered = self._answers.decisions.get(self.intent.id)
+        answered = self._answers.decisions.get((self.intent.id, proposal.attempt))
         if answered is not None and verdict.action != "deny":
             decision = replace(make_decision(answered), rule=verdict.rule)
             self.gate.remember(decision, proposal)
         if decision is not None:
             return decision
-        if self.kept.asked is None:
-            facts = self.intent.id, proposal.tool_name, verdict.reason, verdict.rule
-            await self._write(logs.PermissionRequested(*facts))
+        await self._request(proposal, verdict)
         return None if self._waits else await self.gate.ask(proposal, verdict)
 
     def _edit(
@@ -271,7 +366,17 @@ class _IntentRun:
         }
         if tool.external:
             context = {"side_effect": tool.side_effect, "external": True}
-        await self._write(logs.ToolStarted(intent.id, tool.name, proposal.input, context))
+        if self.kept.started:
+            started: logs.Payload = logs.ToolRestarted(
+                intent_id=intent.id,
+                tool_name=tool.name,
+                attempt=proposal.attempt,
+                input=proposal.input,
+                context=context,
+            )
+        else:
+            started = logs.ToolStarted(intent.id, tool.name, proposal.input, context)
+        await self._write(started)
         if tool.external:
             return
         try:
@@ -306,7 +411,11 @@ class _IntentRun:
         ask = partial(self._ask, tool)
         progress = ProgressWriter(self._record_progress)
         context: ToolContext[Any] = ToolContext(
-            self.intent.id, self.journal.session, deps=self._deps, report=progress.report
+            self.intent.id,
+            self.journal.session,
+            self.kept.attempt,
+            self._deps,
+            report=progress.report,
         )
         try:
             return await self.tools.execute(tool.name, proposal.input, withheld, ask, context)
@@ -389,6 +498,8 @@ def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
         return f"The tool did not come to an end ({end.kind}): {end.message}", True
     if isinstance(end, logs.PermissionDenied):
         why = f": {end.reason}" if end.reason else ""
+        if kept is not None and kept.started:
+            return f"{_UNKNOWN}; {end.by} did not allow it to run again{why}", True
         return f"Not run: permission denied by {end.by}{why}", False
     if isinstance(end, logs.ToolIntentRejected):
         return f"Not run: {end.detail or end.problem}", True
@@ -400,4 +511,7 @@ def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
 def describe_stop(kept: IntentState | None, reason: str) -> str:
     """Return the tool result for a call that was stopped, or never started."""
     began = kept is not None and kept.started
-    return f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {reason}"
+    return f"{_UNKNOWN if began else 'Not run'}: {reason}"
+
+
+_UNKNOWN = "Interrupted, and what it did is not known"

@@ -112,7 +112,7 @@ class Loop(Generic[Parsed]):
 
     async def _advance(self) -> Step:
         """Run one turn, unless the session has ended or waits."""
-        continued = self.state.find_continuable(unasked=True)
+        continued = self._pipeline.find_continuable(unasked=True)
         if continued:
             opened = [kept.intent for kept in self.state.open_intents]
             waiting = await self._process([each for each in opened if each.id in continued])
@@ -246,12 +246,7 @@ class Loop(Generic[Parsed]):
         if not self._pipeline.waits and any(each.kind == "decision" for each in pending):
             return False  # this process has an approver to ask
         answers = await self._pipeline.read_answers()
-        arrived = [
-            each
-            for each in pending
-            if each.intent_id
-            in (answers.decisions if each.kind == "decision" else answers.results)
-        ]
+        arrived = [each for each in pending if answers.has(each)]
         if is_new and len(arrived) < len(pending):
             raise SessionError(
                 f"the session {describe_pending(pending)}; answer first, or call close_open_intents(), "
@@ -277,7 +272,7 @@ class Loop(Generic[Parsed]):
         elif self._loaded or self.state.finished is not None:
             await self._continue("another goal" if goal is not None else "to go on")
             self._loaded = False
-        if self.state.find_continuable(unasked=True):
+        if self._pipeline.find_continuable(unasked=True):
             # The results of the calls that go on come before the goal.
             if goal is not None and not is_queued:
                 self._queued.insert(0, Goal(read_goal(goal), key))
@@ -352,7 +347,7 @@ class Loop(Generic[Parsed]):
         await self._journal.write(resumed)
         continued: frozenset[str] = frozenset()
         if self._at is None:
-            continued = state.find_continuable(unasked=self._pipeline.waits)
+            continued = self._pipeline.find_continuable(unasked=self._pipeline.waits)
         self._at = None
         self._takeover = False
         await close_open(

@@ -16,7 +16,8 @@ class Pending(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     ``question`` is a text for the person who answers. ``schema`` is the JSON Schema of the tool's
     input, which an edited input must satisfy too. ``since`` is when the session began to wait.
-    ``dragoman.session.answer`` answers a decision, ``observe`` gives a result.
+    ``dragoman.session.answer`` answers a decision, ``observe`` gives a result. An ``attempt``
+    above 1 means that the call was interrupted, and whether it may run again.
     """
 
     kind: Literal["decision", "result"]
@@ -30,6 +31,7 @@ class Pending(Struct, frozen=True, omit_defaults=True, kw_only=True):
     side_effect: str = "execute"
     paths: tuple[str, ...] = ()
     rule: str | None = None
+    attempt: int = 1
 
 
 def list_pending(session: str, state: State, tools: Toolbox | None = None) -> tuple[Pending, ...]:
@@ -51,7 +53,8 @@ def _describe(session: str, kept: IntentState, schema: dict[str, Any]) -> Pendin
     question = f"What is the result of {name}?"
     if kind == "decision":
         reason = kept.asked.reason if kept.asked is not None else ""
-        question = f"May {name} run?" + (f" {reason}" if reason else "")
+        again = " again" if kept.started else ""
+        question = f"May {name} run{again}?" + (f" {reason}" if reason else "")
     return Pending(
         kind=kind,
         intent_id=kept.intent.id,
@@ -64,6 +67,7 @@ def _describe(session: str, kept: IntentState, schema: dict[str, Any]) -> Pendin
         side_effect=kept.side_effect or "execute",
         paths=kept.paths,
         rule=kept.asked.rule if kept.asked is not None else None,
+        attempt=kept.asked.attempt if kept.asked is not None else 1,
     )
 
 

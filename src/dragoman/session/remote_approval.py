@@ -22,7 +22,10 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A tool call that waits for permission; ``seq`` is the number of the record that asks."""
+    """A tool call that waits for permission; ``seq`` is the number of the record that asks.
+
+    An ``attempt`` above 1 means that the call was interrupted, and whether it may run again.
+    """
 
     session: str
     intent_id: str
@@ -34,6 +37,7 @@ class Question(Struct, frozen=True, omit_defaults=True, kw_only=True):
     paths: tuple[str, ...] = ()
     reason: str = ""
     rule: str | None = None
+    attempt: int = 1
 
 
 def find_questions(log: logs.EventLog, session: str | None = None) -> list[Question]:
@@ -71,6 +75,7 @@ def _make_question(
         seq=record.seq,
         reason=asked.reason,
         rule=asked.rule,
+        attempt=asked.attempt,
     )
     if checked is None:
         return question
@@ -82,9 +87,11 @@ def answer_question(
 ) -> logs.LogRecord:
     """Answer an open question, as ``answer`` does, but raise ``SessionError`` for a second answer."""
     refuse_machine(decision)
-    if not any(question.intent_id == intent_id for question in find_questions(log, session)):
+    questions = {question.intent_id: question for question in find_questions(log, session)}
+    if intent_id not in questions:
         raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
-    record, is_new = record_answer(log, session, make_answer(intent_id, decision))
+    given = make_answer(intent_id, decision, questions[intent_id].attempt)
+    record, is_new = record_answer(log, session, given)
     if not is_new:
         by = record.data.get("by")
         raise SessionError(f"{by!r} answered the question about {intent_id!r} before")
@@ -107,7 +114,7 @@ class RemoteApprover:
         self._also = also
         self._interval = interval
         self._after: dict[str, int] = {}  # the number of the last answer that was read, by session
-        self._answers: dict[str, logs.PermissionAnswered] = {}
+        self._answers: dict[tuple[str, int], logs.PermissionAnswered] = {}
 
     async def __call__(self, proposal: Proposal, verdict: Verdict) -> Decision:
         waiting = [asyncio.create_task(self._wait(proposal, verdict))]
@@ -124,7 +131,7 @@ class RemoteApprover:
     async def _wait(self, proposal: Proposal, verdict: Verdict) -> Decision:
         while True:
             await asyncio.to_thread(self._read, proposal.session)
-            answer = self._answers.pop(proposal.intent_id, None)
+            answer = self._answers.pop((proposal.intent_id, proposal.attempt), None)
             if answer is not None:
                 return replace(make_decision(answer), rule=verdict.rule)
             await asyncio.sleep(self._interval)

@@ -170,11 +170,11 @@ class Session(Displayed, Loop[Parsed]):
         With ``at`` the conversation continues after that record: later messages stay in the log
         and are not sent.
 
-        Nothing runs again. The next ``run`` or ``step`` closes the open intents, each with its own
-        record, and the model receives a result for each. Raise ``LogLockedError`` if another
-        process still runs the session. With ``takeover`` the session is continued anyway: the
-        other process gets ``LogConflictError`` at its next record and stops. The outcome of a tool
-        that it is running then is unknown.
+        The next ``run`` or ``step`` closes the open intents, each with its own record, and the
+        model receives a result for each. Only calls whose ``on_resume`` allows it, or that only
+        read, run again. Raise ``LogLockedError`` if another process still runs the session. With
+        ``takeover`` the session is continued anyway: the other process gets ``LogConflictError``
+        at its next record and stops. The outcome of a tool that it is running then is unknown.
         """
         session = cls(provider, tools, policy, log, session_id=session_id, **settings)
         await session._read_log(takeover)

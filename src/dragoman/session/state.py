@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +37,7 @@ _IntentChange: TypeAlias = (
     | logs.PermissionRequested
     | logs.PermissionGranted
     | logs.ToolStarted
+    | logs.ToolRestarted
     | IntentEnd
 )
 
@@ -44,8 +45,9 @@ _IntentChange: TypeAlias = (
 class IntentState(Struct, kw_only=True):
     """An intent and what became of it; ``record`` is the id of its last record, ``since`` its time.
 
-    ``asked`` is the request for permission, if there was one. An ``external`` intent that has
-    started runs outside of the session, which waits for its result.
+    ``asked`` is the last request for permission, if there was one, and ``granted`` whether the
+    call may run, or run again. An ``external`` intent that has started runs outside of the
+    session, which waits for its result. ``attempt`` is how often the call was to run.
     """
 
     intent: ToolIntent
@@ -53,6 +55,7 @@ class IntentState(Struct, kw_only=True):
     turn: str | None
     since: datetime
     started: bool = False
+    attempt: int = 1
     external: bool = False
     side_effect: logs.SideEffect | None = None
     paths: tuple[str, ...] = ()
@@ -71,8 +74,8 @@ class IntentState(Struct, kw_only=True):
         """What must come from outside before this intent continues, if anything."""
         if self.end is not None:
             return None
-        if self.started:
-            return "result" if self.external else None
+        if self.started and self.external:
+            return "result"
         return "decision" if self.asked is not None and not self.granted else None
 
     @property
@@ -225,12 +228,16 @@ class State:
             kept.paths = payload.paths
         elif isinstance(payload, logs.PermissionRequested):
             kept.asked = payload
+            kept.granted = False
         elif isinstance(payload, logs.PermissionGranted):
             kept.granted = True
-            kept.edited = payload.input
+            if not kept.started:
+                kept.edited = payload.input
         elif isinstance(payload, logs.ToolStarted):
             kept.started = True
             kept.external = payload.context.get("external") is True
+        elif isinstance(payload, logs.ToolRestarted):
+            kept.attempt = payload.attempt
         else:
             kept.end = payload
             self._open.pop(kept.intent.id, None)
@@ -261,12 +268,14 @@ class State:
         """The intents without a recorded end, in the order they were proposed."""
         return list(self._open.values())
 
-    def find_continuable(self, *, unasked: bool) -> frozenset[str]:
+    def find_continuable(
+        self, resumable: Callable[[IntentState], bool], *, unasked: bool
+    ) -> frozenset[str]:
         """Return the ids of the open intents that a resumed session can continue.
 
-        They belong to the last reply and did not start here, so the effect of none is unknown.
-        With ``unasked``, all of these are returned, otherwise only if the session asked about one
-        of them or handed one out.
+        They belong to the last reply, and they did not start here, so that the effect of none is
+        unknown, or they are ``resumable``. With ``unasked``, all of these are returned, otherwise
+        only if the session asked about one of them, handed one out or started one.
         """
         called = [self.intents.get(intent or "") for _, intent in self.unanswered()]
         replies = [each for each in self.messages if isinstance(each.message, Assistant)]
@@ -275,9 +284,11 @@ class State:
         left = [
             kept
             for kept in called
-            if kept is not None and kept.is_open and (kept.external or not kept.started)
+            if kept is not None
+            and kept.is_open
+            and (kept.external or not kept.started or resumable(kept))
         ]
-        if not unasked and not any(kept.asked or kept.external for kept in left):
+        if not unasked and not any(kept.asked or kept.started for kept in left):
             return frozenset()
         return frozenset([kept.intent.id for kept in left])
 

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..calls import CallCompleted, CallFailed, redact
-from ..log import LogRecord, SessionFinished, SessionStarted, ToolFailed, ToolObserved, ToolStarted
+from ..log import (
+    LogRecord,
+    SessionFinished,
+    SessionStarted,
+    ToolFailed,
+    ToolObserved,
+    ToolRestarted,
+    ToolStarted,
+)
 from ..middleware.otel import NAMES, OpenTelemetry, find_provider_name
 
 if TYPE_CHECKING:
@@ -62,7 +70,7 @@ class SessionTelemetry:
             run.descriptions = {tool.name: tool.description for tool in payload.definitions}
         elif isinstance(payload, CallCompleted | CallFailed):
             run.add_call(payload)
-        elif isinstance(payload, ToolStarted):
+        elif isinstance(payload, ToolStarted | ToolRestarted):
             self._start_tool(run, record, payload)
         elif isinstance(payload, ToolObserved | ToolFailed):
             self._end_tool(run, record, payload)
@@ -80,7 +88,9 @@ class SessionTelemetry:
         self._telemetry.adopt(record.session, self._trace.set_span_in_context(span))
         return _Run(span, record.timestamp)
 
-    def _start_tool(self, run: _Run, record: LogRecord, started: ToolStarted) -> None:
+    def _start_tool(
+        self, run: _Run, record: LogRecord, started: ToolStarted | ToolRestarted
+    ) -> None:
         facts = {
             "operation": "execute_tool",
             "tool": started.tool_name,

@@ -46,7 +46,12 @@ class FunctionTool(runtime.ExecutableTool, Generic[P, T]):
         context: Mapping[str, Any] | None = None,
         deferred: bool = False,
         external: bool = False,
+        on_resume: runtime.OnResume | None = None,
     ) -> None:
+        if on_resume not in (None, "ask", "run") and not callable(on_resume):
+            raise ValueError(f"on_resume: must be 'ask', 'run' or a function, not {on_resume!r}")
+        if on_resume is not None and external:
+            raise ValueError("on_resume: an external tool does not run here; leave it out")
         self._hints = get_type_hints(called_by(function), include_extras=True)
         # the parameters that receive the context of the call, which the model does not see
         self._contexts = [key for key, hint in self._hints.items() if is_context(hint)]
@@ -57,6 +62,7 @@ class FunctionTool(runtime.ExecutableTool, Generic[P, T]):
             description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
         )
         self.external = external
+        self.on_resume = on_resume
         self._function = called
         self._defaults = field_defaults(function)
         self._parameters = frozenset(description.parameters["properties"])
@@ -189,6 +195,7 @@ def tool(
     output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
     deferred: bool = False,
     external: bool = False,
+    on_resume: runtime.OnResume | None = None,
 ) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
@@ -204,6 +211,12 @@ def tool(
     ``output_limit`` characters is shortened. A ``deferred`` tool is offered once a tool search
     finds it. A session does not call the function of an ``external`` tool: it ends with the outcome
     ``waiting``, and continues once ``observe`` gave the result of each call.
+
+    ``on_resume`` is for a call that ran when the process ended: a resumed session asks whether it
+    may run again (``"ask"``), runs it again with the same idempotency key (``"run"``), or calls a
+    function with the intent, which returns the result of the call, ``"ask"``, ``"run"``, or
+    ``None`` if it is not known. By default a call without side effects runs again, and for
+    any other the model receives a result that the effect is not known.
     """
     if function is not None:
         return FunctionTool(function)

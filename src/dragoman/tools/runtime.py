@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from ..errors import InvalidRequestError, quote
+from ..events import ToolIntent
 from ..log import SideEffect
 from ..messages import Audio, Document, Image, Inline, Text, Tool, UserBlock
 from ..permission import Decision
@@ -43,6 +44,10 @@ WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", defa
 # A function that asks the approver of the session on behalf of the running call.
 Ask: TypeAlias = Callable[[dict[str, Any]], Awaitable[Decision]]
 ASK: ContextVar[Ask | None] = ContextVar("ask", default=None)
+# What a resumed session does with a call that was interrupted, or a function that finds out what
+# the call did: it returns the result of the call, one of the two words, or ``None`` if it is not
+# known.
+OnResume: TypeAlias = "Literal['ask', 'run'] | Callable[[ToolIntent], Any]"
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
@@ -91,6 +96,7 @@ class ExecutableTool(ABC):
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     interruptible: ClassVar[bool] = True
     external: bool = False  # whether the session only waits for the result of its calls
+    on_resume: OnResume | None = None
     source: ToolSource | None = None
 
     def __init__(
@@ -143,6 +149,17 @@ class ExecutableTool(ABC):
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the paths in the workspace that a call uses."""
         return ()
+
+    @property
+    def if_interrupted(self) -> OnResume | None:
+        """What a resumed session does with a call that began to run and has no recorded end.
+
+        By default a call that changes nothing runs again; for any other the model receives a
+        result that the effect is not known.
+        """
+        if self.on_resume is None and self.side_effect in ("none", "read"):
+            return "run"
+        return self.on_resume
 
     @property
     def names_paths(self) -> bool:

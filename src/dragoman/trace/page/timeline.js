@@ -166,6 +166,7 @@ const MEANS = { // the stage a record belongs to, how it stands, and the chip
   "permission.granted": [1, "done", "allowed", "wait"],
   "permission.denied": [1, "stopped", "denied", "bad"],
   "tool.started": [2, "now", "running", "wait"],
+  "tool.restarted": [2, "now", "running again", "wait"],
   "tool.observed": [3, "done", "observed", "good"],
   "tool.failed": [2, "stopped", "failed", "bad"],
 };
@@ -204,7 +205,7 @@ function follows(proposal, step, data) {
   }
   if (step.type === "permission.requested") proposal.wasAsked = true;
   if (step.type === "tool_intent.validated") proposal.reads = data.side_effect === "read" || data.side_effect === "none";
-  if (step.type === "tool.started") proposal.started = at;
+  if (step.type === "tool.started" || step.type === "tool.restarted") proposal.started = at;
   if ((step.type === "tool.observed" || step.type === "tool.failed") && proposal.started) {
     addSpan(proposal.item, proposal.started, Math.max(at, proposal.started + (data.duration_ms || 0)), "ran", "ran");
   }
@@ -252,6 +253,7 @@ function describePart(step, data, proposal) {
       const how = data.context && Object.keys(data.context).length ? details("Environment", showJson(data.context)) : null;
       return ["Ran", same ? "With the proposed input" : pairs(data.input), how];
     }
+    case "tool.restarted": return ["Ran again", `With the same input, attempt ${data.attempt}`];
     case "tool.observed": {
       const facts = [data.exit_code !== undefined ? `exit ${data.exit_code}` : "", data.is_error ? "error" : "", data.truncated ? "truncated" : "",
         data.duration_ms !== undefined ? duration(data.duration_ms) : ""].filter(Boolean).join(", ");
