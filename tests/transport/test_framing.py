@@ -349,6 +349,7 @@ CODINGS: dict[str, tuple[bytes, bytes, bytes]] = {
     "gzip of two members": (b"gzip", GZIP + GZIP, TEXT + TEXT),
     "deflate": (b"deflate", _pack(TEXT, 15), TEXT),
     "deflate without its container": (b"deflate", _pack(TEXT, -15), TEXT),
+    "deflate without its header alone": (b"deflate", _pack(TEXT, 15)[2:], TEXT),
     "identity": (b"identity", TEXT, TEXT),
     "an empty body": (b"gzip", b"", b""),
 }
@@ -356,6 +357,10 @@ DAMAGED: dict[str, tuple[bytes, bytes, str]] = {
     "cut": (b"gzip", GZIP[:-20], "ends too early"),
     "not compressed": (b"gzip", TEXT, "damaged"),
     "wrong checksum": (b"gzip", GZIP[:-8] + b"\0" * 8, "damaged"),
+    "bytes after gzip": (b"gzip", GZIP + b"JUNK", "damaged"),
+    "bytes after deflate": (b"deflate", _pack(TEXT, 15) + b"J", "bytes follow the end"),
+    "deflate in two parts": (b"deflate", _pack(TEXT, 15) * 2, "bytes follow the end"),
+    "bytes after raw deflate": (b"deflate", _pack(TEXT, -15) + b"JUNK!", "bytes follow the end"),
     "brotli": (b"br", b"\x0b\x00", "not asked for"),
     "twice": (b"gzip, gzip", GZIP, "not asked for"),
 }

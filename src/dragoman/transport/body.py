@@ -16,6 +16,9 @@ _STEP = 64 * 1024
 _GZIP = 31
 _ZLIB = 15
 _RAW = -15
+# Bytes that may follow raw deflate data: a server that leaves out the header of zlib's format may
+# still send its checksum. curl tolerates as many (lib/content_encoding.c, read 2026-11-19).
+_RAW_TRAILER = 4
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
@@ -29,6 +32,7 @@ class Inflater:
         self._encoding = encoding
         self._window = _WINDOWS.get(encoding, 0)
         self._inflate = zlib.decompressobj(self._window) if self._window else None
+        self._trailer = 0
         self._pending = b""
         self._packed = 0
         self._unpacked = 0
@@ -43,6 +47,7 @@ class Inflater:
             # "deflate" stands for the zlib format, but some servers send raw deflate data without
             # a header.
             self._inflate = zlib.decompressobj(_RAW)
+            self._trailer = _RAW_TRAILER
         self._packed += len(data)
         self._pending = self._pending + data if self._pending else data
 
@@ -65,6 +70,10 @@ class Inflater:
                 f"the {self._encoding} compression of the reply is damaged"
             )
             raise damaged from without_frames(error)
+        if self._window == _ZLIB and len(inflate.unused_data) > self._trailer:
+            raise InvalidResponseError(
+                f"bytes follow the end of the {self._encoding} compression of the reply"
+            )
         self._unpacked += len(data)
         if self._unpacked > MAX_RATIO * self._packed + RATIO_FREE:
             raise InvalidResponseError(
