@@ -52,7 +52,9 @@ _NOT_DATE = "must be a date such as 2030-01-31"
 MAX_LIMIT = 10**12
 """The highest limit of a key: its US dollars, requests, tokens and concurrent calls."""
 MAX_NAME = 200
-"""The most characters in the name of a key, a team or a user."""
+"""The most characters in the name of a key, a team, a user or a model."""
+MAX_PATTERNS = 1000
+"""The most names and patterns of models of a key, which are compared with each request's model."""
 _FINEST = -18  # the exponent of the last digit of an amount of money
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "max_concurrency")
 
@@ -307,6 +309,10 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
 
 
 def _check_labels(section: Section, found: Mapping[str, Any]) -> None:
+    try:
+        check_models(found["models"])
+    except ValueError as error:
+        raise section.fail(str(error), "models") from None
     for field in ("user", "team"):
         if field in found:
             try:
@@ -338,6 +344,17 @@ def check_label(text: str) -> None:
     """Raise ``ValueError`` if a text cannot name a user or a team."""
     if not 1 <= len(text) <= MAX_NAME or not text.isprintable():
         raise ValueError(f"must be 1 to {MAX_NAME} printable characters")
+
+
+def check_models(models: Sequence[str]) -> None:
+    """Raise ``ValueError`` if texts cannot name the models of a key.
+
+    A pattern is a regular expression, whose compilation takes seconds if it is long enough.
+    """
+    if len(models) > MAX_PATTERNS:
+        raise ValueError(f"must be at most {MAX_PATTERNS} names or patterns")
+    for each in models:
+        check_label(each)
 
 
 def read_money(text: str) -> Decimal:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ..database import is_postgres, open_database
-from .keys import MAX_NAME, TEAM, Key, KeyRing, check_label, new_key
+from .keys import MAX_NAME, TEAM, Key, KeyRing, check_label, check_models, new_key
 
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
@@ -152,7 +152,7 @@ class KeyStore:
             hashes = {each for key in known for each in (key.hash, key.old_hash)}
             for key in keys:
                 _check_name(key.id)
-                _check_owner(key)
+                _check_labels(key)
                 if key.id in names:
                     raise ValueError(f"there is a key named {key.id!r} already")
                 if key.hash in hashes:
@@ -167,7 +167,7 @@ class KeyStore:
         with self._lock, self._base.transaction(_LOCK) as now:
             before = self._read(name)
             after = replace(before, **fields)
-            _check_owner(after)
+            _check_labels(after)
             self._write(after)
             old = _describe(before)
             new = _describe(after)
@@ -263,13 +263,17 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_owner(key: Key) -> None:
+def _check_labels(key: Key) -> None:
     for what, label in (("user", key.user), ("team", key.team)):
         if label is not None:
             try:
                 check_label(label)
             except ValueError as error:
                 raise ValueError(f"the {what} of a key {error}") from None
+    try:
+        check_models(key.models)
+    except ValueError as error:
+        raise ValueError(f"the models of a key {error}") from None
 
 
 def _find_actor() -> str:
