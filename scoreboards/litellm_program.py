@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -217,17 +218,19 @@ def make_calls(litellm: Any, url: str) -> Calls:
 
     def observe() -> Any:
         seen = []
+        is_seen = threading.Event()
+        noted = [{"role": "user", "content": "Note this"}]
 
         def note(kwargs: Any, reply: Any, start: Any, end: Any) -> None:
-            seen.append([kwargs["model"], reply.choices[0].message.content, end >= start])
+            # LiteLLM calls it in a thread, and may do so after a later call has begun
+            if kwargs["messages"] == noted:
+                seen.append([kwargs["model"], reply.choices[0].message.content, end >= start])
+                is_seen.set()
 
         litellm.success_callback = [note]
         try:
-            litellm.completion(MODEL, HI, **at("success_callback"))
-            for _ in range(100):
-                # LiteLLM calls it in a thread
-                if not seen:
-                    asyncio.run(asyncio.sleep(0.05))
+            litellm.completion(MODEL, noted, **at("success_callback"))
+            is_seen.wait(60)
         finally:
             litellm.success_callback = []
         return seen

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from .fields import KINDS, Fields, kind_of
 
@@ -59,6 +59,12 @@ def _loader() -> Any:
             f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
         )
     return Loader
+
+
+@cache
+def _list_fields(struct: type[Struct]) -> tuple[FieldInfo, ...]:
+    """Return the fields of a struct, whose annotations take milliseconds to evaluate."""
+    return fields(struct)
 
 
 class Section(Fields):
@@ -133,7 +139,7 @@ class Section(Fields):
         that are not strings, numbers, booleans, choices or lists of strings are left to the
         caller. The error about a number out of its bounds quotes the field's description.
         """
-        known = [each for each in fields(struct) if each.name not in without]
+        known = [each for each in _list_fields(struct) if each.name not in without]
         self.allow(*[each.name for each in known], *more)
         found = {each.name: self._read_value(each.name, each.type) for each in known}
         return {name: value for name, value in found.items() if value is not None}

@@ -36,7 +36,7 @@ from .json import dict_of, dig, plain_value, put_over
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .names import has_refused_tool, map_names, project_names
 from .native_reasoning import remove_reasoning, settle_reasoning
-from .quirks import WireQuirks
+from .quirks import WireQuirks, list_types
 from .reasoning import NOT_REASONING, ReasoningStyle
 from .refused import change_style, find_settings
 from .rules import NO_HOSTED, HostedTools
@@ -270,7 +270,7 @@ class Endpoint(ABC, Generic[Q]):
     def believed(self, model: str) -> Q:
         """Return the quirks for a model: those that were set, and what is believed of the rest."""
         vendor = self.issuer_vendor or vendor_of(self.base_url)
-        types = {each.name: each.type for each in msgspec.structs.fields(self.quirks_type)}
+        types = list_types(self.quirks_type)
         changes: dict[str, Any] = {}
         for name, value in find_beliefs(self.wire, vendor, model).items():
             if name in types and name not in self.stated:

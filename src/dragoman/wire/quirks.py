@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import fields
 
 from .ids import NameRule
 from .reasoning import ReasoningStyle, is_off
@@ -90,3 +92,9 @@ class ResultQuirks(WireQuirks, frozen=True):
     """Whether images and documents of a tool result are sent in the result (``inside``) or
     replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
     """
+
+
+@cache
+def list_types(kind: type[Struct]) -> dict[str, Any]:
+    """Return the types of the fields of quirks, whose annotations take milliseconds to evaluate."""
+    return {each.name: each.type for each in fields(kind)}
