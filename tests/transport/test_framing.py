@@ -392,4 +392,4 @@ def test_documented_state_table_of_a_connection_is_complete() -> None:
     rows = [re.split(r"  +", line) for line in rules[0].splitlines()[1:]]
     named = {state for row in rows for state in (row[0], row[2])}
     assert named == {*get_args(connection.State), "any"}
-    assert len(rows) == 20
+    assert len(rows) == 24

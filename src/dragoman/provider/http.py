@@ -282,7 +282,8 @@ class WireReply(AssembledReply):
             self.out = out = provider.make_assembler(self.request, encoded)
             if line is not None:
                 line.send(encoded.http)
-            exchange = await provider.exchange(encoded.http, stream=request.stream)
+            form = getattr(codec, "socket", None)
+            exchange = await provider.exchange(encoded.http, stream=request.stream, form=form)
             http = await exchange.__aenter__()
             if line is not None:
                 line.receive(http.status)

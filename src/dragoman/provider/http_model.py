@@ -30,6 +30,7 @@ from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..wire import HttpReply, HttpRequest
 from ..wire.codec import HINTS
 from ..wire.described import Description, apply
+from ..wire.socket import SocketForm
 from .auth import Auth, TokenAuth, TokenSource, check_key
 from .model import Model
 from .tracing import TRACE_HEADERS, add_trace
@@ -126,13 +127,20 @@ class HttpModel(Model):
         )
 
     async def exchange(
-        self, request: HttpRequest, *, stream: bool = False
+        self, request: HttpRequest, *, stream: bool = False, form: SocketForm | None = None
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Return the exchange of a request, which is sent when the exchange is entered."""
+        """Return the exchange of a request, which is sent when the exchange is entered.
+
+        With ``form``, the request is a message on a WebSocket.
+        """
         credentials: Mapping[str, Secret] = self._credentials
         is_fixed = self._auth is None and self._joined_header is None
         if not is_fixed or TRACE_HEADERS.get() is not None:
             credentials = await self._authorise(request)
+        if form is not None:
+            return self._transport.send_over_socket(
+                request, credentials, self._timeouts, form, stream=stream
+            )
         return self._transport.send(request, credentials, self._timeouts, stream=stream)
 
     async def read_failure(self, http: HttpStream, codec: Any, url: str) -> ProviderError:
@@ -143,8 +151,11 @@ class HttpModel(Model):
         error: ProviderError = codec.error(http.status, http.headers, body, time.time())
         if http.status < 400:
             error.advice = f"It redirects to {show_url(http.headers.get('location', ''))}."
-        if http.status < 400 or (http.status in (404, 405) and type(error) is InvalidRequestError):
+        is_missing = http.status in (404, 405, 426) and type(error) is InvalidRequestError
+        if http.status < 400 or is_missing:
             error.advice = f"{error.advice} Check base_url: {show_url(url)} was asked.".strip()
+        if is_missing and getattr(codec, "socket", None) is not None:
+            error.advice += " If the server has no WebSocket there, leave out the quirk socket."
         return error
 
     def keep_headers(self, http: HttpStream) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from ..errors import InvalidRequestError
 from ..transport import HttpStream, HttpTransport, Secret, Timeouts, Transport
 from ..wire import HttpRequest
+from ..wire.socket import SocketForm
 
 
 class Connection(Struct, frozen=True):
@@ -99,13 +100,27 @@ class PoolLease(Transport):
         *,
         stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
+        return self._use().send(request, credentials, timeouts, stream=stream)
+
+    def send_over_socket(
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        form: SocketForm,
+        *,
+        stream: bool = False,
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        return self._use().send_over_socket(request, credentials, timeouts, form, stream=stream)
+
+    def _use(self) -> Transport:
         pool = self._pool
         if pool.closed:
             raise InvalidRequestError(
                 "the registry of this provider is closed", advice="Load the registry again."
             )
         pool.leases.add(self)
-        return pool.transport().send(request, credentials, timeouts, stream=stream)
+        return pool.transport()
 
     async def close(self) -> None:
         self.holders = max(0, self.holders - 1)

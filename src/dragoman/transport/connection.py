@@ -10,7 +10,9 @@ idle      bytes on a new connection           head      a reply before the reque
 idle      bytes on a used connection          closed    unexpected; the pool drops the connection
 idle      end of file                         closed    the pool drops the connection
 head      a 1xx head other than 101           head      it is skipped
-head      101, invalid or too long a head     closed    ``failure`` is a ``FramingError``
+head      101, if ``upgrades``                upgraded  ``status`` and ``head`` are set
+head      any other 101, an invalid head      closed    ``failure`` is a ``FramingError``
+head      too long a head                     closed    ``failure`` is a ``FramingError``
 head      a head with a body to follow        body      ``status`` and ``head`` are set
 head      a head without a body               done      ``status`` and ``head`` are set
 head      end of file                         closed    ``failure`` is an ``OSError``
@@ -24,6 +26,8 @@ drain     the end, by its framing             done      the pool takes the conne
 drain     too late, too much, end of file     closed
 done      ``rest``                            idle      only if ``is_reusable``
 done      more bytes                          done      the connection is not reusable any more
+upgraded  bytes                               upgraded  ``on_upgraded`` gets them
+upgraded  end of file                         closed    ``failure`` is an ``OSError``
 any       ``close``, ``fail``, reset          closed
 ========  ==================================  ========  =====================================================
 
@@ -67,7 +71,7 @@ JOINED_BODY = 64 * 1024
 # If the read-ahead limit is smaller than this, the kernel's receive buffer is made small too.
 _USUAL_LIMIT = 64 * 1024
 
-State = Literal["idle", "head", "body", "drain", "done", "closed"]
+State = Literal["idle", "head", "body", "drain", "done", "upgraded", "closed"]
 
 
 class FramingError(Exception):
@@ -96,8 +100,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_paused", "_poll",
         "_timer", "_unframed", "_until_eof", "_used", "_waiter", "alarm", "encoding", "expires",
         "failure", "head",
-        "is_reusable", "key", "limit", "on_body", "pieces", "state", "status", "transport",
-        "without_body",
+        "is_reusable", "key", "limit", "on_body", "on_upgraded", "pieces", "state", "status",
+        "transport", "upgrades", "without_body",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +117,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.failure: Exception | None = None
         self.is_reusable = True
         self.without_body = False  # true for CONNECT, whose reply ends after its head
+        self.upgrades = False  # whether the request asks for another protocol
+        self.on_upgraded = self.on_body
         self.limit = len(buffer)
         self.expires = 0.0
         self.alarm = Alarm(loop)
@@ -157,6 +163,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._awaited = self.state
         self._waiter = waiter = self._loop.create_future()
         return waiter
+
+    def now(self) -> float:
+        """Return the time of the event loop."""
+        return self._loop.time()
 
     def take(self) -> bytes:
         """Remove and return the body bytes that are buffered; resume reading if it was paused."""
@@ -222,7 +232,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state != "closed":
             self.state = "closed"
             self.failure = error
-            self._wake()
+            self.wake()
         if self._timer is not None:
             self._timer.cancel()
         self.alarm.cancel()
@@ -256,6 +266,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         parser = self._parser
+        if self.state == "upgraded":
+            self.on_upgraded(bytes(self._buffer[:nbytes]))
+            return
         if self.state == "idle":
             if self._used:
                 self.close()
@@ -290,7 +303,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Wake the reader, pause reading (backpressure) or stop draining, as needed."""
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
-            self._wake()
+            self.wake()
         if state == "body":
             if self._held >= self.limit and not self._paused and self.transport is not None:
                 self._paused = True
@@ -306,10 +319,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         if self.state == "body" and self._until_eof and not _is_truncated(self.transport):
             self.state = "done"
-            self._wake()
+            self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.state in ("head", "body", "drain"):
+        if self.state in ("head", "body", "drain", "upgraded"):
             self.failure = exc or ConnectionResetError("the server closed the connection")
         if self.state != "done":
             self.state = "closed"
@@ -319,7 +332,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self.alarm.cancel()
-        self._wake()
+        self.wake()
         self._owner.handle_loss(self)
 
     # --- methods that the HTTP parser calls
@@ -335,7 +348,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         head, _, rest = self._arriving.lstrip(b"\r\n").partition(b"\r\n\r\n")
         if 100 <= status < 200:
             if status == 101:
-                raise FramingError("the server changes the protocol, which was not asked for")
+                self._upgrade(head, rest)
+                return
             self._interim = True
             self._arriving = rest
             return
@@ -357,7 +371,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = False
-        else:
+        elif self.state != "upgraded":
             self.state = "done"
 
     # --- framing of replies
@@ -370,14 +384,27 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._unframed = 0
         self._until_eof = False
 
+    def _upgrade(self, head: bytearray, rest: bytearray) -> None:
+        if not self.upgrades:
+            raise FramingError("the server changes the protocol, which was not asked for")
+        self.head = head
+        self.is_reusable = False
+        self.status = 101
+        self.state = "upgraded"
+        if rest:
+            self.on_upgraded(bytes(rest))
+
     def _handle_invalid(self, error: BaseException) -> None:
+        if self.state == "upgraded":
+            return  # the parser stops after such a head
         if self.state in ("done", "closed"):
             # the reply is complete, but more bytes follow it, so the connection cannot be reused
             self.is_reusable = False
         else:
             self.fail(error if isinstance(error, FramingError) else FramingError(str(error)))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Resolve the future that ``wait`` returned."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

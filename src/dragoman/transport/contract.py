@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
-from ..errors import keep_headers
+from ..errors import UnsupportedFeatureError, keep_headers
 from ..wire.codec import HttpReply, HttpRequest
+from ..wire.socket import SocketForm
 from .clock import Timeouts
 
 # The maximum number of bytes that are read of an error body.
@@ -85,6 +86,22 @@ class Transport(ABC):
 
         When the context ends, the connection is closed or returned to the pool.
         """
+
+    def send_over_socket(
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        form: SocketForm,
+        *,
+        stream: bool = False,
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Return the same as ``send``, for a request that is a message on a WebSocket.
+
+        The WebSocket may have answered earlier requests with the same address and headers. The
+        events of the reply are passed on as server-sent events.
+        """
+        raise UnsupportedFeatureError(f"{type(self).__name__} opens no WebSockets")
 
     async def exchange(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts

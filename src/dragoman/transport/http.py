@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cache, lru_cache, partial
+from typing import Literal
 
 from ..errors import (
     KEPT_HEADERS,
@@ -26,12 +27,14 @@ from ..errors import (
     without_frames,
 )
 from ..wire.codec import HttpRequest
+from ..wire.socket import SocketForm
 from .body import ACCEPTED, Inflater
 from .clock import Clock, Timeouts
 from .connect import Address, Certificate, Dialer, Proxy, find_proxy, make_context, parse_url
 from .connection import ClientConnection, FramingError, read_fields
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
+from .socket import IdleSockets, SocketExchange, identify, make_handshake, make_key
 
 # Reading decompressed bytes does not yield to the event loop. After this many bytes the transport
 # yields, so that deadlines take effect and other tasks run.
@@ -85,6 +88,7 @@ class HttpTransport(Transport):
         # the proxies that environment variables set, by origin
         self._proxies: dict[str, Proxy | None] = {}
         self._pool: Pool | None = None
+        self._sockets = IdleSockets()
         self._closed = False
 
     def send(
@@ -103,6 +107,29 @@ class HttpTransport(Transport):
             stream,
         )
 
+    def send_over_socket(
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        form: SocketForm,
+        *,
+        stream: bool = False,
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        self.open_pool()
+        key = make_key()
+        clock = Clock(asyncio.get_running_loop(), timeouts, stream=stream)
+        asked = make_handshake(request, key)
+        return SocketExchange(
+            request,
+            form,
+            _Exchange(self, asked, credentials, clock, stream, upgrades=True),
+            key,
+            self._sockets,
+            identify(request, credentials),
+            clock,
+        )
+
     async def close(self) -> None:
         self._closed = True
         pool, self._pool = self._pool, None
@@ -111,6 +138,7 @@ class HttpTransport(Transport):
         if pool.loop is not asyncio.get_running_loop():
             pool.drop()
             return
+        self._sockets.close()
         pool.close(ConnectionAbortedError("the transport was closed"))
         for _ in range(4):  # asyncio closes sockets in the next iterations of the event loop
             if not pool.sizes[0]:
@@ -178,6 +206,8 @@ class _Exchange(HttpStream):
         credentials: Mapping[str, Secret],
         clock: Clock,
         stream: bool,
+        *,
+        upgrades: bool = False,
     ) -> None:
         self._transport = transport
         self._request = request
@@ -187,7 +217,11 @@ class _Exchange(HttpStream):
         # llama.cpp announces keep-alive but closes the connection after a stream, so a request on
         # the same connection would fail. Therefore a connection without TLS is not reused after a
         # stream; a new one is cheap.
-        self._single = stream and request.url.startswith("http:")
+        self._single = upgrades or (stream and request.url.startswith("http:"))
+        self._upgrades = upgrades
+        self._option: Literal["close", "upgrade", ""] = "close" if self._single else ""
+        if upgrades:
+            self._option = "upgrade"
         self._pool: Pool | None = None  # set while the exchange is open
         self._connection: ClientConnection | None = None
         # The head of the reply as bytes, decoded on first use.
@@ -208,6 +242,8 @@ class _Exchange(HttpStream):
             pool.streams += 1
             ahead = pool.share()
         key = target.origin if proxy is None else f"{target.origin} {proxy.origin}"
+        if self._upgrades:
+            key += " socket"  # idle WebSockets do not count for the limit of other connections
         try:
             connection = None if self._single else pool.take(key)
             if connection is None:
@@ -215,6 +251,7 @@ class _Exchange(HttpStream):
                     pool, key, target, proxy, clock, ahead if self._single else 0
                 )
             self._connection = connection
+            connection.upgrades = self._upgrades
             # The API key is added inside the call expression, so that no local variable and no
             # traceback contains it.
             connection.send(
@@ -224,7 +261,7 @@ class _Exchange(HttpStream):
                     self._credentials,
                     proxy,
                     stream=self._stream,
-                    close=self._single,
+                    option=self._option,
                 ),
                 request.body,
                 limit=ahead or _LIMIT,
@@ -248,6 +285,15 @@ class _Exchange(HttpStream):
         if connection.encoding not in ("", "identity"):
             self._inflater = Inflater(connection.encoding)
         return self
+
+    def detach(self) -> ClientConnection:
+        """Return the connection, which this exchange does not close any more."""
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        pool, self._pool = self._pool, None
+        if pool is not None and self._stream:
+            pool.streams -= 1
+        return connection
 
     def _explain(
         self, connection: ClientConnection, target: Address, proxy: Proxy | None
@@ -418,7 +464,7 @@ def _encode_head(
     proxy: Proxy | None,
     *,
     stream: bool,
-    close: bool,
+    option: Literal["close", "upgrade", ""],
 ) -> bytes:
     is_absolute = proxy is not None and not target.is_tls
     lines = [
@@ -435,8 +481,8 @@ def _encode_head(
     lines += [_field(_field_name(name), key.reveal() or "") for name, key in credentials.items()]
     if request.body or request.method == "POST":
         lines.append(f"content-length: {len(request.body)}")
-    if close:
-        lines.append("connection: close")
+    if option:
+        lines.append(f"connection: {option}")
     if is_absolute and proxy is not None and proxy.authorization:
         lines.append(f"proxy-authorization: {proxy.authorization.reveal()}")
     return "\r\n".join([*lines, "", ""]).encode()

@@ -1,4 +1,4 @@
-"""The interface of a wire's WebSockets: each message of a client is a request."""
+"""The interfaces of a wire's WebSockets: each message of a client is a request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import ProviderError
+from .codec import HttpReply
 
 
 class SocketRequest(NamedTuple):
@@ -61,3 +62,33 @@ class SocketCodec(ABC):
     @abstractmethod
     def too_many_lanes(self) -> ProviderError:
         """Return the error for a lane beyond the maximum."""
+
+
+class SocketEvent(NamedTuple):
+    """What a message of a server means for the connection."""
+
+    is_last: bool
+    """Whether the reply ends with this message."""
+    is_failure: bool
+    """Whether the request has failed."""
+    error: HttpReply | None
+    """The error reply that the message contains, as HTTP would have sent it."""
+
+
+class SocketForm(ABC):
+    """What a provider of one wire sends and receives on a WebSocket.
+
+    Each request is a message, and the events of its reply are messages. A connection answers one
+    request at a time.
+    """
+
+    max_age: ClassVar[float]
+    """The seconds after which no further request is sent on a connection."""
+
+    @abstractmethod
+    def write_request(self, body: bytes) -> bytes:
+        """Return the message for a request, given the body that would be posted."""
+
+    @abstractmethod
+    def read_event(self, message: bytes) -> SocketEvent:
+        """Return what a message means for the connection."""

@@ -29,11 +29,13 @@ from ..openai import Quirks as OpenAIQuirks
 from ..openai.codec import ORGANISATION
 from ..reasoning import ReasoningStyle
 from ..rules import CONCEPTS, HostedTools
+from ..socket import SocketForm
 from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
 from .request import ADDED, SETTINGS, ResponsesWriter
+from .upstream_socket import ResponsesSocketForm
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
 # content, but is about an item of the conversation.
@@ -77,6 +79,7 @@ _REFUSALS = (
     Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
     Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
 )
+_SOCKET = ResponsesSocketForm()
 
 
 class ResponsesCodec(Endpoint[Quirks]):
@@ -165,6 +168,11 @@ class ResponsesCodec(Endpoint[Quirks]):
         items = body["input"] if isinstance(body["input"], list) else ()
         # Codex sends tools as an item of the conversation too.
         return bool(body.get("tools")) or any(map(_is_added, items))
+
+    @property
+    def socket(self) -> SocketForm | None:
+        """How requests are sent over a WebSocket; ``None`` if they are posted."""
+        return _SOCKET if self.quirks.socket else None
 
     def make_decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None

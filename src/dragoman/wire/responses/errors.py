@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...errors import ProviderError, UnsupportedContentError
+from ...errors import ProviderError, UnavailableError, UnsupportedContentError
 from ..errors import ErrorRow, Failure, build_inband_error, read_failure, row
 from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
@@ -15,6 +15,8 @@ ROWS: tuple[ErrorRow, ...] = (
     row("400", r"^unsupported_file\b", UnsupportedContentError),
     # llama.cpp sends this error for a file that it does not accept.
     row("400", r"'input_file' is not supported", UnsupportedContentError),
+    # A WebSocket has reached its maximum age; another one works (vybestack/llxprt-code#2771).
+    row("400", r"^websocket_connection_limit_reached\b", UnavailableError),
     *OPENAI_ROWS,
 )
 

@@ -111,3 +111,8 @@ class Quirks(ResultQuirks, frozen=True):
     tools also has the field that turns parallel calls off. The capability
     ``supports_parallel_tool_calls: false`` sets this quirk to ``False``.
     """
+
+    socket: bool = False
+    """Whether requests are sent over a WebSocket that stays open, as hosted OpenAI, Azure, xAI and
+    Dragoman's gateway offer it. It needs the extra ``socket``.
+    """

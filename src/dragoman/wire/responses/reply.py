@@ -63,14 +63,14 @@ _events = msgspec.json.Decoder(_Event)
 _responses = msgspec.json.Decoder(_Response)
 
 
-_TERMINAL = {
+TERMINAL = {
     "response.completed": "completed",
     "response.done": "completed",
     "response.incomplete": "incomplete",
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-_ERRORS = ("error", "response.error")
+ERRORS = ("error", "response.error")
 _UNFINISHED = ("queued", "in_progress")
 USAGE = UsageMap(
     {
@@ -118,7 +118,7 @@ class ResponsesDecoder(Decoder):
         if reader is not None:
             reader(self, event)
         elif (
-            event.type in _ERRORS
+            event.type in ERRORS
             or frame.event == b"error"
             or (not str(event.type).startswith("response.") and (event.error or is_failure(data)))
         ):
@@ -241,7 +241,7 @@ class ResponsesDecoder(Decoder):
         status = (
             response.status
             if response.status in ("incomplete", "failed", "cancelled")
-            else _TERMINAL[event.type]
+            else TERMINAL[event.type]
         )
         self._settle(response, status)
 
@@ -304,7 +304,7 @@ _READERS: dict[str, Callable[[ResponsesDecoder, _Event], None]] = {
     "response.reasoning_text.delta": ResponsesDecoder._thought_delta,
     "response.function_call_arguments.delta": ResponsesDecoder._arguments_delta,
     "response.function_call_arguments.done": ResponsesDecoder._arguments_done,
-    **dict.fromkeys(_TERMINAL, ResponsesDecoder._end),
+    **dict.fromkeys(TERMINAL, ResponsesDecoder._end),
 }
 """The handlers of events, by event type. Other events are ignored: they repeat content, or belong
 to items that are read when they are done.
