@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.errors import UnavailableError
-from dragoman.gateway.access import Bounds
+from dragoman.gateway.access import RECENT_BYTES, Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.recent_responses import RecentResponses
@@ -247,3 +247,41 @@ def test_oldest_responses_are_dropped_beyond_the_limit() -> None:
     recent.keep("second", "", "c", b"123456")
     assert recent.find("first", "") == ("", b"")
     assert recent.find("second", "") == ("c", b"123456")
+
+
+async def test_first_event_has_the_headers_of_the_reply() -> None:
+    ring = KeyRing([Key("k", hash_key("x"), requests_per_minute=5)])
+    app = create_app({"m": Listed("One.")}, keys=ring)
+    async with opened(app, Authorization="Bearer x") as link:
+        body = {"type": "response.create", "model": "m", "input": "Hi", "max_tool_calls": 3}
+        await link.send(json.dumps(body))
+        events = [await receive(link)]
+        while events[-1]["type"] not in LAST:
+            events.append(await receive(link))
+    headers = events[0].pop("headers")
+    assert headers["x-request-id"]
+    assert headers["x-ratelimit-limit-requests"] == "5"
+    assert "max_tool_calls_dropped" in headers["x-dragoman-warnings"]
+    assert not [event for event in events if "headers" in event]
+
+
+async def test_messages_are_not_compressed() -> None:
+    async with opened(create_app({"m": Listed("One.")})) as link:
+        assert link.request is not None
+        assert "permessage-deflate" in link.request.headers["sec-websocket-extensions"]
+        assert link.response is not None
+        assert "sec-websocket-extensions" not in link.response.headers
+
+
+def test_limits_of_websockets_are_those_of_the_page() -> None:
+    assert (ResponsesSocket.max_running, ResponsesSocket.max_lanes) == (16, 32 + 1)
+    assert ResponsesSocket.max_age == 60 * 60
+    assert Bounds().pipelined == 8
+    assert RECENT_BYTES == 256 * 1024 * 1024
+
+
+async def test_gateway_calls_a_model_once() -> None:
+    model = Listed(UnavailableError("gone"), "One.")
+    async with opened(create_app({"m": model})) as link:
+        assert (await ask(link))["type"] == "error"
+        assert len(model.requests) == 1

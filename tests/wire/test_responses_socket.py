@@ -77,6 +77,15 @@ def test_event_names_the_lane_unless_it_is_the_default_one() -> None:
     }
 
 
+def test_first_event_has_the_headers_of_the_reply_but_those_of_its_body() -> None:
+    headers = {"content-type": "text/event-stream", "connection": "close", "x-request-id": "r"}
+    event = b'{"type":"response.created"}'
+    shown = {"headers": {"x-request-id": "r"}, "type": "response.created"}
+    assert msgspec.json.decode(SOCKET.write_event(event, "", headers)) == shown
+    named = msgspec.json.decode(SOCKET.write_event(event, "a", headers))
+    assert named == {"stream_id": "a", **shown}
+
+
 def test_error_reply_becomes_an_event_without_the_headers_of_its_body() -> None:
     headers = {"content-type": "application/json", "connection": "close", "retry-after": "5"}
     body = b'{"error":{"message":"slow down"}}'

@@ -49,7 +49,7 @@ _SINGLE = frozenset(
 )
 # seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
 _SPARE = 60.0
-_RECENT_BYTES = 256 * 1024 * 1024
+RECENT_BYTES = 256 * 1024 * 1024
 
 
 class Bounds(Struct, frozen=True):
@@ -215,7 +215,7 @@ class Service(Struct, kw_only=True, eq=False):
     held_bytes: int = 0  # size of all bodies that are being received or decoded
     store: ResponseStore | None
     # what clients can continue on the connection of a WebSocket
-    recent: RecentResponses = field(default_factory=lambda: RecentResponses(_RECENT_BYTES))
+    recent: RecentResponses = field(default_factory=lambda: RecentResponses(RECENT_BYTES))
     reasoning: ReasoningWatch = field(default_factory=ReasoningWatch)
     background: Background | None
     usage: UsageBook | None

@@ -239,6 +239,7 @@ class _Call:
         self._decoder = SseDecoder()
         self._headers: Mapping[str, str] = {}
         self._error = b""
+        self._has_begun = False
         self._is_ended = False
         self._gone = asyncio.Event()
         self._on_disconnect: Callable[[], None] | None = None
@@ -296,9 +297,12 @@ class _Call:
             return
         for frame in self._decoder.feed(body):
             # A failed stream ends with two events, of which clients expect only the first here.
-            if not self._is_ended:
-                self._is_ended = frame.event in self._socket.last_events
-                await self._connection.say(self._socket.write_event(frame.data, self.lane))
+            if self._is_ended:
+                continue
+            self._is_ended = frame.event in self._socket.last_events
+            headers = None if self._has_begun else self._headers
+            self._has_begun = True
+            await self._connection.say(self._socket.write_event(frame.data, self.lane, headers))
 
 
 def write_reply(socket: SocketCodec, reply: HttpReply, lane: str) -> bytes:

@@ -295,11 +295,11 @@ class SocketExchange(HttpStream):
                 self._error = b""
                 return
             raise self._explain(socket, "before the reply")
-        error = self._form.read_event(socket.messages[0]).error
-        if error is not None:
-            self.status = error.status
-            self.headers = error.headers
-            self._error = error.body
+        event = self._form.read_event(socket.messages[0])
+        self.headers = event.headers
+        if event.error is not None:
+            self.status = event.error.status
+            self._error = event.error.body
 
     async def _wait(self, socket: Socket) -> None:
         """Wait until a message has arrived or the WebSocket is closed."""

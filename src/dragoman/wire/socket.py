@@ -46,8 +46,10 @@ class SocketCodec(ABC):
         """Return the request in the fields of a message, as if it was posted."""
 
     @abstractmethod
-    def write_event(self, event: bytes, lane: str) -> bytes:
-        """Return the message for an event of a reply."""
+    def write_event(
+        self, event: bytes, lane: str, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the message for an event of a reply; the first one has the reply's headers."""
 
     @abstractmethod
     def write_error(
@@ -71,6 +73,8 @@ class SocketEvent(NamedTuple):
     """Whether the reply ends with this message."""
     is_failure: bool
     """Whether the request has failed."""
+    headers: Mapping[str, str]
+    """The headers of the reply that the message contains, with names in lower case."""
     error: HttpReply | None
     """The error reply that the message contains, as HTTP would have sent it."""
 

@@ -26,6 +26,11 @@ _OWN = ("type", "stream_id", "generate", "background")
 _CONTENT = ("content-", "connection")
 
 
+def _choose(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a reply, without those about its body and the connection."""
+    return {name: value for name, value in headers.items() if not name.startswith(_CONTENT)}
+
+
 class _Envelope(Struct):
     stream_id: Any = None
 
@@ -68,7 +73,11 @@ class ResponsesSocket(SocketCodec):
         request["stream"] = True
         return SocketRequest(request, generates is not False)
 
-    def write_event(self, event: bytes, lane: str) -> bytes:
+    def write_event(
+        self, event: bytes, lane: str, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        if headers is not None:
+            event = b'{"headers":' + encode_json(_choose(headers)) + b"," + event[1:]
         if not lane:
             return event
         return b'{"stream_id":' + encode_json(lane) + b"," + event[1:]
@@ -76,8 +85,8 @@ class ResponsesSocket(SocketCodec):
     def write_error(
         self, status: int, headers: Mapping[str, str], body: bytes, lane: str
     ) -> bytes:
-        shown = {name: value for name, value in headers.items() if not name.startswith(_CONTENT)}
-        event = {"type": "error", "status": status, **msgspec.json.decode(body), "headers": shown}
+        known = msgspec.json.decode(body)
+        event = {"type": "error", "status": status, **known, "headers": _choose(headers)}
         return self.write_event(encode_json(event), lane)
 
     def too_old(self) -> ProviderError:

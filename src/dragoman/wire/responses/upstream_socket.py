@@ -47,15 +47,23 @@ class ResponsesSocketForm(SocketForm):
         try:
             event = _messages.decode(message)
         except msgspec.DecodeError:  # the decoder of the wire reports it
-            return SocketEvent(is_last=False, is_failure=True, error=None)
+            return SocketEvent(is_last=False, is_failure=True, headers={}, error=None)
         kind = event.type if isinstance(event.type, str) else ""
-        return SocketEvent(kind in _LAST, kind in _FAILED, _read_error(kind, event, message))
+        headers = _read_headers(event.headers)
+        error = _read_error(kind, event.status, headers, message)
+        return SocketEvent(kind in _LAST, kind in _FAILED, headers, error)
 
 
-def _read_error(kind: str, event: _Message, message: bytes) -> HttpReply | None:
-    status = event.status
+def _read_headers(given: Any) -> dict[str, str]:
+    """Return the headers in a message; the gateway of this package sends them, and errors do."""
+    if not isinstance(given, dict):
+        return {}
+    return {name.lower(): value for name, value in given.items() if isinstance(value, str)}
+
+
+def _read_error(
+    kind: str, status: Any, headers: dict[str, str], message: bytes
+) -> HttpReply | None:
     if kind not in ERRORS or not isinstance(status, int) or not 400 <= status <= 599:
         return None
-    given = event.headers if isinstance(event.headers, dict) else {}
-    headers = {name.lower(): value for name, value in given.items() if isinstance(value, str)}
     return HttpReply(status, headers, message)
