@@ -274,7 +274,8 @@ async def test_messages_are_not_compressed() -> None:
 
 
 def test_limits_of_websockets_are_those_of_the_page() -> None:
-    assert (ResponsesSocket.max_running, ResponsesSocket.max_lanes) == (16, 32 + 1)
+    assert ResponsesSocket.max_running == 16
+    assert ResponsesSocket.max_lanes == 32 + 1
     assert ResponsesSocket.max_age == 60 * 60
     assert Bounds().pipelined == 8
     assert RECENT_BYTES == 256 * 1024 * 1024

@@ -83,7 +83,8 @@ async def test_gateway_sends_the_requests_of_all_its_clients_over_one_connection
             check_events([event async for event in stream])
             assert stream.response is not None
             (call,) = stream.response.tool_calls
-            assert (call.name, call.arguments) == ("get_weather", {"city": "Paris"})
+            assert call.name == "get_weather"
+            assert call.arguments == {"city": "Paris"}
             turns = [User("Weather?"), stream.response.message, ToolResult(call.id, "22 C")]
             assert (await client.complete(turns, tools=[WEATHER])).text == "Sunny."
         async with connect("m", base_url=url, wire="openai") as client:

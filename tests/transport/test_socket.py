@@ -122,13 +122,16 @@ async def test_requests_are_messages_on_one_connection() -> None:
         seen = [event async for event in stream]
         d.check_events(seen)
         assert stream.response is not None
-        assert (whole.text, stream.response.text) == ("reply 1", "reply 2")
+        assert whole.text == "reply 1"
+        assert stream.response.text == "reply 2"
         assert whole.usage.input_tokens == 3
         assert whole.finish_reason == "stop"
     first, second = server.asked
     assert first == second
     assert first["type"] == "response.create"
-    assert (first["model"], first["max_output_tokens"], first["store"]) == ("m", 50, False)
+    assert first["model"] == "m"
+    assert first["max_output_tokens"] == 50
+    assert first["store"] is False
     assert not {"stream", "background", "stream_options"} & first.keys()
     (handshake,) = server.handshakes
     assert handshake.path == "/v1/responses"
@@ -345,6 +348,18 @@ async def test_call_that_ends_early_closes_its_connection(how: str) -> None:
             gc.collect()
         await until(lambda: server.codes, "the end of the connection")
         assert server.codes == [1000]
+
+
+async def test_connection_is_closed_after_a_reply_that_failed() -> None:
+    async def fail(server: Server, link: ServerConnection, asked: Any) -> None:
+        failed = {"status": "failed", "error": {"code": "server_error", "message": "no"}}
+        await link.send(json.dumps({"type": "response.failed", "response": failed}))
+
+    async with serving(fail) as server, connect(server.url) as model:
+        for _ in range(2):
+            with pytest.raises(d.ProviderError, match="no"):
+                await model.complete("Hi")
+        assert len(server.handshakes) == 2
 
 
 async def test_connection_that_the_server_has_closed_is_not_used_again() -> None:
