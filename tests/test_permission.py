@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.permission import Decision, Gate, Policy, Proposal, Rule
 from dragoman.validate.yaml import ConfigError
@@ -274,6 +275,49 @@ async def test_approval_for_a_session_is_requested_once_and_overrides_no_deny_ru
     assert asked == ["ls"]
     # The approval holds in that session only.
     assert not (await decide(Gate(gate.policy), bash("ls"))).allowed
+
+
+ASKING = [
+    Rule("ask", arguments={"command": "deploy prod*"}),
+    Rule("ask", arguments={"command": "*--force*"}),
+    Rule("allow", arguments={"command": "ls"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("answered", "later", "asks"),
+    [
+        ("deploy staging", "deploy test", False),
+        ("deploy staging", "deploy production", True),
+        ("deploy production", "deploy prod-2", False),
+        ("deploy production", "deploy staging", False),
+        ("deploy production", "deploy staging --force", True),
+        ("deploy production", "deploy prod-2 --force", True),
+        ("deploy production --force", "deploy prod-2", False),
+    ],
+)
+@pytest.mark.parametrize("scope", ["session", "prefix"])
+async def test_earlier_approval_does_not_answer_a_further_rule_that_asks(
+    answered: str, later: str, asks: bool, scope: Any
+) -> None:
+    asked: list[str] = []
+
+    def approve(proposal: Proposal, verdict: Any) -> Decision:
+        asked.append(proposal.input["command"])
+        return Decision(True, "ann", scope=scope)
+
+    gate = Gate(Policy(ASKING), approve)
+    await decide(gate, replace(bash(answered), intent_id="first"))
+    decision = await decide(gate, bash(later))
+    assert asked == ([answered, later] if asks else [answered])
+    assert decision.rests_on == (None if asks else "first")
+
+
+async def test_approver_cannot_name_another_answer() -> None:
+    decision = await decide(
+        Gate(Policy(), lambda *_: Decision(True, "ann", rests_on="tu_7")), bash("ls")
+    )
+    assert decision.rests_on is None
 
 
 async def test_approver_gets_one_question_at_a_time() -> None:

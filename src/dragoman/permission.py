@@ -76,7 +76,9 @@ class Decision(_Answer, frozen=True, omit_defaults=True, kw_only=True):
     ``scope`` defines which later calls of the tool in this session are allowed without asking
     again: none (``once``), all (``session``), those with the same paths (``path``), or commands
     that begin with the same words (``prefix``). The field ``prefix`` has these words; the default
-    is the first word of the command. A later call that a rule denies is still denied.
+    is the first word of the command. A later call that a rule denies is still denied, and one that
+    a further rule asks about is still asked about. ``rests_on`` is the intent whose answer allowed
+    a call without asking.
     """
 
     reason: str = ""
@@ -84,6 +86,7 @@ class Decision(_Answer, frozen=True, omit_defaults=True, kw_only=True):
     scope: Scope = "once"
     prefix: str | None = None
     input: dict[str, Any] | None = None
+    rests_on: str | None = None
 
 
 # --- permission rules --------------------------------------------------------------------------
@@ -331,6 +334,16 @@ class Policy:
                     return Verdict(action, rule.label, rule.reason)
         return Verdict(self.default, None, "no rule matches")
 
+    def find_asking(self, proposal: Proposal) -> frozenset[int]:
+        """Return the positions of the rules that ask about a proposal."""
+        return frozenset(
+            [
+                at
+                for at, rule in enumerate(self.rules)
+                if rule.action == "ask" and rule.matches(proposal)
+            ]
+        )
+
     def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
         """Return a function that decides whether an allowed call must hide a path.
 
@@ -432,35 +445,46 @@ async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) ->
     )
 
 
-class _Grant(Struct, frozen=True):
-    """The permission that a decision grants for the rest of the session."""
+class _Grant(Struct, frozen=True, kw_only=True):
+    """The permission that a decision grants for the rest of the session.
+
+    It covers calls that no rule asks about, and those that only the ``asking`` rules ask about,
+    which asked about the call that the decision is on.
+    """
 
     decision: Decision
     tool_name: str
+    asking: frozenset[int]
     paths: frozenset[str] | None = None
     prefix: str | None = None
 
     @classmethod
-    def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
+    def of(cls, decision: Decision, proposal: Proposal, asking: frozenset[int]) -> _Grant | None:
         """Return the permission that a decision grants for later calls.
 
         Return ``None`` if the decision denies the call, applies to this call only, or has a scope
         that cannot apply to the call.
         """
-        kept = replace(decision, input=None)  # an edited input applies to one call only
+        # an edited input applies to one call only
+        kept = replace(decision, input=None, rests_on=proposal.intent_id)
+        name = proposal.tool_name
         if not decision.allowed or decision.scope == "once":
             return None
         if decision.scope == "session":
-            return cls(kept, proposal.tool_name)
+            return cls(decision=kept, tool_name=name, asking=asking)
         if decision.scope == "path":
             paths = frozenset(proposal.paths)
-            return cls(kept, proposal.tool_name, paths) if paths else None
+            if not paths:
+                return None
+            return cls(decision=kept, tool_name=name, asking=asking, paths=paths)
         prefix = find_prefix(proposal.input, decision.prefix)
+        if prefix is None:
+            return None
         kept = replace(kept, prefix=prefix)
-        return cls(kept, proposal.tool_name, prefix=prefix) if prefix else None
+        return cls(decision=kept, tool_name=name, asking=asking, prefix=prefix)
 
-    def covers(self, proposal: Proposal) -> bool:
-        if proposal.tool_name != self.tool_name:
+    def covers(self, proposal: Proposal, asking: frozenset[int]) -> bool:
+        if proposal.tool_name != self.tool_name or not asking <= self.asking:
             return False
         if self.paths is not None:
             return bool(proposal.paths) and self.paths.issuperset(proposal.paths)
@@ -516,14 +540,20 @@ class Gate:
                 return Decision(
                     False, "nobody", reason=f"asking failed: {name}", rule=verdict.rule
                 )
+            decision = replace(decision, rests_on=None)  # no approver may name another answer
             if not once:
                 self.remember(decision, proposal)
         return decision
 
     def remember(self, decision: Decision, proposal: Proposal) -> None:
         """Apply the scope of a decision to later proposals."""
-        if (grant := _Grant.of(decision, proposal)) is not None:
+        grant = _Grant.of(decision, proposal, self.policy.find_asking(proposal))
+        if grant is not None:
             self._granted.append(grant)
 
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
-        return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)
+        asking = self.policy.find_asking(proposal)
+        for grant in self._granted:
+            if grant.covers(proposal, asking):
+                return grant.decision
+        return None

@@ -228,7 +228,11 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
         (
             "permission.granted",
             logs.PermissionGranted(
-                intent_id="tu_01", tool_name="bash", by="user", scope="session"
+                intent_id="tu_01",
+                tool_name="bash",
+                by="user",
+                scope="session",
+                rests_on="tu_00",
             ),
         ),
         (

@@ -182,8 +182,11 @@ async def test_later_calls_allowed_by_an_edited_approval_are_not_edited() -> Non
         lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"}),
     )
     assert ran == ["edited", "b"]
-    inputs = [each.input for each in of(records, "permission.granted")]
-    assert inputs == [{"command": "edited"}, None]
+    first, second = of(records, "permission.granted")
+    assert first.input == {"command": "edited"}
+    assert first.rests_on is None
+    assert second.input is None
+    assert second.rests_on == first.intent_id
 
 
 async def test_earlier_approval_does_not_override_a_rule_that_denies() -> None:

@@ -212,6 +212,8 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     ]
     session = Session(Listed(*calls, "Done."), [bash], ASK, log, approve=lambda *_: answers.pop(0))
     await session.run("Go.")
+    yes = lambda proposal, verdict: Decision(True, "ann", scope="session")
+    await Session(Listed(*calls, "Done."), [bash], ASK, log, approve=yes).run("Go.")
     denying = Policy([Rule("deny", name="no", reason="never")])
     await Session(Listed(calls[0], "Done."), [bash], denying, log).run("Go.")
     remote = Session(

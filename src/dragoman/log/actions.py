@@ -63,7 +63,8 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the
     decision changed it. ``scope`` is what else the decision allows in the session: all calls of
-    the tool, calls with the same paths, or commands that begin with ``prefix``.
+    the tool, calls with the same paths, or commands that begin with ``prefix``. If an earlier such
+    decision allowed this intent, ``rests_on`` is the intent that it was made about.
     """
 
     intent_id: str
@@ -74,6 +75,7 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     scope: Literal["once", "session", "path", "prefix"] = "once"
     prefix: str | None = None
     input: dict[str, Any] | None = None
+    rests_on: str | None = None
 
 
 class PermissionDenied(Struct, frozen=True, omit_defaults=True, kw_only=True):

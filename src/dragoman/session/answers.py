@@ -124,7 +124,8 @@ def read_answers(log: logs.EventLog, session: str, after: int = 0) -> Answers:
 
 def make_answer(intent_id: str, decision: Decision, attempt: int = 1) -> logs.PermissionAnswered:
     """Return the record of a decision that was made outside of the session."""
-    facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
+    left_out = ("rule", "rests_on")
+    facts = {name: value for name, value in asdict(decision).items() if name not in left_out}
     return logs.PermissionAnswered(intent_id=intent_id, attempt=attempt, **facts)
 
 

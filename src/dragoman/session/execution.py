@@ -310,7 +310,11 @@ class _IntentRun:
             await self._write(logs.PermissionDenied(**made), actor)
             return False
         granted = logs.PermissionGranted(
-            **made, scope=decision.scope, prefix=decision.prefix, input=decision.input
+            **made,
+            scope=decision.scope,
+            prefix=decision.prefix,
+            input=decision.input,
+            rests_on=decision.rests_on,
         )
         await self._write(granted, actor)
         return True
