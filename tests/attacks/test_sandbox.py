@@ -132,7 +132,13 @@ def test_name_resolution_works_if_the_network_is_allowed(
     assert ("--ro-bind", str(file)) not in mounts(Sandbox("bwrap", "").wrap(["ls"], root))
 
 
-@pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git", "sub/deep/.Git"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".git", ".GIT", "sub/.git", "sub/deep/.Git", "a/b/c/d/e/.git"),
+        *("node_modules/x/.git", ".venv/src/x/.git"),
+    ],
+)
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_git_folder_is_mounted_read_only_in_the_sandbox(root: Path, name: str, kind: str) -> None:
     place = root / name

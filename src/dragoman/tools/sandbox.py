@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,9 +44,8 @@ _PRIVATE = (
     ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
     ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
 )  # fmt: skip
-_MAX_FOLDERS = 1000  # how many folders to search for .git before a command runs
-_MAX_DEPTH = 3
-_NOT_SEARCHED = (".git", "node_modules", ".venv")  # folders that hold no repositories
+# How many folders to search for .git before a command runs, the nearest first: 0.6 s for 10,000.
+_MAX_FOLDERS = 100_000
 
 
 class Sandbox(Struct, frozen=True):
@@ -197,27 +197,21 @@ def _is_socket(name: str) -> bool:
 
 
 def find_version_control(workspace: Path) -> list[Path]:
-    """Return every ``.git`` file or folder, in any letter case, a few levels deep."""
+    """Return every ``.git`` file or folder, in any letter case and at any depth."""
     found: list[Path] = []
-    level = [workspace]
+    waiting = deque([str(workspace)])
     looked = 0
-    for _ in range(_MAX_DEPTH):
-        below: list[Path] = []
-        for folder in level[: _MAX_FOLDERS - looked]:
-            looked += 1
-            try:
-                entries = list(os.scandir(folder))
-            except OSError:
-                continue
-            named = [entry for entry in entries if entry.name.casefold() == ".git"]
-            found += [Path(entry.path).resolve() for entry in named]
-            below += [
-                Path(entry.path)
-                for entry in entries
-                if entry.name.casefold() not in _NOT_SEARCHED
-                and entry.is_dir(follow_symlinks=False)
-            ]
-        level = below
+    while waiting and looked < _MAX_FOLDERS:
+        looked += 1
+        try:
+            entries = list(os.scandir(waiting.popleft()))
+        except OSError:
+            continue
+        for entry in entries:
+            if len(entry.name) == 4 and entry.name.casefold() == ".git":
+                found.append(Path(entry.path).resolve())
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
     return [place for place in found if place.is_relative_to(workspace) and place.exists()]
 
 

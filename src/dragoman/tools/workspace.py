@@ -8,6 +8,7 @@ run whether it was confined.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import errno
@@ -439,8 +440,11 @@ class BashTool(ExecutableTool):
         argv = [self._shell, "-c", arguments["command"]]
         with self._sandbox.open_filter() as descriptor:
             settings: dict[str, Any] = {"network": self._network, "readable": self._readable}
+            confined = await asyncio.to_thread(
+                self._sandbox.wrap, argv, self._workspace.root, seccomp_fd=descriptor, **settings
+            )
             done = await run_process(
-                self._sandbox.wrap(argv, self._workspace.root, seccomp_fd=descriptor, **settings),
+                confined,
                 cwd=self._workspace.root,
                 env=clean_environment({**self._env, **call_environment()}),
                 limit=self.output_limit // 2 - 50,
