@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -87,6 +89,39 @@ async def stalled(connection: Connection) -> None:
         connection.chunk(chunk("Hel"))
         await connection.writer.drain()
     await asyncio.Event().wait()
+
+
+FIRST_CALLS = """
+import sys, threading
+import dragoman, dragoman.sync
+from dragoman.prices import PriceTable
+
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(6)
+tables = []
+
+def call():
+    start.wait()
+    tables.append(PriceTable.bundled())
+    try:
+        with dragoman.sync.connect("m", base_url="http://127.0.0.1:9/v1", retries=0) as model:
+            model.complete("Hi")
+    except dragoman.ProviderError:
+        pass
+
+threads = [threading.Thread(target=call) for _ in range(6)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert len({id(each) for each in tables}) == 1
+assert len(tables) == 6
+"""
+
+
+def test_first_calls_of_several_threads_do_not_crash() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_leaving_a_stream_early_closes_it() -> None:

@@ -16,6 +16,7 @@ from dragoman.wire.beliefs import (
     Belief,
     Family,
     KnownFields,
+    _read_families,
     find_beliefs,
     read_families,
     vendor_of,
@@ -289,7 +290,7 @@ def test_tool_choice_stays_if_the_conversation_has_the_tools(item: Any) -> None:
 
 
 def test_families_are_named_after_their_files() -> None:
-    again = read_families.__wrapped__()
+    again = _read_families.__wrapped__()
     assert again == read_families()
     assert {"claude", "gpt"} <= again.keys()
 

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,6 +20,8 @@ from ..validate.yaml import locate, read_yaml
 from .results import Unpriced
 from .rows import PriceRow, digest_rows
 
+# msgspec 0.22 crashes if two threads use a struct for the first time at once (tried 2026-11-19).
+_reading = Lock()
 _Names: TypeAlias = tuple[dict[str, list[int]], list[int]]
 
 
@@ -48,7 +51,8 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
     @classmethod
     def bundled(cls) -> PriceTable:
         """Return the table that is bundled with the package, read once."""
-        return _read_bundled()
+        with _reading:
+            return _read_bundled()
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
@@ -58,7 +62,9 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
         """
         path = Path(path)
         if path.suffix.lower() != ".json":
-            return read_yaml(path).convert(cls)
+            section = read_yaml(path)
+            with _reading:
+                return section.convert(cls)
         try:
             # NaN and Infinity become decimals, so that the check of the row rejects them and names
             # the field.
@@ -68,7 +74,8 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
                 parse_constant=Decimal,
                 object_pairs_hook=_unique,
             )
-            return msgspec.convert(data, cls)
+            with _reading:
+                return msgspec.convert(data, cls)
         except ValueError as error:
             raise ValueError(f"{path}: {locate(error)}") from None
         except RecursionError:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,9 +93,18 @@ WITHOUT_FIELDS = frozenset(
 )  # fmt: skip
 
 
-@cache
+# msgspec 0.22 crashes if two threads use a struct for the first time at once (tried 2026-11-19).
+_reading = Lock()
+
+
 def read_families() -> dict[str, Family]:
     """Return the families by the names of their files; they are read on first use."""
+    with _reading:
+        return _read_families()
+
+
+@cache
+def _read_families() -> dict[str, Family]:
     return {
         path.stem: msgspec.json.decode(path.read_bytes(), type=Family)
         for path in sorted(_FOLDER.glob("*.json"))
