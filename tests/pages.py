@@ -1,17 +1,16 @@
 """Run the code examples on the documentation pages in an isolated environment.
 
-The blocks of a page run from top to bottom in one namespace and in an empty folder. ``await`` is
-allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
-name, such as ``# models.yaml``, is written to that file. Lines after ``# ->`` are what a block
+Each Python block is a file of its own: it runs from top to bottom with nothing defined before, as
+a reader runs it who pastes it. A block whose first line is a comment with a file name, such as
+``# models.yaml`` or ``# app.py``, is also written to that file, which later blocks may read or
+import. The blocks of a page share an empty folder. Lines after ``# ->`` are what a block
 prints. A ``console`` block of the README has commands after ``$``, each with its output below; on
 other pages, these blocks are examples. Every connection goes to a small test server that answers
-everything; the rest of the network is unreachable. The function ``names`` returns the names that a page may use without an import. Blocks with
+everything; the rest of the network is unreachable. Blocks with
 packages that take seconds to import run in the exhaustive run only. A page that opens a log with ``readonly``
 finds the file ``log.db``, which contains the session ``fix-tests``.
 """
 
-import ast
-import asyncio
 import inspect
 import io
 import json
@@ -21,8 +20,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,8 +31,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-import dragoman
-from dragoman import Assistant, Provider, Response, System, Tool, Usage, User, connect
+from dragoman import Usage, connect
 from dragoman.cli import main
 from dragoman.log import SqliteLog
 from dragoman.provider import SCHEMES
@@ -78,35 +74,6 @@ def read_blocks(page: Path) -> list[Block]:
         )
         for found in re.finditer(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     ]
-
-
-def names() -> dict[str, Any]:
-    """Return the names that every page may use without an import."""
-    model = connect("llama3", base_url="http://127.0.0.1:8080/v1")
-    return {
-        "__name__": "page",
-        "dragoman": dragoman,
-        "model": model,
-        "messages": [
-            System("Be terse."),
-            User("Name a river."),
-            Assistant("The Rhine."),
-            User("And another?"),
-        ],
-        "tools": [
-            Tool(
-                "look",
-                "Looks at a place.",
-                parameters={"type": "object", "properties": {"place": {"type": "string"}}},
-            )
-        ],
-        "reply": Response(
-            Assistant(ANSWER), "stop", usage=USAGE, model="llama3", provider="openai"
-        ),
-        "usage": USAGE,
-        "when": datetime(2026, 11, 1, 12, tzinfo=UTC),
-        "old_cost": Decimal("0.01"),
-    }
 
 
 async def answer_everything(connection: Connection) -> None:
@@ -237,29 +204,35 @@ def world(folder: Path) -> Iterator[str]:
             os.chdir(before)
 
 
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Let the blocks of a page import the files that other blocks were written to."""
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        yield
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+
+
 def run_page(page: Path, folder: Path) -> int:
     """Run the code blocks of a page; return the number of blocks."""
     blocks = read_blocks(page)
-    with world(folder), asyncio.Runner() as runner:
-        scope = names()
+    with world(folder), importable(folder):
         # The code on the page reads a log, which must exist.
         if "readonly=True" in page.read_text():
             with SqliteLog(folder / "log.db") as log:
                 tell(log, "fix-tests")
         for number, block in enumerate(blocks):
-            if block.language in ("yaml", "json"):
+            if block.language in ("yaml", "json", "python"):
                 _write_file(block, folder)
-            elif block.language == "python" and _defines_tests(block):
-                tests = f"from dragoman import *\n{block.text}"
-                (folder / f"test_block_{number}.py").write_text(tests)
+            if block.language == "python" and _defines_tests(block):
+                (folder / f"test_block_{number}.py").write_text(block.text)
             elif block.language == "python" and not _is_left_out(block):
-                _check_printed(block, partial(_run, block, page, scope, runner))
+                _check_printed(block, partial(_run, block, page))
             elif block.language == "console" and page.name == "README.md":
                 run_console(block, folder)
         if any(folder.glob("test_block_*.py")):
             _run_tests()
-        for provider in [value for value in scope.values() if isinstance(value, Provider)]:
-            runner.run(provider.close())
     return sum(block.language == "python" for block in blocks)
 
 
@@ -294,9 +267,9 @@ def run_console(block: Block, folder: Path) -> None:
 
 
 def _write_file(block: Block, folder: Path) -> None:
-    named = re.match(r"# ([\w.-]+\.(?:yaml|json))\s*\n", block.text)
+    named = re.match(r"# ([\w.-]+\.(?:yaml|json|py))\s*\n", block.text)
     if named:
-        text = block.text if named[1].endswith(".yaml") else block.text.partition("\n")[2]
+        text = block.text.partition("\n")[2] if named[1].endswith(".json") else block.text
         (folder / named[1]).write_text(text)
 
 
@@ -313,20 +286,10 @@ def _is_left_out(block: Block) -> bool:
     return is_absent or (not EXHAUSTIVE and _SLOW.search(block.text) is not None)
 
 
-def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner) -> None:
-    tree = ast.parse("\n" * (block.line - 1) + block.text)
-    defined = {
-        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    code = compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if code.co_flags & inspect.CO_COROUTINE:
-        runner.run(eval(code, scope))
-    else:
-        exec(code, scope)
-    if "main" in defined and "main()" not in block.text.replace("def main()", ""):
-        made = scope["main"]()
-        if inspect.iscoroutine(made):
-            runner.run(made)
+def _run(block: Block, page: Path) -> None:
+    """Run a block as a program, with the line numbers of the page."""
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    exec(code, {"__name__": "__main__"})
 
 
 class _Sample:

@@ -32,8 +32,6 @@ def blocks(path: Path) -> list[str]:
 WITH_PYTHON = [page for page in PAGES if blocks(page) and page.parent.name != "programs"]
 
 
-# the blocks of a page run in one event loop, those with synchronous code too
-@pytest.mark.filterwarnings("ignore:a synchronous call blocks")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_documentation_example_runs(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) > 0

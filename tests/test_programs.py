@@ -18,7 +18,8 @@ from mypy import api
 from dragoman import OverloadedError
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, serve
 
-from .pages import ROOT, read_blocks
+from .pages import PAGES as ALL_PAGES
+from .pages import ROOT, Block, read_blocks
 from .waiting import PATIENCE
 
 PROGRAMS = ROOT / "docs/programs"
@@ -143,7 +144,30 @@ def check_types(folder: Path) -> str:
     return found + problems
 
 
-def test_types_of_the_programs_are_right(tmp_path: Path) -> None:
-    names = [file.name for page in PAGES for file in write_programs(page, tmp_path)]
-    assert len(set(names)) == len(names)
+def name_file(page: Path, block: Block) -> str:
+    """Return the name that the first line of a block states, or one of the page and line."""
+    named = re.match(r"# (\w+\.py)\n", block.text)
+    place = re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix("")))
+    return named[1] if named else f"{place}_{block.line}.py"
+
+
+def test_types_of_all_examples_are_right(tmp_path: Path) -> None:
+    count = 0
+    for page in ALL_PAGES:
+        for block in read_blocks(page):
+            if block.language == "python":
+                (tmp_path / name_file(page, block)).write_text(block.text)
+                count += 1
+    assert len(list(tmp_path.iterdir())) == count, "two files of this name"
+    assert count > 190
     assert check_types(tmp_path) == ""
+
+
+def test_a_wrong_type_in_an_example_is_found(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from dragoman import Embedder, ToolResult\n"
+        "async def run(e: Embedder) -> None:\n    await e.embed(5)\n    ToolResult('id')\n"
+    )
+    found = check_types(tmp_path)
+    assert "wrong.py:3: error" in found
+    assert "wrong.py:4: error" in found

@@ -147,3 +147,11 @@ async def decorated_functions(model: dragoman.Provider) -> None:
         ToolResult("1", content="x"),
         ToolResult("1", "x", is_error=True),
     )
+
+
+async def events_are_narrowed_by_their_type(stream: EventStream[None]) -> None:
+    async for event in stream:
+        if event.type == "text.delta":
+            assert_type(event.text, str)
+        elif event.type == "message.complete":
+            print(event.finish_reason)

@@ -339,7 +339,7 @@ class MessageStart(_Event, frozen=True, tag="message.start", gc=False, kw_only=T
     provider: str = ""
     role: Literal["assistant"] = "assistant"
     native: dict[str, dict[str, Any]] = {}
-    type: ClassVar[str] = "message.start"
+    type: ClassVar[Literal["message.start"]] = "message.start"
 
 
 class TextDelta(_Event, frozen=True, tag="text.delta", gc=False, omit_defaults=True, kw_only=True):
@@ -351,7 +351,7 @@ class TextDelta(_Event, frozen=True, tag="text.delta", gc=False, omit_defaults=T
     content_block_index: int
     text: str
     continuity: Continuity | None = None
-    type: ClassVar[str] = "text.delta"
+    type: ClassVar[Literal["text.delta"]] = "text.delta"
 
 
 class ThinkingDelta(
@@ -368,7 +368,7 @@ class ThinkingDelta(
     signature: str | None = None
     continuity: Continuity | None = None
     redacted: str | None = None
-    type: ClassVar[str] = "thinking.delta"
+    type: ClassVar[Literal["thinking.delta"]] = "thinking.delta"
 
 
 class ToolUseStart(
@@ -383,7 +383,7 @@ class ToolUseStart(
     tool_use_id: str
     tool_name: str
     continuity: Continuity | None = None
-    type: ClassVar[str] = "tool.use_start"
+    type: ClassVar[Literal["tool.use_start"]] = "tool.use_start"
 
 
 class ToolUseInputDelta(_Event, frozen=True, tag="tool.use_input_delta", gc=False, kw_only=True):
@@ -392,7 +392,7 @@ class ToolUseInputDelta(_Event, frozen=True, tag="tool.use_input_delta", gc=Fals
     content_block_index: int
     tool_use_id: str
     partial_json: str
-    type: ClassVar[str] = "tool.use_input_delta"
+    type: ClassVar[Literal["tool.use_input_delta"]] = "tool.use_input_delta"
 
 
 class ToolUseEnd(_Event, frozen=True, tag="tool.use_end", kw_only=True):
@@ -404,7 +404,7 @@ class ToolUseEnd(_Event, frozen=True, tag="tool.use_end", kw_only=True):
     intent: ToolIntent | None = None
     problem: Problem | None = None
     detail: str | None = None
-    type: ClassVar[str] = "tool.use_end"
+    type: ClassVar[Literal["tool.use_end"]] = "tool.use_end"
 
 
 class MessageComplete(_Event, frozen=True, tag="message.complete", kw_only=True):
@@ -425,7 +425,7 @@ class MessageComplete(_Event, frozen=True, tag="message.complete", kw_only=True)
     kept: Raw | None = None
     stop_details: StopDetails | None = None
     native: dict[str, dict[str, Any]] = {}
-    type: ClassVar[str] = "message.complete"
+    type: ClassVar[Literal["message.complete"]] = "message.complete"
 
 
 class UnknownEvent(Struct, frozen=True):
