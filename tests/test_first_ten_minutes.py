@@ -23,17 +23,6 @@ from .waiting import PATIENCE
 
 README = ROOT / "README.md"
 FIRST_STEPS = ROOT / "docs" / "howto" / "first-steps.md"
-RUN_BLOCKS = """\
-import ast, asyncio, inspect, sys
-with asyncio.Runner() as runner:
-    scope = {"__name__": "__main__"}
-    code = compile(open(sys.argv[1]).read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    made = eval(code, scope)
-    if inspect.iscoroutine(made):
-        runner.run(made)
-    if "model" in scope:
-        runner.run(scope["model"].close())
-"""
 RUN_COMMANDS = """\
 import json, shlex, sys
 from click.testing import CliRunner
@@ -79,10 +68,9 @@ class Install:
         return done.stdout
 
     def run_python(self, code: str, **variables: str) -> str:
-        """Run a program with ``await`` at the top level; return its output."""
+        """Run a program; return its output."""
         (self.folder / "typed.py").write_text(code)
-        (self.folder / "run.py").write_text(RUN_BLOCKS)
-        return self.call([str(self.bin / "python"), "run.py", "typed.py"], **variables)
+        return self.call([str(self.bin / "python"), "typed.py"], **variables)
 
 
 @pytest.fixture(
@@ -127,11 +115,17 @@ def test_readme_program_runs(install: Install) -> None:
 
 
 def test_commands_of_the_first_steps_page_run(install: Install, server: str) -> None:
-    """Run the code blocks of "First steps" as one program; a test server answers every request."""
+    """Run each code block of "First steps"; a test server answers every request."""
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
-    printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))
-    for wanted in ("The Rhine rises in the Alps.", "name='weather'", "unknown:", "stop"):
+    address = {"OPENAI_BASE_URL": f"{server}/v1", "OPENAI_API_KEY": "k"}
+    printed = "".join(
+        [
+            install.run_python(each.replace("http://127.0.0.1:8080", server), **address)
+            for each in blocks
+        ]
+    )
+    for wanted in ("The Rhine rises in the Alps.", "0.0000", "stop", "completed"):
         assert wanted in printed
 
 
