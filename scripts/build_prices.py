@@ -94,6 +94,80 @@ FALLBACK = {"azure": ["openai"]}
 # https://docs.stigg.io/documentation/ai-agents/providers/openrouter, seen 2026-11-18).
 RESOLVED = ["openrouter"]
 
+# Terms of sale with rates of their own, as multiples of the usual rates. OpenAI renamed priority
+# processing to fast mode on 2026-07-30 and answers with either word. Where the cache rate has
+# another multiple, ``cache_read`` is the highest one. A model that no row covers has no price under
+# these terms. Prepaid capacity (OpenAI's scale, Anthropic's and Mistral's priority, Groq's
+# performance, Bedrock's reserved tier) has no price for each token.
+_LIST = "litellm 1.109.1, model_prices_and_context_window_backup.json"
+_FAST = ["service_tier:priority", "service_tier:fast"]
+_FLEX = ["service_tier:flex"]
+_OPENAI_FAST = f"https://openai.com/api-fast-mode/; {_LIST}"
+_OPENAI_FLEX = f"https://developers.openai.com/api/docs/guides/flex-processing; {_LIST}"
+_CLAUDE_FAST = f"https://platform.claude.com/docs/build-with-claude/fast-mode; {_LIST}"
+_GEMINI = f"https://docs.llmgateway.io/features/service-tiers; {_LIST}"
+_BEDROCK = f"https://aws.amazon.com/bedrock/service-tiers; {_LIST}"
+_BEDROCK_MODELS = (
+    r"(nova-(2-lite|2-pro|pro|premier)|grok-4\.[67]|kimi-k(3|2\.5)|glm-(5|5\.3|4\.7|4\.7-flash)|"
+    r"deepseek\.v3\.2|minimax-m2\.[15]|gpt-oss-(120|20)b|qwen3-(32b|coder-next))(-v?\d.*|-preview.*)?$"
+)
+TERMS: list[dict[str, Any]] = [
+    {"provider": "openai", "terms": _FAST, "factor": "2.5", "source": _OPENAI_FAST,
+     "match": {"regex": [r"^gpt-5\.5(-\d|$)"]}},
+    {"provider": "openai", "terms": _FAST, "factor": "1.8", "source": _OPENAI_FAST,
+     "match": {"regex": [r"^gpt-5-mini(-\d|$)", r"^gpt-5\.1-codex-mini(-\d|$)"]}},
+    {"provider": "openai", "terms": _FAST, "factor": "2", "source": _OPENAI_FAST,
+     "match": {"regex": [
+         r"^gpt-(5|5\.1|5\.2|5\.4|5\.4-mini|5\.6|5\.6-(sol|terra|luna))(-\d|$)",
+         r"^gpt-(6-(sol|luna|astra)|6\.1-(sol|terra))(-\d|$)",
+         r"^gpt-(5|5\.1|5\.3)-codex(-\d|$)", r"^gpt-4\.1-nano(-\d|$)"]}},
+    {"provider": "openai", "terms": _FAST, "factor": "1.82", "source": _LIST,
+     "match": {"regex": [r"^o4-mini(-\d|$)"]}},
+    {"provider": "openai", "terms": _FAST, "factor": "1.75", "source": _OPENAI_FAST,
+     "match": {"regex": [r"^(gpt-4\.1|gpt-4\.1-mini|o3)(-\d|$)"]}},
+    {"provider": "openai", "terms": _FAST, "factor": "1.75", "source": _LIST,
+     "match": {"regex": [r"^gpt-4o(-mini)?(-\d|$)"]}},
+    {"provider": "openai", "terms": ["service_tier:ultrafast"], "factor": "6",
+     "match": {"regex": [r"^gpt-(6-astra|6\.1-sol)(-\d|$)"]},
+     "source": "https://vercel.com/changelog/openai-ultrafast-mode-now-available-on-ai-gateway; "
+     f"https://apidog.com/blog/openai-ultrafast-mode/; {_LIST}"},
+    {"provider": "openai", "terms": _FLEX, "factor": "0.5", "cache_read": "0.52",
+     "source": _OPENAI_FLEX,
+     "match": {"regex": [
+         r"^gpt-(5|5\.1|5\.2|5-mini|5-nano)(-\d|$)", r"^o[34](-mini)?(-\d|$)",
+         r"^gpt-5\.4(-mini|-nano|-pro)?(-\d|$)", r"^gpt-5\.5(-pro)?(-\d|$)",
+         r"^gpt-5\.6(-sol|-terra|-luna)?(-\d|$)",
+         r"^gpt-(6-(sol|luna|astra)|6\.1-(sol|terra))(-\d|$)"]}},
+    {"provider": "anthropic", "terms": ["speed:fast"], "factor": "2", "source": _CLAUDE_FAST,
+     "match": {"regex": [r"^claude-opus-(4-8|5|5-5)(-2\d+|$)"]}},
+    {"provider": "anthropic", "terms": ["speed:fast"], "factor": "6",
+     "source": "https://code.claude.com/docs/en/fast-mode; "
+     "https://octavus.ai/docs/protocol/fast-mode",
+     "match": {"regex": [r"^claude-opus-4-[67](-2\d+|$)"]}},
+    {"provider": "anthropic", "terms": ["inference_geo:us"], "factor": "1.1",
+     "source": f"https://platform.claude.com/docs/en/api/service-tiers; {_LIST}",
+     "match": {"regex": [
+         r"^claude-(opus|sonnet)-4-[6-9]", r"^claude-(opus|sonnet|haiku|fable|mythos)-5"]}},
+    {"provider": "google", "terms": ["service_tier:priority"], "factor": "1.8",
+     "source": _GEMINI,
+     "match": {"regex": [
+         r"^gemini-(2\.5|3|3\.[15678])-(pro|flash)", r"^gemini-4-argon",
+         r"^gemini-(pro|flash|flash-lite)-latest$"]}},
+    {"provider": "google", "terms": _FLEX, "factor": "0.5", "cache_read": "1",
+     "source": _GEMINI,
+     "match": {"regex": [
+         r"^gemini-(2\.5|3|3\.[15678])-(pro|flash)", r"^gemini-4-argon",
+         r"^gemini-(pro|flash|flash-lite)-latest$"]}},
+    {"provider": "bedrock", "terms": ["service_tier:priority"], "factor": "1.75",
+     "source": _BEDROCK, "match": {"regex": [_BEDROCK_MODELS]}},
+    {"provider": "bedrock", "terms": _FLEX, "factor": "0.5", "cache_read": "1",
+     "source": _BEDROCK, "match": {"regex": [_BEDROCK_MODELS]}},
+    {"provider": "groq", "terms": _FLEX, "factor": "1", "match": {"starts_with": [""]},
+     "source": "https://console.groq.com/docs/flex-processing; "
+     "https://reference.langchain.com/python/langchain-groq/chat_models/ChatGroq/service_tier"},
+]  # fmt: skip
+TERMS_SEEN = "2026-11-19"
+
 RATES = {
     "input_mtok": "input",
     "output_mtok": "output",
@@ -568,6 +642,11 @@ def serialise(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
     )
 
 
+def terms_of() -> list[dict[str, Any]]:
+    """Return the rows of terms of sale, with the day on which they were seen."""
+    return [{**row, "as_of": TERMS_SEEN} for row in TERMS]
+
+
 def digest(rows: list[dict[str, Any]]) -> str:
     return hashlib.sha256(
         json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
@@ -652,12 +731,13 @@ def main(arguments: list[str]) -> int:
         "licence": read_licence(),
         "fallback": FALLBACK,
         "resolved": RESOLVED,
+        "terms": terms_of(),
     }
 
     draft = read_back(serialise(rows, head))
     counts, disputes = cross_check(draft, litellm, options.date)
     marked = mark_disputes(rows, draft, disputes, f"litellm {version}")
-    text = serialise(rows, {"version": f"{options.date}.{digest(rows)}", **head})
+    text = serialise(rows, {"version": f"{options.date}.{digest(rows + head['terms'])}", **head})
     answers = prove(read_back(text), options.date)
 
     if not options.quiet:

@@ -254,9 +254,10 @@ service (`fast-mode-*`). `--beta none` allows none. Claude Code asks gateways to
 beta](https://code.claude.com/docs/en/llm-gateway-protocol) (seen 2026-11-18): where all clients belong to the owner of the vendor's
 account, use `--beta '*'`.
 
-The fields `speed` and `inference_geo` raise the price without any beta, and costs and budgets are computed at the usual price.
-They are left out unless the operator allows them: `--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`. So are the
-service tiers `priority` of the openai, responses, gemini and bedrock wires: `--beta default --beta priority-tier`.
+The fields `speed` and `inference_geo` raise the price without any beta. They are left out unless the operator allows them:
+`--beta default --beta 'fast-mode-*'`, or `--beta inference-geo`. So are service tiers that are not known to cost the usual price
+or less, such as `priority`, `fast` and `ultrafast`: `--beta default --beta priority-tier`. What is allowed is [billed at its own
+rates](../concepts/prices.md#service-tiers); a key with a budget is refused a tier whose price is not known.
 
 A server may refuse betas that it does not know, as Google Cloud and Bedrock do. The request is then sent once more without the
 betas that the error names, and they are left out from then on.
@@ -353,9 +354,9 @@ def _show_headers() -> list[str]:
 def _show_betas(rule: FieldRule) -> str:
     if rule.opt_in:
         pattern = rule.betas[0] if rule.betas else rule.opt_in
-        values = " or ".join([f"`{json.dumps(value)}`" for value in rule.dear])
-        which = f"; {values}" if rule.dear else ";"
-        return f"{which} sent if `--beta` allows `{pattern}`"
+        values = " or ".join([f"`{json.dumps(value)}`" for value in rule.cheap])
+        which = f"; {values}, and others only" if rule.cheap else "; sent"
+        return f"{which} if `--beta` allows `{pattern}`"
     names = " or ".join([f"`{name}`" for name in rule.betas])
     return f"; beta: {names}{' or no beta' if rule.released else ''}" if names else ""
 

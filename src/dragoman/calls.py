@@ -143,7 +143,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
 
     A missing count or cost means unknown, not zero. ``input_tokens`` includes cached and
     cache-written tokens, as in ``Usage``; ``estimated`` marks counts that the provider did not
-    report. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
+    report, and ``terms`` are those of ``Usage``. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
     it is missing, ``cost_unknown`` is the reason. ``stated_cost_usd`` is the cost that the
     provider reported. In the log a cost is an exact decimal number.
 
@@ -169,6 +169,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     cost_unknown: str | None = None
     priced_as: str | None = None
     stated_cost_usd: Decimal | None = None
+    terms: tuple[str, ...] = ()
     first_event_ms: float | None = None
     response_model: str | None = None
     provider_request_id: str | None = None
@@ -229,6 +230,7 @@ _USAGE = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
     "reasoning_tokens",
     "estimated", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
+    "terms",
 )  # fmt: skip
 
 _read_usage = attrgetter(*_USAGE)

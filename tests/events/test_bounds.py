@@ -10,7 +10,7 @@ from dragoman.events import MAX_COST, MAX_COUNT, Assembler, Usage, bound_usage, 
 COUNTS = [
     name
     for name in Usage.__struct_fields__
-    if name not in ("estimated", "stated_cost_usd", "from_cache")
+    if name not in ("estimated", "stated_cost_usd", "from_cache", "terms")
 ]
 HUGE = [-1, -(2**63), MAX_COUNT + 1, 2**63, 10**30, 10**400]
 WRONG_COSTS = ["-1", "NaN", "Infinity", "-Infinity", "1000000.01", "1e400", "1e-400", "1e9999999"]

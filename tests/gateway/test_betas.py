@@ -161,6 +161,7 @@ async def test_field_that_raises_the_price_needs_an_operator_who_allows_it(
 TIERS: list[tuple[str, str, Any, Any]] = [
     ("openai", "service_tier", "priority", "flex"),
     ("openai", "service_tier", "fast", "flex"),
+    ("openai", "service_tier", "ultrafast", "scale"),
     ("responses", "service_tier", "priority", "flex"),
     ("gemini", "serviceTier", "priority", "flex"),
     ("bedrock", "serviceTier", {"type": "priority"}, {"type": "flex"}),
@@ -172,8 +173,9 @@ TIERS: list[tuple[str, str, Any, Any]] = [
 async def test_tier_that_raises_the_price_needs_an_operator_who_allows_it(
     wire: str, name: str, dear: Any, cheap: Any
 ) -> None:
-    """A priority tier costs up to 2.5 times as much (theopenco/llmgateway#3117, 2026-07;
-    ai.google.dev/gemini-api/docs/optimization; seen 2026-11-19).
+    """A priority tier costs up to 2.5 times as much, and ``ultrafast`` 6 times
+    (theopenco/llmgateway#3117, 2026-07; ai.google.dev/gemini-api/docs/optimization;
+    developers.openai.com/api/docs/guides/ultrafast-mode; seen 2026-11-19).
     """
     other = "anthropic"
     async with bench() as gateway:

@@ -84,6 +84,7 @@ EVERY = Usage(
     stated_cost_usd=Decimal("0.01"),
     billed_input_tokens=90,
     billed_output_tokens=40,
+    terms=("service_tier:priority",),
 )
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 

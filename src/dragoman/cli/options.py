@@ -94,7 +94,7 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
         return load_registry().prices()
     with reject(ValueError, OSError):
         table = PriceTable.load(path)
-        return table if only else load_registry().prices().with_overrides(table.rows)
+        return table if only else load_registry().prices().with_overrides(table.rows, table.terms)
 
 
 def default_model() -> str | None:

@@ -122,6 +122,8 @@ class Assembler:
         # the fields of the wire that no other attribute of a reply has, by the wire's name
         self.native: dict[str, dict[str, Any]] = {}
         self.stop_details: StopDetails | None = None
+        # the terms of sale by kind, as the request asks for them or the provider states them
+        self.terms: Mapping[str, str] = {}
         self.error: ProviderError | None = None
         self.opening: MessageStart | None = None
         self.complete: MessageComplete | None = None
@@ -196,6 +198,7 @@ class Assembler:
             native=self.native,
         )
         self.started = True
+        self.reported = self.add_terms(self.reported)
         blocks.out.append(self.opening)
 
     def text(self, piece: str, state: Continuity | None = None) -> None:
@@ -336,10 +339,30 @@ class Assembler:
         A count that no call can have is unknown, and a warning reports it.
         """
         _refuse_late(self, "usage")
-        self.reported, lost = bound_usage(usage)
+        bounded, lost = bound_usage(usage)
+        self.reported = self.add_terms(bounded)
         if lost:
             # a wire may report the same counts with every chunk
             self.warnings = tuple(dict.fromkeys([*self.warnings, *lost]))
+
+    def sell(self, terms: Mapping[str, str]) -> None:
+        """Note the terms of sale that the provider states; they replace those of the request.
+
+        ``terms`` maps a kind, such as ``service_tier``, to its value, such as ``priority``, or to
+        an empty string for the usual terms.
+        """
+        if not terms:
+            return
+        self.terms = {**self.terms, **terms}
+        if self.started:
+            self.reported = self.add_terms(self.reported)
+
+    def add_terms(self, usage: Usage) -> Usage:
+        """Return a usage with the terms of sale."""
+        if not self.terms:
+            return usage
+        named = [f"{kind}:{word}" for kind, word in sorted(self.terms.items()) if word]
+        return replace(usage, terms=tuple(named))
 
     # --- methods that end the message
 

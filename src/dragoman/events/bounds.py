@@ -25,7 +25,7 @@ _COUNTS = tuple(
     [
         name
         for name in Usage.__struct_fields__
-        if name not in ("estimated", "stated_cost_usd", "from_cache")
+        if name not in ("estimated", "stated_cost_usd", "from_cache", "terms")
     ]
 )
 

@@ -78,7 +78,9 @@ class Usage(_Counts, frozen=True, omit_defaults=True, kw_only=True):
     ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is
     the unit that some rerankers bill instead of tokens. ``billed_input_tokens`` and
     ``billed_output_tokens`` are the counts that the provider bills, if it reports them separately;
-    they exclude, for example, the provider's own prompt template.
+    they exclude, for example, the provider's own prompt template. ``terms`` lists the terms of
+    sale with rates of their own, such as ``service_tier:priority``, that the provider reports for
+    the call; if it reports none, those that the request asked for.
     """
 
     cached_input_tokens: int | None = None
@@ -91,6 +93,7 @@ class Usage(_Counts, frozen=True, omit_defaults=True, kw_only=True):
     search_units: int | None = None
     billed_input_tokens: int | None = None
     billed_output_tokens: int | None = None
+    terms: tuple[str, ...] = ()
 
     @property
     def prompt_tokens(self) -> int | None:

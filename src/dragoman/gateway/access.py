@@ -21,6 +21,7 @@ from ..errors import (
     UnsupportedContentError,
 )
 from ..messages import Request, Url
+from ..middleware.layer import walk
 from ..middleware.translation import ResolvedModel
 from ..provider import Model
 from ..transport.connect import is_loopback
@@ -310,8 +311,11 @@ class Service(Struct, kw_only=True, eq=False):
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
-    async def lease(self, key: Key, model: Model) -> CallLease | None:
-        """Count a call against its key's limits; raise an error if a limit is reached."""
+    async def lease(self, key: Key, model: Model, terms: tuple[str, ...] = ()) -> CallLease | None:
+        """Count a call against its key's limits; raise an error if a limit is reached.
+
+        ``terms`` are the terms of sale that the request asks for, as in ``Usage.terms``.
+        """
         # the operator may have added limits that workers without a shared ledger cannot count
         if not self.can_count(key):
             raise QuotaExceededError(
@@ -325,6 +329,8 @@ class Service(Struct, kw_only=True, eq=False):
                 "the operator can set priced_as in models.yaml",
                 advice="",
             )
+        if key.has_budget and terms:
+            _check_terms(model, terms)
         return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
 
     def hold(self, size: int) -> None:
@@ -338,6 +344,18 @@ class Service(Struct, kw_only=True, eq=False):
     def release(self, size: int) -> None:
         """Free memory that ``hold`` reserved."""
         self.held_bytes -= size
+
+
+def _check_terms(model: Model, terms: tuple[str, ...]) -> None:
+    """Raise ``BillingError`` if the price of a service tier that a request names is unknown."""
+    for part in walk(model):
+        problem = part.priced_as.find_problem(terms) if len([*walk(part)]) == 1 else None
+        if problem is not None:
+            raise BillingError(
+                f"this key's budget cannot be kept: {problem}; leave the tier out, or the operator "
+                "can add its price to the price table",
+                advice="",
+            )
 
 
 _ORIGIN = re.compile("^https?://")

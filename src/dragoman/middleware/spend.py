@@ -20,6 +20,7 @@ from ..provider import LayerCall, Model
 from ..provider.model import Kind, OfKind
 from ..retrieval import RerankRequest
 from ..validate.fields import accept_other_names
+from ..wire.terms import list_asked
 from .attempts import Attempt
 from .fallback import NotConfigured
 from .layer import Middleware, Wrapper, walk_served
@@ -229,7 +230,8 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
             output = most_output if output is None else output
         if output is None:
             return None
-        usage = Usage(tokens, output)
+        terms = list_asked(request) if isinstance(request, Request) else ()
+        usage = Usage(tokens, output, terms=terms)
         if isinstance(request, RerankRequest):
             units = -(-len(request.documents) // _SEARCH_UNIT)
             usage = Usage(tokens, output, search_units=units)

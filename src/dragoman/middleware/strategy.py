@@ -29,6 +29,7 @@ from ..messages import Request
 from ..prices import Unpriced
 from ..provider import Provider
 from ..validate.quality import SOUND, Rate
+from ..wire.terms import list_asked
 from .layer import check_number
 
 StrategyName: TypeAlias = Literal[
@@ -193,7 +194,7 @@ class _Cheapest(Strategy):
         if isinstance(request, Request):
             tokens = candidates[number].estimate_input_tokens(request.messages, request.tools)
             output = request.config.max_tokens or ASSUMED_OUTPUT
-            used = Usage(input_tokens=tokens, output_tokens=output)
+            used = Usage(input_tokens=tokens, output_tokens=output, terms=list_asked(request))
         bill = candidates[number].priced_as.cost(used)
         return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
 

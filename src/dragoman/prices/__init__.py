@@ -15,11 +15,11 @@ from __future__ import annotations
 from .billing import PricedAs, cost
 from .repricing import PricedUse, Repriced, reprice
 from .results import Cost, Unpriced
-from .rows import Match, PriceRow, Tier
+from .rows import Match, PriceRow, TermRow, Tier
 from .sellers import find_seller, find_server, name_host
 from .table import PriceTable
 
 __all__ = [
-    "Cost", "Match", "PriceRow", "PriceTable", "PricedAs", "PricedUse", "Repriced", "Tier",
-    "Unpriced", "cost", "find_seller", "find_server", "name_host", "reprice",
+    "Cost", "Match", "PriceRow", "PriceTable", "PricedAs", "PricedUse", "Repriced", "TermRow",
+    "Tier", "Unpriced", "cost", "find_seller", "find_server", "name_host", "reprice",
 ]  # fmt: skip

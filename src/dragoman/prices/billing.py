@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from typing import overload
@@ -72,7 +72,7 @@ def cost(
     row = table.find(model, at)
     if isinstance(row, Unpriced):
         return _take_stated(row, usage, model)
-    found = _cost_by(row, usage, model, table.version)
+    found = _cost_by(row, usage, model, table.version, table)
     stated = usage.stated_cost_usd
     if model.partition(":")[0].lower() not in table.resolved or stated is None or stated < 0:
         return found
@@ -110,7 +110,9 @@ def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced
     )
 
 
-def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
+def _cost_by(
+    row: PriceRow, usage: Usage, model: str, version: str, table: PriceTable
+) -> Cost | Unpriced:
     if row.free:  # a free model costs zero, even if the server reported no token counts
         return Cost(
             total=_ZERO,
@@ -120,6 +122,9 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
         )
     if (absurd := find_absurd(usage, _MOST)) is not None:
         return Unpriced(f"usage is out of range: {absurd}")
+    terms = table.find_terms(model, usage.terms)
+    if isinstance(terms, Unpriced):
+        return _take_stated(terms, usage, model)
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     if row.input is not None:
@@ -133,15 +138,23 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
         if usage.search_units is None:
             return _take_stated(Unpriced("usage not reported: search_units"), usage, model)
         parts["search"] = EXACT.scaleb(EXACT.multiply(usage.search_units, row.search), -3)
-    total = _ZERO
-    for part in parts.values():
-        if part:
-            total = EXACT.add(total, part)
+    for term, sold in zip(usage.terms, terms, strict=True):
+        parts = {name: EXACT.multiply(each, sold.factor_of(name)) for name, each in parts.items()}
+        notes.append(f"{term}: {sold.factor:f} times the usual rates")
+    total = _add(parts.values())
     notes += _caveats(usage, row, model)
     stated = usage.stated_cost_usd
     if stated is not None and stated != total:
         notes.append(f"the provider states a cost of ${stated:f}")
     return Cost(total=total, parts=parts, pricing_version=version, row=row, notes=tuple(notes))
+
+
+def _add(amounts: Iterable[Decimal]) -> Decimal:
+    total = _ZERO
+    for amount in amounts:
+        if amount:
+            total = EXACT.add(total, amount)
+    return total
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
@@ -261,11 +274,15 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
     def cost(self, usage: Usage, at: date | datetime | None = None) -> Cost | Unpriced:
         """Return the cost of a call with this usage."""
         if self.row is not None:
-            return _cost_by(self.row, usage, self.model, f"own+{digest_rows([self.row])}")
+            table = PriceTable.default() if self.table is None else self.table
+            return _cost_by(self.row, usage, self.model, f"own+{digest_rows([self.row])}", table)
         found = cost(usage, self.model, at, table=self.table)
         return Unpriced(self.unknown) if self.unknown and isinstance(found, Unpriced) else found
 
-    def find_problem(self) -> str | None:
-        """Return why the price of calls is unknown, or ``None`` if it is known."""
-        found = self.cost(Usage(0, 0, search_units=0))
+    def find_problem(self, terms: tuple[str, ...] = ()) -> str | None:
+        """Return why the price of calls is unknown, or ``None`` if it is known.
+
+        ``terms`` are the terms of sale that a call asks for, as in ``Usage.terms``.
+        """
+        found = self.cost(Usage(0, 0, search_units=0, terms=terms))
         return found.reason if isinstance(found, Unpriced) else None

@@ -86,6 +86,31 @@ class _Sold(Struct, frozen=True):
     match: Match
 
 
+class TermRow(_Sold, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How many times the usual rates a provider's models cost under certain terms of sale.
+
+    ``terms`` are those of ``Usage.terms``, such as ``service_tier:priority``. ``factor`` applies to
+    all rates, but for the rate of ``cache_read`` if that is given. ``source`` and ``as_of``
+    are where and when the factor was seen.
+    """
+
+    terms: tuple[str, ...]
+    factor: Decimal
+    cache_read: Decimal | None = None
+    source: str = ""
+    as_of: date | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "provider", self.provider.lower())
+        for name in ("factor", "cache_read"):
+            _check_rate(name, getattr(self, name))
+
+    def factor_of(self, part: str) -> Decimal:
+        """Return by how much the cost of a part of the bill is multiplied."""
+        is_apart = part == "cached_input" and self.cache_read is not None
+        return self.cache_read if is_apart and self.cache_read is not None else self.factor
+
+
 class PriceRow(_Sold, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The rates of one provider's models for a period, in US dollars per million tokens.
 
@@ -202,6 +227,6 @@ def _check_times(row: PriceRow) -> None:
         raise ValueError(f"tiers: must rise strictly in `above`, not {limits}")
 
 
-def digest_rows(rows: Iterable[PriceRow]) -> str:
+def digest_rows(rows: Iterable[PriceRow | TermRow]) -> str:
     """Return a short hash of the rows, which is part of a table's version."""
     return hashlib.sha256(msgspec.json.encode(list(rows))).hexdigest()[:8]

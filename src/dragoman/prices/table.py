@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from ..validate.yaml import locate, read_yaml
 from .results import Unpriced
-from .rows import PriceRow, digest_rows
+from .rows import PriceRow, TermRow, digest_rows
 
 # msgspec 0.22 crashes if two threads use a struct for the first time at once (tried 2026-11-19).
 _reading = Lock()
@@ -34,7 +34,7 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
 
     ``fallback`` maps providers that resell models at the original price to the original provider.
     ``resolved`` lists providers that choose a price for each request, so that the cost which they
-    state is the cost, whatever the row.
+    state is the cost, whatever the row. ``terms`` has the rates of service tiers and the like.
     """
 
     version: str = ""
@@ -43,10 +43,11 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
     licence: str = ""
     fallback: dict[str, tuple[str, ...]] = field(default_factory=dict)
     resolved: tuple[str, ...] = ()
+    terms: tuple[TermRow, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.version:
-            force_setattr(self, "version", digest_rows(self.rows))
+            force_setattr(self, "version", digest_rows((*self.rows, *self.terms)))
 
     @classmethod
     def bundled(cls) -> PriceTable:
@@ -93,10 +94,38 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
             raise ValueError(f"DRAGOMAN_PRICES: {path} cannot be read: {error.strerror}") from None
         return _read_over_bundled(path, changed)
 
-    def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
-        """Return a table in which ``rows`` take precedence; its version includes their hash."""
+    def with_overrides(
+        self, rows: Iterable[PriceRow], terms: Iterable[TermRow] = ()
+    ) -> PriceTable:
+        """Return a table in which ``rows`` and ``terms`` take precedence over its own.
+
+        Its version includes their hash.
+        """
         rows = tuple(rows)
-        return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
+        terms = tuple(terms)
+        return replace(
+            self,
+            rows=rows + self.rows,
+            terms=terms + self.terms,
+            version=f"{self.version}+{digest_rows((*rows, *terms))}",
+        )
+
+    def find_terms(self, model: str, terms: Iterable[str]) -> tuple[TermRow, ...] | Unpriced:
+        """Return the row of each of the terms of a sale, or the reason why there is none."""
+        provider, _, name = model.lower().partition(":")
+        sellers = (provider, *self.fallback.get(provider, ()))
+        found: list[TermRow] = []
+        for term in terms:
+            rows = [
+                row
+                for seller in sellers
+                for row in self.terms
+                if row.provider == seller and term in row.terms and row.match.covers(name)
+            ]
+            if not rows:
+                return Unpriced(f"no price for {model} with {term}")
+            found.append(rows[0])
+        return tuple(found)
 
     def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
         """Return the price row of ``"provider:name"`` at a time, or the reason why there is none.
@@ -178,7 +207,8 @@ def _read_over_bundled(path: str, changed: int) -> PriceTable:
 
     ``changed`` is the file's modification time. A new time makes the cache read the file again.
     """
-    return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
+    own = PriceTable.load(path)
+    return PriceTable.bundled().with_overrides(own.rows, own.terms)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

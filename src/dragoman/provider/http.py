@@ -149,7 +149,7 @@ class HttpProvider(HttpModel, ReplyProvider):
 
     def make_assembler(self, request: Request, encoded: Encoded) -> Assembler:
         """Return the assembler of the reply to an encoded request."""
-        return Assembler(
+        out = Assembler(
             request_id=request.request_id,
             model=request.model or self.model,
             provider=self.name,
@@ -158,6 +158,8 @@ class HttpProvider(HttpModel, ReplyProvider):
             warnings=encoded.warnings,
             structured_path=encoded.structured_path,
         )
+        out.terms = encoded.terms
+        return out
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Change the codec so that later requests omit or replace a field that was rejected.

@@ -182,7 +182,7 @@ class AssembledReply(Reply):
         """Estimate the input tokens of a request that timed out, since they may be billed."""
         self._failed = isinstance(error, ProviderError)
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
-        if is_late and self.out is not None and self.out.reported == Usage():
+        if is_late and self.out is not None and replace(self.out.reported, terms=()) == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
     def _count_input(self) -> int:
@@ -202,9 +202,10 @@ class AssembledReply(Reply):
         if asked is None:
             asked = self._count_input()
         output = max(usage.output_tokens or 0, written)
-        return replace(
+        estimate = replace(
             usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True
         )
+        return estimate if self.out is None else self.out.add_terms(estimate)
 
 
 class EventsReply(AssembledReply):

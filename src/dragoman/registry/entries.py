@@ -210,7 +210,7 @@ def _read_prices(root: Section) -> PriceTable | None:
     except (ValueError, OSError) as error:
         root.complain(str(error), "prices")
         return None
-    return PriceTable.bundled().with_overrides(table.rows)
+    return PriceTable.bundled().with_overrides(table.rows, table.terms)
 
 
 def _read_declared(section: Section) -> Capabilities:

@@ -25,6 +25,7 @@ from .described import Description
 from .eventstream import EventStreamDecoder, EventStreamError
 from .json import reply_text, string_of, to_bytes
 from .sse import BARE, Frame, LineDecoder, SseDecoder
+from .terms import read_terms
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.
@@ -114,13 +115,20 @@ Questions: TypeAlias = Generator[HttpRequest, HttpReply, int | None]
 """Requests that count tokens: yield each, receive its reply, and return the count, if any."""
 
 
-class Encoded(Struct, frozen=True):
-    """An encoded request, and notes on the parts that were rewritten or dropped."""
-
+class _Encoded(Struct, frozen=True):
     http: HttpRequest
     notes: tuple[Note, ...] = ()
+
+
+class Encoded(_Encoded, frozen=True, kw_only=True):
+    """An encoded request, and notes on the parts that were rewritten or dropped.
+
+    ``terms`` are the terms of sale that the request asks for, by kind.
+    """
+
     warnings: tuple[LossWarning, ...] = ()
     structured_path: Literal["native", "tool", "prompt"] | None = None
+    terms: Mapping[str, str] = {}
 
 
 JSON_HEADERS = {
@@ -140,8 +148,9 @@ def encode_post(
     return Encoded(
         HttpRequest("POST", url, dict(headers), to_bytes(body)),
         tuple(notes.items),
-        notes.warnings,
-        path,
+        warnings=notes.warnings,
+        structured_path=path,
+        terms=read_terms(body),
     )
 
 

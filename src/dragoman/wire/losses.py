@@ -185,7 +185,7 @@ class ClientRecord(Fields):
             self._known[name] = None
             if is_empty(value) or is_among(value, rule.default):
                 continue
-            if rule.dear and not is_among(value, rule.dear):
+            if is_among(value, rule.cheap):
                 rule = replace(rule, opt_in="")
             if rule.concept is not None and not (rule.always or rule.opt_in):
                 self.losses.add_concept(rule.concept, value, nest(self.at(name), value))

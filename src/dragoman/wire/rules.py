@@ -43,8 +43,8 @@ class FieldRule(Struct, frozen=True):
     """A name that the operator's list of betas must match, since the field raises the price. It is
     the beginning of a beta's name, or a name of its own for a field without a beta.
     """
-    dear: tuple[Any, ...] = ()
-    """The values that need the ``opt_in``, if not all do. They are sent on the same wire only."""
+    cheap: tuple[Any, ...] = ()
+    """The values that need no ``opt_in``. The others are sent on the same wire only."""
 
 
 def mapped(concept: str, *default: Any, what: str = "", **facts: Any) -> FieldRule:
@@ -69,11 +69,12 @@ READ = FieldRule("read")
 HINT = hint("it does not change what the answer means")
 LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0, can_drop=True)
 UNKNOWN = hint("the model's wire has no such field")
-# Service tiers that raise the price are sent if the operator's list matches this name, since
-# prices and budgets are computed at the usual rate. OpenAI's costs 2 to 2.5 times as much
-# (theopenco/llmgateway#3117, probes of 2026-07; also named ``fast``: Wei-Shaw/sub2api#4036),
-# Gemini's 1.75 to 2 times (ai.google.dev/gemini-api/docs/optimization), and Bedrock's costs more
-# (docs.aws.amazon.com/bedrock/latest/userguide/service-tiers-inference.html; seen 2026-11-19).
+# Service tiers are sent if the operator's list matches this name, but for those that are known not
+# to raise the price, so that a key spends no more than its operator expects. OpenAI's ``priority``
+# or ``fast`` costs 2 to 2.5 times as much, ``ultrafast`` 6 times (openai.com/api-fast-mode,
+# developers.openai.com/api/docs/guides/ultrafast-mode), Gemini's 1.75 to 2 times (ai.google.dev/
+# gemini-api/docs/optimization), and Bedrock's 1.75 times (docs.aws.amazon.com/bedrock/latest/
+# userguide/service-tiers-inference.html; seen 2026-11-19).
 TIER = "priority-tier"
 TIER_IS_SET = "which capacity serves a request is the endpoint's setting"
 # Settings that the openai and the responses wire write alike.
@@ -84,7 +85,12 @@ CONCEPTS = {
     },
     "safety_identifier": mapped("safety_identifier"),
     "service_tier": mapped(
-        "service_tier", "auto", "default", what=TIER_IS_SET, opt_in=TIER, dear=("priority", "fast")
+        "service_tier",
+        "auto",
+        "default",
+        what=TIER_IS_SET,
+        opt_in=TIER,
+        cheap=("flex", "on_demand", "scale", "standard"),
     ),
 }
 NOTHING: tuple[Any, ...] = (None, [], {}, "")

@@ -47,11 +47,14 @@ TABLE = FieldTable(
         "guardrailConfig": refused("check the texts yourself, or ask a model of this wire"),
         # Optimized latency has rates of its own (docs.aws.amazon.com/bedrock/latest/userguide/
         # latency-optimized-inference.html, aws.amazon.com/bedrock/pricing; seen 2026-11-19).
-        "performanceConfig": hint(TIER_IS_SET, opt_in=TIER, dear=({"latency": "optimized"},)),
+        "performanceConfig": hint(TIER_IS_SET, opt_in=TIER, cheap=({"latency": "standard"},)),
         "promptVariables": refused("write the text of the prompt into the messages"),
         "requestMetadata": HINT,
         "serviceTier": hint(
-            TIER_IS_SET, {"type": "default"}, opt_in=TIER, dear=({"type": "priority"},)
+            TIER_IS_SET,
+            {"type": "default"},
+            opt_in=TIER,
+            cheap=({"type": "flex"}, {"type": "reserved"}),
         ),
     },
     ("messages", "system"),

@@ -51,7 +51,9 @@ TABLE = FieldTable(
         "safetySettings": hint("the model's wire has no filters to set"),
         "labels": HINT,
         "serviceTier": hint(
-            TIER_IS_SET, opt_in=TIER, dear=("priority", "PRIORITY", "SERVICE_TIER_PRIORITY")
+            TIER_IS_SET,
+            opt_in=TIER,
+            cheap=("flex", "FLEX", "SERVICE_TIER_FLEX", "standard", "STANDARD", "unspecified"),
         ),
         "store": hint("nothing is kept here between calls", False),
         "model": hint("the model is named by the path", always=True),

@@ -68,6 +68,7 @@ class Chunk(Struct, gc=False):
     search_results: Any = None
     images: Any = None
     related_questions: Any = None
+    service_tier: Any = None
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
