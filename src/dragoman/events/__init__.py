@@ -19,7 +19,7 @@ recorded message.
 
 from .assembler import Assembler, AssemblerError, Expected
 from .blocks import LAST
-from .bounds import MAX_COST, MAX_COUNT, bound_usage, find_absurd
+from .bounds import MAX_COST, MAX_COUNT, add_terms, bound_usage, find_absurd
 from .check import StreamContractError, check_events
 from .follow import Follower, RecordedAssembler, make_intent
 from .intents import AssembledFrom, IntentSource, ToolIntent
@@ -67,7 +67,7 @@ __all__ = [
     "ModelFinished", "ModelReasoningDelta", "ModelStarted", "ModelTextDelta", "Parsed", "Problem",
     "ProviderErrorEvent", "Raw", "RecordedAssembler", "Response", "Sale", "StopDetails", "StreamContractError",
     "TextDelta", "ThinkingDelta", "ToolIntent", "ToolIntentDelta", "ToolIntentProposed",
-    "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "UnknownEvent", "Usage", "bound_usage", "check_events",
+    "ToolUseEnd", "ToolUseInputDelta", "ToolUseStart", "UnknownEvent", "Usage", "add_terms", "bound_usage", "check_events",
     "decode_event", "encode_event", "find_absurd", "fold", "make_intent", "make_response", "read_json",
     "read_object", "to_model_events",
 ]  # fmt: skip

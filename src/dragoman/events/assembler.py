@@ -22,7 +22,7 @@ from ..messages import (
     new_ulid,
 )
 from .blocks import LAST, Block, Blocks
-from .bounds import bound_usage
+from .bounds import add_terms, bound_usage
 from .values import (
     Event,
     FinishReason,
@@ -197,8 +197,8 @@ class Assembler:
             provider=self.provider,
             native=self.native,
         )
+        self.reported = add_terms(self.reported, self.terms)
         self.started = True
-        self.reported = self.add_terms(self.reported)
         blocks.out.append(self.opening)
 
     def text(self, piece: str, state: Continuity | None = None) -> None:
@@ -340,29 +340,10 @@ class Assembler:
         """
         _refuse_late(self, "usage")
         bounded, lost = bound_usage(usage)
-        self.reported = self.add_terms(bounded)
+        self.reported = add_terms(bounded, self.terms)
         if lost:
             # a wire may report the same counts with every chunk
             self.warnings = tuple(dict.fromkeys([*self.warnings, *lost]))
-
-    def sell(self, terms: Mapping[str, str]) -> None:
-        """Note the terms of sale that the provider states; they replace those of the request.
-
-        ``terms`` maps a kind, such as ``service_tier``, to its value, such as ``priority``, or to
-        an empty string for the usual terms.
-        """
-        if not terms:
-            return
-        self.terms = {**self.terms, **terms}
-        if self.started:
-            self.reported = self.add_terms(self.reported)
-
-    def add_terms(self, usage: Usage) -> Usage:
-        """Return a usage with the terms of sale."""
-        if not self.terms:
-            return usage
-        named = [f"{kind}:{word}" for kind, word in sorted(self.terms.items()) if word]
-        return replace(usage, terms=tuple(named))
 
     # --- methods that end the message
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -48,6 +48,14 @@ def bound_usage(usage: Usage) -> tuple[Usage, tuple[LossWarning, ...]]:
         for name in absurd
     ]
     return replace(usage, **dict.fromkeys(absurd)), tuple(warnings)
+
+
+def add_terms(usage: Usage, terms: Mapping[str, str]) -> Usage:
+    """Return a usage with the terms of sale, given by kind; a usual one is an empty string."""
+    if not terms:
+        return usage
+    named = [f"{kind}:{word}" for kind, word in sorted(terms.items()) if word]
+    return replace(usage, terms=tuple(named))
 
 
 def _list_absurd(usage: Usage, most: int) -> Iterator[str]:

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 
 from ..calls import CallFailed, CallRecord
 from ..errors import MalformedToolCallError, ProviderError, TimedOutError
-from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
+from ..events import (
+    Assembler,
+    Event,
+    Follower,
+    MessageComplete,
+    MessageStart,
+    Usage,
+    add_terms,
+)
 from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
 from ..tokens import estimate_input_tokens
 
@@ -205,7 +213,7 @@ class AssembledReply(Reply):
         estimate = replace(
             usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True
         )
-        return estimate if self.out is None else self.out.add_terms(estimate)
+        return estimate if self.out is None else add_terms(estimate, self.out.terms)
 
 
 class EventsReply(AssembledReply):

@@ -3,8 +3,9 @@
 The fields are those of OpenAI, Groq, xAI, Fireworks and Anthropic (``service_tier``), of
 Anthropic (``speed``, ``inference_geo``), of Gemini (``serviceTier``, and ``trafficType`` on Vertex AI) and of
 Bedrock (``serviceTier.type``, ``performanceConfig.latency``). What counts is the reply: vendors
-serve and bill a request at the usual terms if the others are not available (openai.com/api-fast-mode,
-docs.llmgateway.io/features/service-tiers, code.claude.com/docs/en/fast-mode; seen 2026-11-19).
+serve and bill a request at the usual terms if the others are not available
+(openai.com/api-fast-mode, docs.llmgateway.io/features/service-tiers,
+code.claude.com/docs/en/fast-mode; seen 2026-11-19).
 An empty dict means that nothing is known, so that the terms of the request apply.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import cut
+from ..events import Assembler, add_terms
 from ..messages import Request
 from .json import plain_value
 
@@ -26,8 +28,7 @@ _PLACES = {
     "performanceConfig": ("latency", "latency"),
 }
 _FIELDS = frozenset(_PLACES)
-# The words for the usual rates. Requests in a batch have the usual terms too, since the batch's own
-# discount applies to them (case: anthropic/usage-cache has ``"service_tier": "standard"``).
+# The words for the usual rates. A batch has the usual terms too, since its own discount applies.
 _USUAL = frozenset(
     {
         "auto", "batch", "default", "global", "not_available", "on_demand", "standard",
@@ -52,6 +53,15 @@ def read_terms(record: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             terms[kind] = _simplify(value)
     return terms
+
+
+def note_terms(out: Assembler, record: Mapping[str, Any]) -> None:
+    """Note the terms of sale that an object of a reply names, in place of the request's."""
+    terms = read_terms(record)
+    if terms:
+        out.terms = {**out.terms, **terms}
+        if out.started:
+            out.reported = add_terms(out.reported, out.terms)
 
 
 def list_terms(terms: Mapping[str, str]) -> tuple[str, ...]:

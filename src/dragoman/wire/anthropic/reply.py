@@ -19,7 +19,7 @@ from ..errors import is_failure, read_failure
 from ..finish import make_stop_details
 from ..json import dict_of, dig, list_of, read_as, reply_text
 from ..sse import Frame
-from ..terms import read_terms
+from ..terms import note_terms
 from ..usage import UsageMap
 from .conversation import foreign_fields
 from .errors import inband_error
@@ -290,7 +290,7 @@ class AnthropicDecoder(Decoder):
                 {name: value for name, value in record.items() if value is not None}
             )
             self.out.usage(USAGE.read(self._usage))
-            self.out.sell(read_terms(self._usage))
+            note_terms(self.out, self._usage)
 
     def _finish(self) -> None:
         if not self.out.started:

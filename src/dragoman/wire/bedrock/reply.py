@@ -20,7 +20,7 @@ from ..eventstream import EventStreamDecoder
 from ..json import dict_of, dig, entries_of, list_of, read_as, reply_text, string_of
 from ..openai.errors import inband_error as foreign_error
 from ..sse import Frame
-from ..terms import read_terms
+from ..terms import note_terms
 from ..usage import UsageMap
 from .errors import inband_error
 from .finish import FINISH
@@ -103,7 +103,7 @@ class BedrockDecoder(AnthropicDecoder):
                 return
             raise InvalidResponseError("the reply has no message")
         self.start()
-        self.out.sell(read_terms(body))
+        note_terms(self.out, body)
         self._note_usage(body.get("usage"))
         self._note_stop(body)
         self.read_blocks([_as_block(block) for block in entries_of(message.get("content"))])
@@ -169,7 +169,7 @@ class BedrockDecoder(AnthropicDecoder):
         if isinstance(event.messageStop, dict):
             self._note_stop(event.messageStop)
         if isinstance(event.metadata, dict):
-            self.out.sell(read_terms(event.metadata))
+            note_terms(self.out, event.metadata)
             self._note_usage(event.metadata.get("usage"))
         if self._stop_reason is not None and self._usage:
             self.done = True

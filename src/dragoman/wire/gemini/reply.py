@@ -19,7 +19,7 @@ from ..errors import is_failure, read_failure
 from ..finish import make_stop_details
 from ..json import dict_of, entries_of, list_of, read_as, read_count, reply_text, string_of
 from ..sse import Frame
-from ..terms import read_terms
+from ..terms import note_terms
 from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
@@ -440,7 +440,7 @@ class GeminiDecoder(Decoder):
             }
         self._usage = record
         self.out.usage(_read_usage(self._usage))
-        self.out.sell(read_terms(self._usage))
+        note_terms(self.out, self._usage)
 
 
 def _find_blocked(ratings: Any) -> str | None:

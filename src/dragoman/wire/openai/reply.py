@@ -12,7 +12,7 @@ from ..errors import is_failure, read_failure
 from ..finish import make_stop_details
 from ..json import dict_of, dig, json_text, sorted_json
 from ..sse import Frame
-from ..terms import read_terms
+from ..terms import note_terms
 from .attachments import Attachments, read_reference
 from .chunks import Chunk, ChunkCall, ChunkChoice, ChunkPart, Function, read_chunk
 from .details import ReasoningDetails
@@ -186,7 +186,7 @@ class OpenAIDecoder(Decoder):
             error = error or choice.error
         if chunk.service_tier is not None and chunk.service_tier != self._tier:
             self._tier = chunk.service_tier
-            self.out.sell(read_terms({"service_tier": self._tier}))
+            note_terms(self.out, {"service_tier": self._tier})
         if chunk.usage is not None:
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:

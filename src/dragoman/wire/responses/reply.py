@@ -19,7 +19,7 @@ from ..codec import Decoder
 from ..errors import is_failure
 from ..json import dig, list_of, read_as, string_of
 from ..sse import Frame
-from ..terms import read_terms
+from ..terms import note_terms
 from ..usage import UsageMap
 from .errors import reply_error
 from .finish import FINISH
@@ -252,7 +252,7 @@ class ResponsesDecoder(Decoder):
     def _settle(self, response: _Response, status: str) -> None:
         for item, record in self._output.unfinished(list_of(response.output)):
             self._output.end(item, record)
-        self.out.sell(read_terms({"service_tier": response.service_tier}))
+        note_terms(self.out, {"service_tier": response.service_tier})
         if isinstance(response.usage, dict):
             self._usage = USAGE.read(response.usage)
             self._usage_raw = response.usage
