@@ -1,12 +1,12 @@
 """Terms of sale in requests and replies: service tiers and the like, which have their own rates.
 
-The fields are those of OpenAI, Groq, xAI, Fireworks and Anthropic (``service_tier``), of
-Anthropic (``speed``, ``inference_geo``), of Gemini (``serviceTier``, and ``trafficType`` on Vertex AI) and of
-Bedrock (``serviceTier.type``, ``performanceConfig.latency``). What counts is the reply: vendors
+The fields are those of OpenAI, Groq, xAI and Anthropic (``service_tier``), of Anthropic
+(``speed``, ``inference_geo``), of Gemini (``serviceTier``, and ``trafficType`` on Vertex AI), and
+of Bedrock (``serviceTier.type``, ``performanceConfig.latency``). What counts is the reply: vendors
 serve and bill a request at the usual terms if the others are not available
 (openai.com/api-fast-mode, docs.llmgateway.io/features/service-tiers,
-code.claude.com/docs/en/fast-mode; seen 2026-11-19).
-An empty dict means that nothing is known, so that the terms of the request apply.
+code.claude.com/docs/en/fast-mode; seen 2026-11-19). Without a term in the reply, that of the
+request applies.
 """
 
 from __future__ import annotations
