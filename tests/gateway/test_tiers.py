@@ -83,13 +83,15 @@ async def test_key_is_charged_what_the_service_tier_costs(wire: str, stream: boo
             sent = len(gateway.sent[str(at)])
             if sold.factor is None and sold.asked and sold.asked != tier("auto"):
                 # A budget cannot be kept if the price of what the client asks for is not known.
-                assert (sold, status, sent) == (sold, 402, 0)
+                assert status == 402, sold
+                assert sent == 0
                 assert "budget cannot be kept" in str(said)
                 continue
-            assert (sold, status, sent) == (sold, 200, 1)
+            assert status == 200, sold
+            assert sent == 1
             end: Any = [each.payload for each in gateway.log.find("llm.call_completed")][-1]
             expected = None if sold.factor is None else read_price(sold) * Decimal(sold.factor)
-            assert (sold, end.cost_usd) == (sold, expected)
+            assert end.cost_usd == expected, sold
             assert (end.cost_unknown is None) == (sold.factor is not None)
             assert gateway.ledger.spent("ann") - before == (expected or 0)
 

@@ -352,7 +352,7 @@ def fold_of(decoded: DecodedReply) -> dict[str, Any]:
             "calls": plain_ids(calls),
             "finish": reply.finish_reason,
             "raw": reply.finish_raw,
-            "usage": msgspec.to_builtins(reply.usage),
+            "usage": msgspec.json.decode(msgspec.json.encode(reply.usage)),
             "parsed": reply.parsed,
             "stop_details": msgspec.to_builtins(reply.stop_details),
         }

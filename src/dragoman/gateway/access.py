@@ -26,6 +26,8 @@ from ..middleware.translation import ResolvedModel
 from ..provider import Model
 from ..transport.connect import is_loopback
 from ..wire import ServerCodec
+from ..wire.policy import Translated
+from ..wire.terms import list_asked
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing
@@ -311,10 +313,12 @@ class Service(Struct, kw_only=True, eq=False):
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
-    async def lease(self, key: Key, model: Model, terms: tuple[str, ...] = ()) -> CallLease | None:
+    async def lease(
+        self, key: Key, model: Model, asked: Translated | None = None
+    ) -> CallLease | None:
         """Count a call against its key's limits; raise an error if a limit is reached.
 
-        ``terms`` are the terms of sale that the request asks for, as in ``Usage.terms``.
+        The request ``asked`` of a chat model may ask for terms of sale with a price of their own.
         """
         # the operator may have added limits that workers without a shared ledger cannot count
         if not self.can_count(key):
@@ -329,7 +333,7 @@ class Service(Struct, kw_only=True, eq=False):
                 "the operator can set priced_as in models.yaml",
                 advice="",
             )
-        if key.has_budget and terms:
+        if key.has_budget and asked is not None and (terms := list_asked(asked.request)):
             _check_terms(model, terms)
         return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
 

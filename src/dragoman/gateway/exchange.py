@@ -23,7 +23,6 @@ from ..middleware.translation import ResolvedModel, check_translated, translate_
 from ..provider import Provider
 from ..wire import Asked, ReplyEncoder, ServerCodec
 from ..wire.server import ModelQuestion
-from ..wire.terms import list_asked
 from .access import Caller, Scope, Service, read_headers, resolve_model
 from .background import is_background
 from .counting import count_input
@@ -227,8 +226,7 @@ class ChatHandler:
         account.warnings = (*kept.lost, *translated.warnings)
         await incoming.work(check_translated, resolved, translated, caller.refuses_losses)
         if caller.limited is not None:
-            terms = list_asked(translated.request)
-            account.lease = await service.lease(caller.limited, resolved.provider, terms)
+            account.lease = await service.lease(caller.limited, resolved.provider, translated)
         if front.is_count(incoming.path):
             await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
