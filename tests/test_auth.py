@@ -20,7 +20,7 @@ from botocore.credentials import Credentials
 from dragoman import AuthenticationError, ProviderError, connect
 from dragoman.provider import AccessKeys, SignatureAuth, Token, TokenAuth, sign_v4
 from dragoman.registry import Registry
-from dragoman.registry import auth as auth_module
+from dragoman.registry import credentials as auth_module
 from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpRequest
 

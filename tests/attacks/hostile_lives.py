@@ -194,7 +194,9 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
     def watch(record: logs.LogRecord) -> None:
         os.write(acknowledge, f"{name} {record.seq} {record.hash}\n".encode())
 
-    tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
+    # It counts as a read, so that its calls run at once; it must not run again after a kill.
+    once = tool(side_effect="read", on_resume=lambda intent: None)
+    tools = [tool(side_effect="write")(pay), once(transfer)]
     policy = d.Policy([d.Rule("allow", tool="transfer")])
     settings: dict[str, Any] = {
         "on_record": watch,
