@@ -92,6 +92,7 @@ class Tree:
                 shutil.copytree(source / name, folder / name, ignore=skip)
             elif (source / name).exists():
                 shutil.copy2(source / name, folder / name)
+        self._mutations = 0
         self._job: Job | None = None
         self._restore: tuple[Path, bytes, os.stat_result] | None = None
 
@@ -107,8 +108,11 @@ class Tree:
             place.write_text(
                 text.replace(job.mutation.before, job.mutation.after), encoding="utf-8"
             )
-            # Python takes a compiled module for current if seconds and size agree.
-            os.utime(place, ns=(facts.st_atime_ns, facts.st_mtime_ns + SECOND))
+            # Python takes a compiled module for current if seconds and size agree, so no two mutations
+            # have the same second: programs that tests start may have compiled the one before.
+            self._mutations += 1
+            changed = facts.st_mtime_ns + self._mutations * SECOND
+            os.utime(place, ns=(facts.st_atime_ns, changed))
         self._output = self.folder / "output.txt"
         sys.stdout.flush()
         self._process = os.fork()

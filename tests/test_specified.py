@@ -54,6 +54,10 @@ def greet():
     return "hello"
 """
 TESTS = """\
+import os
+import subprocess
+import sys
+
 from dragoman.it import answer, greet
 
 
@@ -63,6 +67,13 @@ def test_answer():
 
 def test_greeting():
     assert greet()
+
+
+def test_program():
+    program = "from dragoman.it import answer; assert answer() == 42"
+    subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": os.environ["PYTHONPATH"]}, check=True
+    )
 """
 TRY = """\
 import os
@@ -73,8 +84,10 @@ from scripts.run_rules import SOUND, Job, check
 from tests.specified import Mutation
 
 run_rules.PACKAGES = ("pytest",)
-answer, greeting = ("tests/test_it.py::test_answer",), ("tests/test_it.py::test_greeting",)
-sound = [Job(SOUND, (*answer, *greeting), None)]
+answer = ("tests/test_it.py::test_answer",)
+greeting = ("tests/test_it.py::test_greeting",)
+program = ("tests/test_it.py::test_program",)
+sound = [Job(SOUND, (*answer, *greeting, *program), None)]
 noticed = Job("noticed", answer, Mutation("it.py", "42", "41"))
 jobs = {
     "noticed": [noticed],
@@ -82,11 +95,25 @@ jobs = {
     "unnoticed": [noticed, Job("unnoticed", greeting, Mutation("it.py", "hello", "bye"))],
     "stale": [noticed, Job("stale", answer, Mutation("it.py", "43", "41"))],
     "unreadable": [noticed, Job("unreadable", answer, Mutation("it.py", "def answer", "deaf"))],
+    "compiled": [
+        Job("harmless", program, Mutation("it.py", "return 42", "return+42")),
+        Job("compiled", program, Mutation("it.py", "return 42", "return 41")),
+    ],
     "failing": [],
 }
+write_text = Path.write_text
+
+
+def write_in_the_same_second(place, *arguments, **options):
+    before = place.stat()
+    write_text(place, *arguments, **options)
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+Path.write_text = write_in_the_same_second
 for case, broken in jobs.items():
     more = [Job(SOUND, ("tests/test_it.py::none",), None)] if case == "failing" else []
-    os.utime(Path(sys.argv[1]) / "src/dragoman/it.py")  # in the second in which it is broken
+    os.cpu_count = lambda: 1 if case == "compiled" else 2  # the number of copies
     code = check([*sound, *more], broken, Path(sys.argv[1]), verbose=False)
     print(f"<{case} {code}>")
 """
@@ -116,6 +143,7 @@ def test_mutation_that_no_test_notices_fails_the_run(tmp_path: Path) -> None:
         ("unnoticed", 1, "unnoticed: was not noticed"),
         ("stale", 1, "stale: 0 files have the text once: '43'"),
         ("unreadable", 1, "unreadable: no test ran"),
+        ("compiled", 1, "2 mutations, 1 noticed; 1 failures"),
         ("failing", 1, "without a mutation: fails without a mutation"),
     ]:
         before, mark, printed = printed.partition(f"<{case} {code}>\n")
