@@ -177,6 +177,7 @@ def test_text_of_several_blocks_is_joined(kind: Any) -> None:
         kind([d.Text("a"), d.Image(d.Url("u")), d.Text("b"), d.Document(d.Url("d"))]).text == "ab"
     )
     assert kind(()).text == ""
+    assert d.System("Be brief.").text == "Be brief."
 
 
 S = d.System

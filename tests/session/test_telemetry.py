@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from opentelemetry import baggage, context
@@ -218,7 +219,8 @@ async def test_code_of_the_page_puts_session_and_user_on_every_span(watched: Any
     used = watched(Answer(tool_calls=[Call("look", {"place": "here"})]), Answer("Done."))
     token = context.attach(context.get_current())
     try:
-        exec(code, {"tracer": used.tracing})
+        with mock.patch("opentelemetry.sdk.trace.TracerProvider", return_value=used.tracing):
+            exec(code, {})
         known = dict(baggage.get_all())
         await used.session.run("Look here.")
         spans = await used.spans()

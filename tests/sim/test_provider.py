@@ -366,12 +366,10 @@ async def test_any_script_gives_a_valid_stream_or_one_error(
             assert (d.fold(events).finish_reason == "error") <= (error is not None or rules != [])
 
 
-async def test_documented_script_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_script_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
-    scope: dict[str, Any] = {}
-    exec(compile(example, "simulate.md", "exec"), scope)
-    await scope["main"]()
+    exec(compile(example, "simulate.md", "exec"), {})
     assert capsys.readouterr().out.startswith("Hello.\n{'q': 'Rhine'}")
 
 

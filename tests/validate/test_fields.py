@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidRequestError
-from dragoman.validate.fields import Fields, accept_other_names
+from dragoman.validate.fields import Fields, accept_other_names, take_renamed
 
 Read = Callable[[Fields], Any]
 
@@ -170,3 +170,13 @@ def test_unknown_setting_is_an_error_with_advice(settings: dict[str, Any], probl
     with pytest.raises(TypeError) as caught:
         make(**settings)
     assert str(caught.value) == f"_Oven() has no setting {problem}"
+
+
+def test_other_name_of_a_setting_is_taken_from_the_rest_with_a_warning() -> None:
+    settings: dict[str, Any] = {"temp": 180, "minutes": 20}
+    with pytest.warns(UserWarning, match="^bake: write degrees= in place of temp=$"):
+        assert take_renamed("bake", settings, "degrees", "temp", None) == 180
+    assert settings == {"minutes": 20}
+    assert take_renamed("bake", settings, "degrees", "temp", 200) == 200
+    with pytest.raises(TypeError, match=r"^bake\(\) has no setting 'temp'; write degrees=$"):
+        take_renamed("bake", {"temp": 180}, "degrees", "temp", 200)

@@ -115,6 +115,15 @@ def test_empty_thinking_without_a_signature_is_not_sent() -> None:
     assert candidate["content"]["parts"] == [{"text": "Yes."}]
 
 
+def test_thought_without_text_and_state_gets_no_signature() -> None:
+    thought = ThinkingDelta("m", "R", content_block_index=0, text="")
+    answer = TextDelta("m", "R", content_block_index=1, text="Yes.")
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(request=Request([User("Hi")], stream=True)))
+    sent = encoder.feed(thought) + encoder.feed(answer)
+    assert sent.count(b'"content_block_stop"') == 1
+    assert b"signature_delta" not in sent
+
+
 def test_reply_lines_for_ollama_clients_have_timestamps() -> None:
     body: dict[str, Any] = msgspec.json.decode(
         write("ollama", make(), stream=False, created=1_800_000_000)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from dragoman.calls import CallCompleted
 from dragoman.errors import QuotaExceededError, StreamInterruptedError
-from dragoman.events import Usage
-from dragoman.messages import RuntimeConfig
+from dragoman.events import Assembler, Usage
+from dragoman.messages import Request, RuntimeConfig
 from dragoman.middleware import Observe, Spend
 from dragoman.prices import (
     Match,
@@ -25,6 +25,7 @@ from dragoman.prices import (
     Unpriced,
     cost,
 )
+from dragoman.wire.terms import list_asked, note_terms
 
 from .sold import INPUT, OUTPUT, SOL, TABLE, Sold, open_model, tier, write_body, write_stream
 
@@ -100,6 +101,19 @@ async def test_budget_expects_the_price_of_the_tier_and_refuses_one_of_unknown_p
     rich = Spend(model, usd=1)
     await rich.complete("Hi", config=ask(sold))
     assert rich.wallet.spent_usd == usual.total * 2
+
+
+def test_terms_stated_before_the_message_count_from_its_start() -> None:
+    out = Assembler(request_id="R", model="m")
+    note_terms(out, {"service_tier": "priority"})
+    assert out.reported.terms == ()
+    out.start()
+    assert out.reported.terms == ("service_tier:priority",)
+
+
+def test_terms_that_a_client_asked_for_on_the_same_wire_are_listed() -> None:
+    request = Request([], native={"openai": {"service_tier": "flex"}})
+    assert list_asked(request) == ("service_tier:flex",)
 
 
 def test_terms_of_a_table_of_ones_own_come_first() -> None:
