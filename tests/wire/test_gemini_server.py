@@ -11,6 +11,7 @@ import dragoman as d
 from dragoman.events import Assembler, Event
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.seal import seal_thought
 
 from .cases import decode, find_cases
 from .pairs import WIRES, hear, serve
@@ -69,3 +70,46 @@ def test_body_of_an_empty_reply_has_a_part() -> None:
         encoder.feed(event)
     (candidate,) = msgspec.json.decode(encoder.end())["candidates"]
     assert candidate["content"]["parts"] == [{"text": ""}]
+
+
+def test_pieces_of_a_streamed_reply_are_one_block_again() -> None:
+    # The history of a chat of Google's SDK has a content for each chunk of a stream.
+    parts: list[Any] = [
+        {"text": "Hm", "thought": True},
+        {"text": ".", "thought": True},
+        {"text": "One"},
+        {"text": "\n\n"},
+        {"text": "two"},
+        {"text": "", "thoughtSignature": "c2ln"},
+        {"text": "three"},
+        {"text": ""},
+    ]
+    chunks: list[Any] = [{"role": "model", "parts": [part]} for part in parts]
+    asked: dict[str, Any] = {"role": "user", "parts": [{"text": "Hi"}]}
+    body = msgspec.json.encode({"contents": [asked, *chunks, asked]})
+    read = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent").request
+    state = d.Continuity("c2ln", issuer=d.Issuer("gemini"))
+    assert read.messages[1] == d.Assistant(
+        [
+            d.Thinking("Hm.", d.Continuity(issuer=d.Issuer("gemini"))),
+            d.Text("One\n\ntwo"),
+            d.Text("", state),
+            d.Text("three"),
+        ]
+    )
+
+
+def test_state_that_follows_a_streamed_thought_leaves_the_thought_before_it() -> None:
+    issuer = d.Issuer("responses", "v", "m")
+    thoughts = [
+        d.Thinking(each, d.Continuity(opaque={"id": each}, issuer=issuer)) for each in "ab"
+    ]
+    parts: list[Any] = []
+    for thought in thoughts:
+        token = seal_thought(thought.text, thought.continuity)
+        parts.append({"text": thought.text, "thought": True})
+        parts.append({"text": "", "thought": True, "thoughtSignature": token})
+    asked: dict[str, Any] = {"role": "user", "parts": [{"text": "Hi"}]}
+    body = msgspec.json.encode({"contents": [asked, {"role": "model", "parts": parts}, asked]})
+    read = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent").request
+    assert read.messages[1] == d.Assistant(thoughts)

@@ -16,7 +16,7 @@ from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...validate.data_url import read_inline
 from ..cache_marks import mark_of, take_mark
-from ..codec import Notes
+from ..codec import Note, Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import CONTINUE, PairedWriter
 from ..json import dict_of, dig, ordered_json
@@ -26,6 +26,7 @@ from .quirks import Quirks
 
 # The fields of a block that Dragoman has attributes for.
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
+_BLANK = "the wire takes no blank text"
 _SILENT = "the model rejects thinking in a turn that it finishes without reasoning"
 
 
@@ -96,11 +97,28 @@ class TurnWriter(PairedWriter):
 
     def user(self, message: m.User, path: str) -> None:
         if not isinstance(message.content, str):
-            blocks = self.parts(message.content, path)
+            blocks = self._omit_blank(self.parts(message.content, path), path)
             blocks[-1] |= mark_of(message)
             self._open("user").extend(blocks)
         else:
             self._write_text("user", message)
+
+    def _omit_blank(self, blocks: list[Any], path: str) -> list[Any]:
+        """Return the blocks of a message of the user without blank texts, if others are left.
+
+        "text content blocks must contain non-whitespace text" (anthropics/claude-code#23440,
+        2026-02-05; on Bedrock NousResearch/hermes-agent#41985, 2026-06-08).
+        """
+        is_blank = [block["type"] == "text" and not block["text"].strip() for block in blocks]
+        if all(is_blank):
+            return blocks
+        for at in [at for at, blank in enumerate(is_blank) if blank]:
+            place = f"{path}.content[{at}]"
+            note = Note(
+                outcome="dropped", code="blank_text_dropped", path=place, detail=_BLANK, loss=False
+            )
+            self.notes.items.append(note)
+        return [block for block, blank in zip(blocks, is_blank, strict=True) if not blank]
 
     def _write_text(self, role: str, message: m.User | m.System) -> None:
         """Write a message that is one text; consecutive messages of a role are one turn."""
@@ -167,9 +185,8 @@ class TurnWriter(PairedWriter):
         return True
 
     def text(self, block: m.Text, path: str) -> Any:
-        if not block.text or not (block.text.strip() or self.answer.text.strip()):
-            why = "the wire takes no blank text"
-            return self.drop(block, path, why, code="blank_text_dropped", loss=False)
+        if not block.text.strip():
+            return self.drop(block, path, _BLANK, code="blank_text_dropped", loss=False)
         own = foreign_fields(self.own_fields(block, path))
         return {"type": "text", "text": block.text, **own, **mark_of(block)}
 

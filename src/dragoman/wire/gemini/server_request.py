@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
+from msgspec.structs import replace
+
 from ... import messages as m
 from ...errors import InvalidRequestError
 from ..fields import open_body, read_body, split_results
@@ -29,7 +31,7 @@ from ..rules import (
     refused,
 )
 from ..schema import schema_directive
-from ..seal import Carried, Sealed, deliver, digest, read_thought, unseal
+from ..seal import Carried, Sealed, deliver, digest, has_state, read_thought, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
 from .names import to_camel, to_standard_base64
@@ -368,8 +370,9 @@ _Part: TypeAlias = m.AssistantBlock | Carried | _SignedThought
 def _join(parts: Sequence[_Part]) -> list[m.AssistantBlock]:
     """Return the blocks of a turn.
 
-    A stream has several parts for one block, and its state comes with the last. Google does not
-    join the parts of its own models, so only blocks with sealed state are joined.
+    A stream has several parts for one block, and its state comes with the last. Google expects the
+    parts that have its signatures unchanged, so parts without state are joined, and those that a
+    sealed state belongs to.
     """
     made: list[m.AssistantBlock | Carried] = []
     for part in parts:
@@ -380,7 +383,27 @@ def _join(parts: Sequence[_Part]) -> list[m.AssistantBlock]:
             joined = _take_run(made, m.Text, None)
             made += [m.Text(joined)] if joined else []
         made.append(part)
-    return deliver(made)
+    return _join_pieces(deliver(made))
+
+
+def _join_pieces(blocks: Sequence[m.AssistantBlock]) -> list[m.AssistantBlock]:
+    """Join texts, and thoughts, that follow one another and have no state.
+
+    Google's SDKs keep the pieces of a streamed text, and servers reject a piece that is a space.
+    """
+    made: list[m.AssistantBlock] = []
+    for block in blocks:
+        last = made[-1] if made else None
+        if (
+            isinstance(block, m.Text | m.Thinking)
+            and isinstance(last, m.Text | m.Thinking)
+            and replace(last, text="") == replace(block, text="")
+            and not has_state(block.continuity)
+        ):
+            made[-1] = replace(last, text=last.text + block.text)
+        else:
+            made.append(block)
+    return made
 
 
 def _join_thought(
@@ -403,7 +426,7 @@ def _take_run(
     """
     while made and type(made[-1]) is kind and not (bound and digest(text) == bound):
         block: Any = made[-1]
-        if block.continuity is not None and block.continuity.signature is not None:
+        if has_state(block.continuity):
             break
         made.pop()
         text = block.text + text
