@@ -180,7 +180,14 @@ class _Run:
             runner = await self._run(earlier.done, spending, file, state)
         finally:
             output.release()
-        return self._make_report([*self._problems, *runner.problems], runner.stopped)
+        return BatchReport(
+            out=str(output.path),
+            resumed=self._resumed,
+            problems=(*self._problems, *runner.problems),
+            stopped=runner.stopped,
+            seconds=round(time.monotonic() - self._began, 3),
+            **asdict(self._spent),
+        )
 
     async def _run(
         self, done: Lines, spending: BatchBudget, file: StateFile, state: BatchState
@@ -248,16 +255,6 @@ class _Run:
             seconds_left=left,
         )
         self.given.on_progress(progress)
-
-    def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
-        return BatchReport(
-            out=str(self.output.path),
-            resumed=self._resumed,
-            problems=tuple(problems),
-            stopped=stopped,
-            seconds=round(time.monotonic() - self._began, 3),
-            **asdict(self._spent),
-        )
 
 
 def _check_columns(template: Template, source: Source) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 from msgspec.structs import asdict
@@ -51,12 +51,9 @@ def command(
         found: Ranking = reranker.rerank(query, given, top_k=top_k)
     retrieval.show_warnings(found.warnings)
     if as_json:
-        click.echo(json.dumps(_describe(found, given)))
+        results = [{**asdict(each), "document": given[each.index]} for each in found.results]
+        bill = retrieval.describe_bill(found)
+        click.echo(json.dumps({"model": found.model, "results": results, **bill}))
         return
     for each in found.results:
         click.echo(f"{each.relevance_score:8.4f}  {legible(given[each.index])}")
-
-
-def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
-    results = [{**asdict(each), "document": given[each.index]} for each in found.results]
-    return {"model": found.model, "results": results, **retrieval.describe_bill(found)}

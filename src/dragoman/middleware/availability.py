@@ -185,7 +185,12 @@ class Availability:
         whole.failures.clear()
         state.failures.clear()
         self._open(admission, state, "model_specific", (admission.model,))
-        self._open(admission, whole, "provider_wide", self._open_models(admission.provider))
+        available = [
+            model
+            for (provider, model), each in self._models.items()
+            if provider == admission.provider and each.since is None
+        ]
+        self._open(admission, whole, "provider_wide", tuple(sorted(available)))
 
     def _failed(self, admission: Admission, error: ProviderError) -> None:
         provider = admission.provider
@@ -235,12 +240,6 @@ class Availability:
         return sum(
             [since is not None and now - since <= self.thresholds.model_seconds for since in times]
         )
-
-    def _open_models(self, provider: str) -> tuple[str, ...]:
-        named = [
-            (model, state) for (owner, model), state in self._models.items() if owner == provider
-        ]
-        return tuple(sorted([model for model, state in named if state.since is None]))
 
     def _trip(
         self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str

@@ -219,7 +219,9 @@ class HttpModel(Model):
         try:
             question = next(questions)
             while True:
-                question = questions.send(await self._ask(question))
+                credentials = await self._authorise(question)
+                reply = await self._transport.exchange(question, credentials, self._timeouts)
+                question = questions.send(reply)
         except StopIteration as end:
             return cast("_T", end.value)
         except ProviderError as error:
@@ -227,11 +229,6 @@ class HttpModel(Model):
             error = self.annotate(error).with_traceback(None)
             error.__context__ = None
             raise error from cause
-
-    async def _ask(self, question: HttpRequest) -> HttpReply:
-        return await self._transport.exchange(
-            question, await self._authorise(question), self._timeouts
-        )
 
 
 def _read_auth(api_key: Any) -> Auth | None:

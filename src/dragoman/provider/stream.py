@@ -73,7 +73,7 @@ class _Interruptible:
     _interrupting = False
     _others = 0
 
-    def _wait(self) -> None:
+    def _note_task(self) -> None:
         """Record the waiting task and the number of cancellation requests that it already has."""
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
@@ -106,7 +106,7 @@ class WaitingCall(_Interruptible):
     """A call of ``complete()`` that is in flight."""
 
     def __init__(self) -> None:
-        self._wait()
+        self._note_task()
 
     async def cancel(self) -> bool:
         """Interrupt the waiting task; return ``False`` if the call has ended."""
@@ -221,7 +221,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
             raise StopAsyncIteration
         self._batch = []
         self._at = 0
-        self._wait()
+        self._note_task()
         try:
             self._batch = await self.reply.next()
             self.check()

@@ -53,16 +53,25 @@ def check_request(request: m.Request, *, history: bool = True) -> None:
 def _check_last(messages: Sequence[m.Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty; give a text or a User(...)")
-    # Instructions may follow the last message.
-    last = next((type(each) for each in reversed(messages) if type(each) is not System), None)
-    if last not in (User, ToolResult) and not (continues and type(messages[-1]) is Assistant):
+    last = len(messages) - 1
+    while last and type(messages[last]) is System:  # instructions may follow the last message
+        last -= 1
+    is_asked = type(messages[last]) in (User, ToolResult)
+    if not is_asked and not (continues and type(messages[-1]) is Assistant):
         raise InvalidRequestError(
             "the last message must be the user's or a tool's: add User(...), so that there is something to answer"
         )
 
 
 def _check_messages(messages: Sequence[m.Message]) -> None:
-    leading = _check_opening(messages)
+    leading = 0
+    while type(message := messages[leading]) is System:
+        _check_system(message, leading)
+        leading += 1
+    if type(message) is not User:
+        raise InvalidRequestError(
+            f"messages[{leading}]: the conversation must begin with the user; put a User message first"
+        )
     open_calls: dict[str, int] = {}
     for at, message in enumerate(messages[leading:], leading):
         if type(message) is User:
@@ -78,19 +87,6 @@ def _check_messages(messages: Sequence[m.Message]) -> None:
             _check_system(message, at)
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
-
-
-def _check_opening(messages: Sequence[m.Message]) -> int:
-    """Check the leading system messages, and that the user comes next; return their number."""
-    leading = 0
-    while type(message := messages[leading]) is System:
-        _check_system(message, leading)
-        leading += 1
-    if type(message) is not User:
-        raise InvalidRequestError(
-            f"messages[{leading}]: the conversation must begin with the user; put a User message first"
-        )
-    return leading
 
 
 def _check_system(message: System, at: int) -> None:

@@ -108,16 +108,6 @@ class _Record(ClientRecord):
             self.leave("cache_control", CACHE)
 
 
-def _thread_error() -> UnsupportedFeatureError:
-    """Return the error for a request that refers to a conversation stored on the server.
-
-    The error has the code that the vendor's SDKs expect.
-    """
-    error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
-    error.provider_code = "thread_unsupported_request"
-    return error
-
-
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request.
 
@@ -125,7 +115,11 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """
     fields = open_body(read_body(body), TABLE, _Record)
     if "thread" in fields:
-        raise _thread_error()
+        error = UnsupportedFeatureError(
+            "thread: conversations are not kept here; send all messages"
+        )
+        error.provider_code = "thread_unsupported_request"  # the code that the SDKs expect
+        raise error
     model = fields.need_text("model")
     if fields.whole("max_tokens") is None and not path.endswith("/count_tokens"):
         fields.refuse("max_tokens", "is required")

@@ -68,7 +68,9 @@ class _StreamEncoder(ReplyEncoder):
         return filled + named_frame({"type": "tool-call-end", "index": self._calls})
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        spoken = b"".join([self._add_text(text) for text in describe_all(complete.final_content)])
+        spoken = b""
+        for text in describe_all(complete.final_content):
+            spoken += self._turn("text") + _content("content-delta", self._index, text=text)
         citations = enumerate(_citations_of(complete))
         cited = b"".join([_citation(at, record) for at, record in citations])
         closed = self._turn("")
@@ -86,9 +88,6 @@ class _StreamEncoder(ReplyEncoder):
             **code_field(error),
         }
         return self._turn("") + _end(finish_reason="ERROR", **end)
-
-    def _add_text(self, text: str) -> bytes:
-        return self._turn("text") + _content("content-delta", self._index, text=text)
 
     def _turn(self, kind: str) -> bytes:
         """Close the open content block, begin one of type ``kind``, and return the events."""

@@ -199,23 +199,20 @@ class OpenAIDecoder(Decoder):
             self._fail(error)
 
     def _read_choice(self, choice: ChunkChoice) -> None:
+        # Perplexity sends the complete message so far next to each delta, and an empty delta next
+        # to the message of a body. A stream uses only the deltas, a body only the message (cases:
+        # openai/message-beside-delta, openai/delta-beside-message-unary).
         part = choice.delta
-        if part is None or self._whole:
-            part = self._message_of(choice)
-        else:
+        if self._whole:
+            part = part if choice.message is None else choice.message
+        elif part is not None:
             self._streamed = True
+        elif not self._streamed:
+            part = choice.message
         if part is not None:
             self._read_part(part)
         if choice.finish_reason or choice.usage is not None:
             self._note_end(choice)
-
-    def _message_of(self, choice: ChunkChoice) -> ChunkPart | None:
-        # Perplexity sends the complete message so far next to each delta, and an empty delta next
-        # to the message of a body. A stream uses only the deltas, a body only the message (cases:
-        # openai/message-beside-delta, openai/delta-beside-message-unary).
-        if self._whole:
-            return choice.delta if choice.message is None else choice.message
-        return None if self._streamed else choice.message
 
     def _read_part(self, part: ChunkPart) -> None:
         self._read_thinking(part)

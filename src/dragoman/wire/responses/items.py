@@ -83,7 +83,8 @@ class ItemWriter(PairedWriter):
             detail = {} if block.detail is None else {"detail": block.detail}
             return {"type": "input_image", "image_url": url, **detail}
         if url.startswith("data:"):
-            name = block.name or _name_of(block)
+            is_pdf = block.media_type == "application/pdf"
+            name = block.name or ("document.pdf" if is_pdf else "document")
             return {"type": "input_file", "filename": name, "file_data": url}
         if block.name is not None:
             self.notes.drop(f"{path}.name", "name_dropped", "this wire has no name for a URL")
@@ -162,7 +163,3 @@ class ItemWriter(PairedWriter):
             why = "only the issuer of a picture takes it back as the model's own"
             return self.drop(block, path, why)
         return {**own, "result": block.source.base64_data}
-
-
-def _name_of(block: m.Document) -> str:
-    return "document.pdf" if block.media_type == "application/pdf" else "document"
