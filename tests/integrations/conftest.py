@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from dragoman.sim import SimServer
 from .obliging import obliging
 
 # sqlite-utils, which llm uses, would import pandas, which takes seconds.
-sys.modules.setdefault("pandas", None)
+with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+    if "pandas" not in sys.modules:
+        patch.setitem(sys.modules, "pandas", None)
+    import sqlite_utils as sqlite_utils
 
 
 @pytest.fixture(scope="session")

@@ -69,8 +69,8 @@ _UNIT = Decimal("1e-12")
 _MILLION = 10**6
 _GROWTH = 1.04  # the ratio of the ends of a bucket, so that a percentile is exact to 2 %
 MOST_LINES = 10_000
-_MOST_TEXT = 1000  # characters of a name in a query
 """The most lines of a bill that are returned at once."""
+_MOST_TEXT = 1000  # characters of a name in a query
 
 Counts: TypeAlias = list[int]
 
