@@ -129,6 +129,17 @@ class HttpProvider(HttpModel, ReplyProvider):
     def _fit(self, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
         return (request, NO_LOSS) if self._fits else fit_request(request, self.capabilities)
 
+    def _encode(
+        self, codec: Codec, request: Request, losses: tuple[LossWarning, ...] = NO_LOSS
+    ) -> Encoded:
+        """Encode a request; log its losses, or raise an error with ``on_loss="reject"``."""
+        encoded = codec.encode(request)
+        if losses:
+            encoded = replace(encoded, warnings=(*losses, *encoded.warnings))
+        if encoded.warnings:
+            self._report(encoded.warnings, request)
+        return encoded
+
     def begin_line(self, request: Request) -> CallLine | None:
         """Return the line of a call in the log, or ``None`` if calls are not logged."""
         if not log.isEnabledFor(logging.INFO):
@@ -269,11 +280,7 @@ class WireReply(AssembledReply):
         line = self._line = provider.begin_line(request)
         while True:
             codec = provider.codec
-            encoded = codec.encode(request)
-            if losses:
-                encoded = replace(encoded, warnings=(*losses, *encoded.warnings))
-            if encoded.warnings:
-                provider._report(encoded.warnings, request)
+            encoded = provider._encode(codec, request, losses)
             self.out = out = provider.make_assembler(self.request, encoded)
             if line is not None:
                 line.send(encoded.http)
