@@ -76,7 +76,8 @@ def measured(what: str, count: int = 1) -> Iterator[None]:
     wall = time.perf_counter()
     cpu = time.process_time()
     yield
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     rate = f"{count / wall:12,.0f}/s {cpu / count * 1e6:9.1f} µs CPU each" if count > 1 else ""
     print(f"{what:<46} {wall:9.3f} s wall {cpu:9.3f} s CPU {rate}")
 

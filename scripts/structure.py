@@ -21,6 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
+_SEVERAL = (ast.Tuple, ast.List)
 REPLY = b'{"choices":[{"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}]}'
 
 
@@ -50,13 +51,13 @@ def find_packed(tree: ast.AST) -> Iterator[ast.Assign]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
             continue
-        target = node.targets[0]
-        if not (isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)):
-            continue
-        written = {ast.unparse(each) for each in target.elts}
-        read = {ast.unparse(each) for each in node.value.elts}
-        if not written & read:
-            yield node
+        for target in node.targets:
+            if not (isinstance(target, _SEVERAL) and isinstance(node.value, _SEVERAL)):
+                continue
+            written = {ast.unparse(each) for each in target.elts}
+            read = {ast.unparse(each) for each in node.value.elts}
+            if len(target.elts) > 1 and not written & read:
+                yield node
 
 
 def find_joined_asserts(tree: ast.AST) -> Iterator[ast.Assert]:

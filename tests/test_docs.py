@@ -77,6 +77,16 @@ def test_the_design_page_prints_the_list_of_layers() -> None:
     assert page == write_layers(page), "run: python -m tests.test_docs"
 
 
+def test_files_that_the_design_page_points_to_exist() -> None:
+    page = (ROOT / "docs/design.md").read_text()
+    section = page.partition("## Where some things are")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`(?: `(\w+)`)?", section)
+    assert len(named) > 30
+    for path, function in named:
+        text = (ROOT / "src/dragoman" / path).read_text()
+        assert not function or f"def {function}(" in text, f"{path} has no {function}"
+
+
 @pytest.mark.parametrize("page", VENDOR_PAGES, ids=lambda page: page.name)
 def test_tables_of_vendors_match_the_catalogue(page: Path) -> None:
     text = page.read_text()

@@ -156,6 +156,21 @@ def test_size_checks_find_deliberate_violations(name: str) -> None:
     assert list(find_violations(violating)) == [message]
 
 
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("a, b = 1, 2", 1), ("a.x, b.y = 1, 2", 1), ("a[0], b = (c, d)", 1), ("[a, b] = c, d", 1),
+        ("a, b = [c, d]", 1), ("a, (b, c) = d, e", 1), ("a, *b = c, d, e", 1),
+        ("a = b, c = d, e", 1), ("for x in y:\n    a, b = x, 0", 1),
+        ("a, b = b, a", 0), ("a, b = b, b + a", 0), ("a, b = c", 0), ("a, b = f()", 0),
+        ("held, a.held = a.held, None", 0), ("a = b = c", 0), ("a = b, c", 0),
+        ("[a] = [b]", 0),
+    ],
+)  # fmt: skip
+def test_packed_assignments_are_found(statement: str, found: int) -> None:
+    assert len(list(find_packed(ast.parse(statement)))) == found
+
+
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_each_kind_of_branch_counts(statement: str) -> None:
     assert list(find_violations(_branches(COMPLEXITY, statement))) == []
