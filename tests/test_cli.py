@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,28 @@ def test_package_runs_as_a_module() -> None:
         env=os.environ, check=False,
     )  # fmt: skip
     assert f"version {version('dragoman')}" in done.stdout
+
+
+INTERRUPTED = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from dragoman.__main__ import main
+main()
+"""
+
+
+def test_interrupt_while_the_commands_are_imported_ends_like_a_later_one() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr == "interrupted\n"
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"dragoman": "dragoman.__main__:main"}

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..errors import advise_import
+
 if TYPE_CHECKING:
     from .app import create_app
 
@@ -22,5 +24,6 @@ def __getattr__(name: str) -> Any:
     # The application is imported on first use, so that keys and ledgers can be used without the
     # packages of the extra ``gateway``.
     if name == "create_app":
-        return importlib.import_module(".app", __name__).create_app
+        with advise_import("the gateway needs the extra: pip install 'dragoman[gateway]'"):
+            return importlib.import_module(".app", __name__).create_app
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

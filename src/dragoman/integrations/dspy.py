@@ -18,14 +18,17 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
-from dspy import LM  # pyright: ignore[reportMissingImports]
-from dspy.lm15 import (  # pyright: ignore[reportMissingImports]
-    AsyncOpenAIChatLM,
-    OpenAIChatLM,
-)
+
+from ..errors import ProviderError, advise_import
+
+with advise_import("dragoman.integrations.dspy needs the extra: pip install 'dragoman[dspy]'"):
+    from dspy import LM  # pyright: ignore[reportMissingImports]
+    from dspy.lm15 import (  # pyright: ignore[reportMissingImports]
+        AsyncOpenAIChatLM,
+        OpenAIChatLM,
+    )
 
 from ..blocking import SyncProvider, run
-from ..errors import ProviderError
 from ..provider import Provider
 from ..wire import SERVER_CODECS
 from .loops import Opened, open_named

@@ -16,17 +16,25 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.language_models.base import LangSmithParams
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
-from langchain_core.utils.pydantic import is_basemodel_subclass
-from pydantic import ConfigDict, Field, SecretStr
+from ..errors import advise_import
+
+with advise_import(
+    "dragoman.integrations.langchain needs the extra: pip install 'dragoman[langchain]'"
+):
+    from langchain_core.language_models import BaseChatModel, LanguageModelInput
+    from langchain_core.language_models.base import LangSmithParams
+    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+    from langchain_core.messages.tool import tool_call_chunk
+    from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+    from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+    from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+    from langchain_core.tools import BaseTool
+    from langchain_core.utils.function_calling import (
+        convert_to_json_schema,
+        convert_to_openai_tool,
+    )
+    from langchain_core.utils.pydantic import is_basemodel_subclass
+    from pydantic import ConfigDict, Field, SecretStr
 
 from ..blocking import SyncProvider
 from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart

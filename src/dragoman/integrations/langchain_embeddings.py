@@ -5,8 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Literal
 
-from langchain_core.embeddings import Embeddings
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from ..errors import advise_import
+
+with advise_import(
+    "dragoman.integrations.langchain_embeddings needs the extra: pip install 'dragoman[langchain]'"
+):
+    from langchain_core.embeddings import Embeddings
+    from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from ..blocking import SyncEmbedder
 from ..retrieval import Embedder, connect_embedder

@@ -10,21 +10,23 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
-import llm
-from llm.models import EmbeddingModel
-from llm.parts import (
-    AttachmentPart,
-    ReasoningPart,
-    StreamEvent,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
-from pydantic import Field
+from ..errors import InvalidRequestError, advise_import
+
+with advise_import("dragoman.integrations.llm needs the extra: pip install 'dragoman[llm]'"):
+    import llm
+    from llm.models import EmbeddingModel
+    from llm.parts import (
+        AttachmentPart,
+        ReasoningPart,
+        StreamEvent,
+        TextPart,
+        ToolCallPart,
+        ToolResultPart,
+    )
+    from pydantic import Field
 
 from .. import messages as m
 from ..blocking import SyncEmbedder, SyncProvider
-from ..errors import InvalidRequestError
 from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from ..provider import Provider, connect
 from ..registry import Registry

@@ -15,13 +15,18 @@ from collections.abc import AsyncIterator
 from typing import Any, cast, get_args
 
 import msgspec
-from agents import Model, ModelProvider, OpenAIResponsesModel
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-from openai import Omit
-from openai.types.responses import Response, ResponseStreamEvent
+
+from ..errors import InvalidRequestError, ProviderError, advise_import
+
+with advise_import(
+    "dragoman.integrations.openai_agents needs the extra: pip install 'dragoman[agents]'"
+):
+    from agents import Model, ModelProvider, OpenAIResponsesModel
+    from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+    from openai import Omit
+    from openai.types.responses import Response, ResponseStreamEvent
 
 from ..blocking import SyncProvider
-from ..errors import InvalidRequestError, ProviderError
 from ..provider import Provider
 from ..wire.schema import schema_name
 from .exact_message import KEPT

@@ -17,17 +17,22 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
-from pydantic_ai import RunContext
-from pydantic_ai import messages as pai
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
-from pydantic_ai.models import Model, StreamedResponse, check_allow_model_requests
-from pydantic_ai.models import ModelRequestParameters as Parameters
-from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
-from pydantic_ai.settings import ModelSettings
-from pydantic_ai.usage import RequestUsage
+
+from ..errors import ProviderError, advise_import
+
+with advise_import(
+    "dragoman.integrations.pydantic_ai needs the extra: pip install 'dragoman[pydantic-ai]'"
+):
+    from pydantic_ai import RunContext
+    from pydantic_ai import messages as pai
+    from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+    from pydantic_ai.models import Model, StreamedResponse, check_allow_model_requests
+    from pydantic_ai.models import ModelRequestParameters as Parameters
+    from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
 
 from .. import events as ev
-from ..errors import ProviderError
 from ..provider import EventStream, Provider
 from .bridge import SETTINGS
 from .exact_message import KEPT

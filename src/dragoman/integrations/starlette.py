@@ -19,10 +19,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
-from ..errors import ProviderError
+from ..errors import ProviderError, advise_import
+
+with advise_import(
+    "dragoman.integrations.starlette needs the extra: pip install 'dragoman[starlette]'"
+):
+    from starlette.responses import Response, StreamingResponse
+    from starlette.types import Receive, Scope, Send
+
 from ..events import Event, encode_event
 from ..provider import EventStream
 from ..wire.server_errors import headers_of, message_of, status_of
