@@ -50,6 +50,7 @@ from ..validate.arguments import (
     Wanted,
 )
 from ..wire import Codec, Encoded, SwapPlan, make_plan
+from .awaited import awaited
 from .deadline import open_within
 from .model import Model
 from .reply import EventsReply, Reply, read_events
@@ -92,6 +93,7 @@ class Provider(Model):
         reply.token_family = self.token_family
         return reply
 
+    @awaited
     async def complete(
         self,
         messages: Messages,
@@ -127,6 +129,7 @@ class Provider(Model):
         self._check_request(request)
         return await self._complete(request, timeout)
 
+    @awaited
     async def send(self, request: Request) -> Response[Any]:
         """Check a request that was built before, send it, and return its complete reply.
 

@@ -20,6 +20,7 @@ from ..calls import Operation
 from ..errors import InvalidRequestError, ProviderError
 from ..events import Sale, Usage
 from ..provider import AssembledReply, Model, Reply
+from ..provider.awaited import awaited
 from ..provider.model import KindOut, OfKind
 from ..provider.stream import WaitingCall
 from .check import build_embed_request, build_rerank_request, check_abilities
@@ -140,6 +141,7 @@ class Embedder(RetrievalModel):
     async def answer(self, request: EmbedRequest) -> Embeddings:
         """Answer one request, or raise an error."""
 
+    @awaited
     async def embed(
         self: _Sends[Embedder],
         texts: str | Sequence[str],
@@ -216,6 +218,7 @@ class Reranker(RetrievalModel):
     async def answer(self, request: RerankRequest) -> Ranking:
         """Answer one request, or raise an error."""
 
+    @awaited
     async def rerank(
         self: _Sends[Reranker],
         query: str,

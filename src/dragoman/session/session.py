@@ -24,6 +24,7 @@ from ..messages.display import Display, Displayed
 from ..middleware.attempts import Price
 from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
 from ..provider import Provider
+from ..provider.awaited import awaited
 from ..tools import Observation, Toolbox, Tools, add_search, gather_tools
 from ..validate import ResponseSchema, parse_config
 from ..validate.arguments import ConfigRecord
@@ -258,6 +259,7 @@ class Session(Displayed, Loop[Parsed]):
 
     # --- running the session --------------------------------------------------------------------
 
+    @awaited
     async def run(
         self, goal: str | User | None = None, *, key: str | None = None
     ) -> Outcome[Parsed]:
