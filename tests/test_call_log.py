@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from dragoman import connect
 from dragoman.provider import call_log
 from dragoman.transport import FixtureTransport
 
-from .server import Connection, serve
+from .server import Connection, answering, serve
 
 REPLY = {"choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
          "usage": {"prompt_tokens": 12, "completion_tokens": 34}}  # fmt: skip
@@ -53,6 +54,52 @@ async def test_request_and_reply_are_logged_at_debug_without_the_key(
     assert KEY not in caplog.text
 
 
+async def test_long_stream_is_logged_by_its_first_and_last_chunks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "dragoman")
+    async with (
+        serve(answering("word " * 100)) as server,
+        connect("m", base_url=server.base_url) as model,
+    ):
+        async for _ in model.stream("Hi"):
+            pass
+    _, reply = lines_of(caplog, logging.DEBUG)
+    assert '"content": "w"' in reply
+    assert "left out)" in reply
+    assert '"finish_reason": "stop"' in reply
+    assert len(reply) < 4000
+
+
+async def test_embedding_and_ranking_are_logged_like_chat(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "dragoman")
+    vectors = {"data": [{"index": 0, "embedding": [0.5] * 300}], "usage": {"prompt_tokens": 7}}
+    ranking = {"results": [{"index": 0, "relevance_score": 0.5}]}
+    transport = FixtureTransport(
+        (200, {}, [json.dumps(vectors).encode()]), (503, {}, [b"{}"]),
+        (200, {}, [json.dumps(ranking).encode()]),
+    )  # fmt: skip
+    at: dict[str, Any] = {"base_url": "http://box.example/v1", "transport": transport}
+    embedder = d.connect_embedder("e", api_key=KEY, **at)
+    await embedder.embed(f"some text {KEY}")
+    with pytest.raises(d.UnavailableError):
+        await embedder.embed("more")
+    await d.connect_reranker("r", **at).rerank("query", ["document"])
+    good, bad, ranked = lines_of(caplog, logging.INFO)
+    assert good.startswith("box.example/e at box.example ")
+    assert ": 200, " in good
+    assert good.endswith(" ms, 7 input tokens, attempt 1")
+    assert ": 503, UnavailableError, " in bad
+    assert ranked.startswith("box.example/r at box.example ")
+    contents = lines_of(caplog, logging.DEBUG)
+    assert "POST box.example/v1/embeddings {" in contents[0]
+    assert "some text" in contents[0]
+    assert len(contents[1]) < 1000
+    assert KEY not in caplog.text
+
+
 async def test_failures_and_attempts_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "dragoman")
     transport = FixtureTransport((503, {}, [b"{}"]), (200, {}, [BODY]))
@@ -86,8 +133,12 @@ async def test_cancelled_stream_is_logged_once(caplog: pytest.LogCaptureFixture)
 async def test_nothing_is_prepared_while_the_log_is_off(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.provider.http.CallLine", None)
+    monkeypatch.setattr("dragoman.provider.http_model.CallLine", None)
     await ask(caplog, "WARNING")
+    vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
+    transport = FixtureTransport((200, {}, [json.dumps(vectors).encode()]))
+    embedder = d.connect_embedder("e", base_url="http://box.example/v1", transport=transport)
+    await embedder.embed("Hi")
     assert caplog.records == []
 
 

@@ -52,6 +52,9 @@ async def test_embedded_model_tells_related_from_unrelated_texts() -> None:
         with pytest.raises(ContextOverflowError):
             await embedder.embed(["long " * 600])
         await embedder.embed(["long " * 500])
+        query = await embedder.embed("a river", input_type="query")
+    assert query.warnings == ()
+    assert query.vectors[0].tolist() == pytest.approx(left[0], abs=1e-4)
     products = [[sum(map(operator.mul, a, b)) for b in right] for a in left]
     related = [products[number][number] for number in range(len(PAIRS))]
     others = [each for row in products for each in row if each not in related]

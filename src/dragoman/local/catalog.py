@@ -50,6 +50,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     threads: int = 1
     calls_tools: bool = False
     embeds: bool = False
+    prefixes: dict[str, str] = {}
     template: str | None = None
     defaults: ModelDefaults = ModelDefaults()
 

@@ -28,6 +28,8 @@ class LocalEmbedder(LocalServing):
         entry = self._found.entry
         self._context = entry.context if entry is not None else 2048  # tokens of one text
         self.batch_size = settings.pop("batch_size", None)
+        if entry is not None:
+            self._settings = {"prefixes": entry.prefixes, **settings}
         self._know({"supports_embeddings": True, "supports_dimensions": False})
 
     def _find_seller(self) -> PricedAs:

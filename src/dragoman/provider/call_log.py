@@ -26,6 +26,9 @@ ATTEMPT = "dragoman.attempt"
 _LEVELS = ("debug", "info", "warning", "error")
 _PRINTING = "dragoman-log"  # the name of the handler that prints
 _MOST_CHARACTERS = 200  # of a text in a request or a reply
+# the items of a longer list that are logged, such as the chunks of a stream
+_FIRST = 10
+_LAST = 2
 _MOST_LOGGED = 20_000  # characters of a request or a reply
 
 
@@ -78,9 +81,10 @@ class CallLine:
         """Note the status of the reply."""
         self._status = status
 
-    def end(self, usage: Usage, raw: Any, error: BaseException | None) -> None:
-        """Log the line of the call; at DEBUG, log the reply too."""
-        if raw is not None and log.isEnabledFor(logging.DEBUG):
+    def end(self, usage: Usage, read_raw: Callable[[], Any], error: BaseException | None) -> None:
+        """Log the line of the call; at DEBUG, log the reply too, which ``read_raw`` returns."""
+        raw = read_raw() if log.isEnabledFor(logging.DEBUG) else None
+        if raw is not None:
             text = _write(raw, self._reveal_secrets())
             log.debug("%s %s: reply %s", self._model, self._request_id, text)
         facts = [str(self._status or "no reply")]
@@ -104,7 +108,7 @@ def _read(body: bytes) -> Any:
 
 
 def _write(value: Any, secrets: Sequence[str]) -> str:
-    """Return a value as JSON without secrets; long texts are cut."""
+    """Return a value as JSON without secrets; long texts and lists are cut."""
     text = json.dumps(_shorten(value), ensure_ascii=False, default=repr)
     return scrub(text, secrets, _MOST_LOGGED)
 
@@ -115,6 +119,9 @@ def _shorten(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _shorten(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
+        if len(value) > _FIRST + _LAST:
+            left_out = f"... ({len(value) - _FIRST - _LAST} left out)"
+            value = [*value[:_FIRST], left_out, *value[-_LAST:]]
         return [_shorten(each) for each in value]
     return value
 

@@ -140,13 +140,6 @@ class HttpProvider(HttpModel, ReplyProvider):
             self._report(encoded.warnings, request)
         return encoded
 
-    def begin_line(self, request: Request) -> CallLine | None:
-        """Return the line of a call in the log, or ``None`` if calls are not logged."""
-        if not log.isEnabledFor(logging.INFO):
-            return None
-        name = f"{self.name}/{self.model}"
-        return CallLine(name, request.request_id, request.metadata, self._reveal_secrets)
-
     def make_assembler(self, request: Request, encoded: Encoded) -> Assembler:
         """Return the assembler of the reply to an encoded request."""
         out = Assembler(
@@ -326,7 +319,7 @@ class WireReply(AssembledReply):
         self._ended = True
         line, self._line = self._line, None
         if line is not None:
-            line.end(self.usage, self.raw, error)
+            line.end(self.usage, lambda: self.raw, error)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             await exchange.__aexit__(type(error) if error is not None else None, error, None)

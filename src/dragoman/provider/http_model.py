@@ -32,6 +32,7 @@ from ..wire.codec import HINTS
 from ..wire.described import Description, apply
 from ..wire.socket import SocketForm
 from .auth import Auth, TokenAuth, TokenSource, check_key
+from .call_log import CallLine
 from .model import Model
 from .tracing import TRACE_HEADERS, add_trace
 
@@ -208,6 +209,13 @@ class HttpModel(Model):
             log.warning(
                 "%s/%s %s%s: %s", self.name, self.model, session, request.request_id, warning
             )
+
+    def begin_line(self, request: Any) -> CallLine | None:
+        """Return the line of a call in the log, or ``None`` if calls are not logged."""
+        if not log.isEnabledFor(logging.INFO):
+            return None
+        name = f"{self.name}/{self.model}"
+        return CallLine(name, request.request_id, request.metadata, self._reveal_secrets)
 
     def _reveal_secrets(self) -> list[str]:
         """Return the secrets to remove from errors: some servers repeat request headers there."""

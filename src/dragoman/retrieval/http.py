@@ -9,9 +9,10 @@ from typing import Any, final
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
-from ..events import bound_usage
+from ..events import Usage, bound_usage
 from ..messages import LossWarning
 from ..provider import HttpModel
+from ..provider.call_log import CallLine
 from ..transport import Transport
 from ..wire.codec import Encoded, HttpReply
 from .contract import Embedder, Reranker, RetrievalModel, find_sale
@@ -45,12 +46,24 @@ class HttpRetrieval(HttpModel, RetrievalModel):
         self.batch_size = batch_size or self.capabilities.known("max_batch_size") or codec.limit
 
     async def answer(self, request: Any) -> Any:
+        line = self.begin_line(request)
+        if line is None:
+            return await self._answer(request, None)
+        try:
+            answer = await self._answer(request, line)
+        except BaseException as error:
+            line.end(Usage(), lambda: None, error)
+            raise
+        line.end(answer.usage, lambda: answer.raw, None)
+        return answer
+
+    async def _answer(self, request: Any, line: CallLine | None) -> Any:
         began = time.perf_counter()
         try:
             sent = self._prefix(request)
             encoded = self.codec.encode(sent)
             self._report(encoded.warnings, request)
-            reply = await self._exchange(encoded)
+            reply = await self._exchange(encoded, line)
             found = self.codec.decode(reply, sent)
         except ProviderError as error:
             if isinstance(error, StreamInterruptedError):
@@ -74,9 +87,13 @@ class HttpRetrieval(HttpModel, RetrievalModel):
         late = _find_loss(answer, request)
         return answer if late is None else self._report_late(late, answer, request)
 
-    async def _exchange(self, encoded: Encoded) -> HttpReply:
+    async def _exchange(self, encoded: Encoded, line: CallLine | None) -> HttpReply:
         """Send a request and return its complete reply; raise an error for an error status."""
+        if line is not None:
+            line.send(encoded.http)
         async with await self.exchange(encoded.http) as http:
+            if line is not None:
+                line.receive(http.status)
             if http.status >= 300:
                 raise await self.read_failure(http, self.codec, encoded.http.url)
             body = await http.read(MAX_REPLY + 1)
