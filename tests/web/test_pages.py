@@ -26,6 +26,7 @@ from dragoman.gateway.keys import Key, KeyRing
 from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import SqliteLog
+from dragoman.registry import Registry
 from dragoman.transport.serving import serving
 
 from ..browsers import FLAGS
@@ -255,6 +256,63 @@ async def look_at_what_is_sent(page: Page, seen: list[Any], is_deep: bool) -> No
     await scope["main"]()
     assert given["messages"][-1]["content"] == "And now?"
     assert given["tools"] == [TOOL]
+
+
+async def test_markdown_is_drawn_while_it_streams() -> None:
+    gate = asyncio.Event()
+    model = Listed(lambda request: [*reply(ANSWER)(request)[:-2], gate], repeat=True, name="own")
+    app = create_app({"slow": model}, keys=KeyRing([Key("you", DIGEST)]), admin=DIGEST,
+                     ui="dragoman.gateway.web")  # fmt: skip
+    async with (
+        app.router.lifespan_context(app),
+        serving(app) as url,
+        open_browser() as browser,
+        open_page(browser, f"{url}/#key={ADMIN}") as page,
+    ):
+        await page.locator("#prompt").fill("Name a river.")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".said strong")).to_have_text("Rhine")
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        await page.get_by_role("button", name="Stop").press("Enter")
+        await expect(page.locator(".reply .note")).to_have_text("Stopped.")
+        await expect(page.locator(".said strong")).to_have_text("Rhine")
+    await until(lambda: not model.running, "the end of the stopped call")
+
+
+async def test_key_of_a_vendor_is_stored_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    app = create_app({"local": Listed(reply("Hi"))}, keys=KeyRing([Key("you", DIGEST)]),
+                     admin=DIGEST, ui="dragoman.gateway.web")  # fmt: skip
+    app.state.service.registry = Registry.load(None)
+    async with app.router.lifespan_context(app), serving(app) as url, open_browser() as browser:
+        async with open_page(browser, f"{url}/#key={ADMIN}") as page:
+            form = page.locator(".vendors")
+            await expect(form).to_contain_text("Only the embedded model is here. Add a vendor")
+            await page.locator("select[name=vendor]").select_option("anthropic")
+            await expect(form).to_contain_text("dragoman keys set anthropic")
+            await check_page(page, is_deep=True)
+            await page.get_by_label("API key").fill("sk-of-the-vendor")
+            await page.get_by_role("button", name="Store the key").click()
+            await expect(page.locator("#done")).to_contain_text("ANTHROPIC_API_KEY is stored in a")
+            assert "sk-of-the-vendor" not in await page.content()
+            offered = await page.locator("#model-0 option").all_text_contents()
+        page = await browser.new_page()  # its console reports the status 400
+        await page.goto(f"{url}/#key={ADMIN}")
+        await page.get_by_text("Add a vendor").click()
+        await page.get_by_label("API key").fill("sk with a space")
+        await page.get_by_role("button", name="Store the key").click()
+        await expect(page.locator(".vendors .note")).to_contain_text("without spaces")
+        await page.close()
+        async with open_page(browser, f"{url}/#key={ADMIN}", 390, 844, "dark") as page:
+            await page.get_by_text("Add a vendor").click()
+            await expect(page.locator(".vendors")).to_contain_text("Anthropic (has a key)")
+            await check_page(page, is_deep=True)
+    assert "anthropic:claude-sonnet-4-6" in offered
+    assert "sk-of-the-vendor" in (tmp_path / "keys.json").read_text()
 
 
 # --- the pages of an operator --------------------------------------------------------------------

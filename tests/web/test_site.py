@@ -193,6 +193,99 @@ def test_admin_key_file_must_contain_a_hash_rather_than_the_key(
     assert ADMIN not in done.output
 
 
+# --- keys of vendors -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "keys.json"))
+    for variable in ("OPENAI_API_KEY", "GROQ_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path / "keys.json"
+
+
+@contextlib.asynccontextmanager
+async def open_with_vendors(**settings: Any) -> AsyncIterator[str]:
+    """Serve the pages as ``dragoman ui`` does."""
+    app = create_app({"local": priced(reply("Hi"))}, ui="dragoman.gateway.web", **settings)
+    app.state.service.registry = Registry.load(None)
+    async with app.router.lifespan_context(app), serving(app) as url:
+        yield url
+
+
+async def test_stored_key_of_a_vendor_adds_its_models(
+    keys_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_with_vendors(keys=KEYS, admin=DIGEST) as url:
+        assert (await read(url, "state"))["stores_keys"]
+        known = await read(url, "vendors")
+        stored = await read(url, "vendors", {"vendor": "openai", "key": " sk-stored\n"})
+        models = (await read(url, "state"))["models"]
+        again = {each["id"]: each for each in (await read(url, "vendors"))["vendors"]}
+        monkeypatch.setenv("GROQ_API_KEY", "set")
+        other = await read(url, "vendors", {"vendor": "groq", "key": "gsk-stored"})
+    assert known["place"] == "file"
+    openai = {"id": "openai", "name": "OpenAI", "variable": "OPENAI_API_KEY", "source": None}
+    assert openai in known["vendors"]
+    assert "ollama" not in [each["id"] for each in known["vendors"]]
+    assert stored["variable"] == "OPENAI_API_KEY"
+    assert stored["place"] == "file"
+    assert not stored["overridden"]
+    assert "sk-stored" not in str(stored)
+    assert {"openai:gpt-6-sol", "local"} <= set(models)
+    assert set(stored["models"]) <= set(models)
+    assert again["openai"]["source"] == "file"
+    assert other["overridden"]
+    assert json.loads(keys_file.read_text())["OPENAI_API_KEY"]["key"] == "sk-stored"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "why"),
+    [
+        ({"vendor": "openai", "key": "sk-x"}, {}, 401, "admin key is missing or wrong"),
+        ({"vendor": "openai", "key": "sk-x"}, {**SIGNED, "origin": "https://evil.example"}, 403,
+         "not for other sites"),
+        ({"vendor": "openai", "key": "sk-x"}, {**SIGNED, "sec-fetch-site": "cross-site"}, 403,
+         "not for other sites"),
+        ({"vendor": "opnai", "key": "sk-x"}, SIGNED, 400, "no vendor has this name"),
+        ({"vendor": "ollama", "key": "sk-x"}, SIGNED, 400, "needs no key"),
+        ({"vendor": "openai", "key": "sk x"}, SIGNED, 400, "without spaces"),
+        ({"vendor": "openai", "key": ""}, SIGNED, 400, "one line of printable"),
+        ({"vendor": "openai"}, SIGNED, 400, "must have a vendor and a key"),
+    ],
+)  # fmt: skip
+async def test_key_of_a_vendor_is_refused(
+    body: Any, headers: Any, status: int, why: str, keys_file: Path
+) -> None:
+    async with open_with_vendors(keys=KEYS, admin=DIGEST) as url:
+        sent = {"content-type": "application/json", **headers}
+        got = await get(f"{url}/ui/api/vendors", sent, "POST", data=json.dumps(body))
+    assert got[0] == status
+    assert why in got[2]
+    assert "sk-x" not in got[2]
+    assert not keys_file.exists()
+
+
+async def test_key_of_a_vendor_is_stored_from_this_machine_only(
+    keys_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.gateway.web.vendors.is_loopback", lambda host: False)
+    async with open_with_vendors(keys=KEYS, admin=DIGEST) as url:
+        sent = {"content-type": "application/json", **SIGNED}
+        body = json.dumps({"vendor": "openai", "key": "sk-x"})
+        got = await get(f"{url}/ui/api/vendors", sent, "POST", data=body)
+    assert got[0] == 400
+    assert "from this machine only" in got[2]
+    assert not keys_file.exists()
+
+
+async def test_gateway_stores_no_keys_of_vendors() -> None:
+    async with open_site({"fast": priced(reply("Hello"))}, keys=KEYS, admin=DIGEST) as url:
+        assert not (await read(url, "state"))["stores_keys"]
+        assert (await get(f"{url}/ui/api/vendors", SIGNED))[0] == 404
+
+
 # --- the overview --------------------------------------------------------------------------------
 
 

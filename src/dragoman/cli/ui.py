@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import click
 
-from ..errors import ProviderError, advise_import
+from ..errors import advise_import
 from ..gateway.keys import Key, KeyRing, new_key
+from ..gateway.models import open_configured
 from ..local import is_installed
 from ..log import find_place
 from ..provider import Provider
@@ -53,8 +54,9 @@ def command(
     with report_errors(), reject(ImportError), reject(OSError, about=f"--port {port}: "):
         with advise_import("the pages need the extra: pip install 'dragoman[gateway]'"):
             importlib.import_module("starlette")
-        opened = _open_models(load_registry(), models)
-        serve = partial(_serve, opened, port, browser=browser, as_json=as_json)
+        registry = load_registry()
+        opened = _open_models(registry, models)
+        serve = partial(_serve, opened, registry, port, browser=browser, as_json=as_json)
         if no_log or not is_logging():
             asyncio.run(serve(None))
             return
@@ -72,13 +74,8 @@ def _open_models(registry: Registry, names: tuple[str, ...]) -> dict[str, Provid
         for name in names:
             fetch_default_model(name)
         return {name: registry.provider(name, keep_raw=False) for name in names}
-    found: dict[str, Provider] = {}
-    for name in filter(None, [default_model(), *registry.aliases(), *registry.names()]):
-        if name != _LOCAL and registry.find(name).status == "configured":
-            try:
-                found[name] = registry.provider(name, keep_raw=False)
-            except ProviderError:  # a model that does not chat
-                continue
+    listed = [default_model(), *registry.aliases(), *registry.names()]
+    found = open_configured(registry, [name for name in listed if name and name != _LOCAL])
     if is_installed() or not found:
         if not found:
             fetch_default_model(_LOCAL)
@@ -87,13 +84,20 @@ def _open_models(registry: Registry, names: tuple[str, ...]) -> dict[str, Provid
 
 
 async def _serve(
-    models: dict[str, Provider], port: int, calls: Any, *, browser: bool, as_json: bool
+    models: dict[str, Provider],
+    registry: Registry,
+    port: int,
+    calls: Any,
+    *,
+    browser: bool,
+    as_json: bool,
 ) -> None:
     gateway = importlib.import_module("dragoman.gateway.app")
     key, digest = new_key()
     ring = KeyRing([Key("you", digest)])
     app = gateway.create_app(models, keys=ring, admin=digest, ui="dragoman.gateway.web")
     app.state.service.calls = calls
+    app.state.service.registry = registry
     async with app.router.lifespan_context(app), serving(app, port=port) as address:
         # the key is in the fragment, which browsers do not send to servers
         url = f"{address}/#key={key}"

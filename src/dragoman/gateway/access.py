@@ -24,6 +24,7 @@ from ..messages import Request, Url
 from ..middleware.layer import walk
 from ..middleware.translation import ResolvedModel
 from ..provider import Model
+from ..registry import Registry
 from ..transport.connect import is_loopback
 from ..wire import ServerCodec
 from ..wire.policy import Translated
@@ -223,6 +224,8 @@ class Service(Struct, kw_only=True, eq=False):
     background: Background | None
     usage: UsageBook | None
     people: People | None  # who may open the pages with data
+    # opens the models of a vendor whose key is stored on the page; only ``dragoman ui`` sets it
+    registry: Registry | None = None
     tracing: Tracing | None
     live: set[Any] = field(default_factory=set)  # the requests in progress
     # origins of web pages that may call the gateway from a browser

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
@@ -35,6 +36,17 @@ ServedModel: TypeAlias = Provider | RetrievalModel
 
 _RATES = ("input", "output", "cache_read", "cache_write")
 _READY_FOR = 10.0  # how many seconds the result of a readiness check is cached
+
+
+def open_configured(registry: Registry, names: Sequence[str]) -> dict[str, Provider]:
+    """Open those of the named models that chat, and whose key is known."""
+    opened: dict[str, Provider] = {}
+    for name in names:
+        if registry.find(name).status != "configured":
+            continue
+        with suppress(ProviderError):  # a model that does not chat
+            opened[name] = registry.provider(name, keep_raw=False)
+    return opened
 
 
 class Models:
@@ -98,6 +110,12 @@ class Models:
         if found is None:
             found = self._upstreams[name] = describe_upstream(self.find(name))
         return found
+
+    def add(self, models: Mapping[str, Provider]) -> None:
+        """Serve more models; one that is served already is replaced."""
+        for name, model in models.items():
+            self._opened[name, model.operation] = model
+            self._upstreams.pop(name, None)
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel:
         """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""

@@ -32,6 +32,7 @@ from ..people import READERS, ROLES, Person, Role
 from .keys import PERSON, change_key, find_store, list_keys
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
+from .vendors import list_vendors, store_vendor_key
 
 PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -44,6 +45,7 @@ _STATE = "/ui/api/state"  # without a key, it reports only that one is needed
 _TRACES = "/ui/traces"
 
 _ALL = frozenset(ROLES)
+_ADMIN: frozenset[Role] = frozenset({"admin"})
 _CHANGERS: frozenset[Role] = frozenset({"admin", "lead"})
 _FORBIDDEN = 403, "your role does not allow this"
 
@@ -61,6 +63,9 @@ class Site:
             ("GET clients", _list_clients, _ALL),
             ("POST preview", preview, _ALL),
         ]
+        if service.registry is not None:
+            api.append(("GET vendors", list_vendors, _ADMIN))
+            api.append(("POST vendors", store_vendor_key, _ADMIN))
         if service.usage is not None:
             api += [("GET overview", read_overview, READERS), ("GET calls", list_calls, READERS)]
             api.append(("GET names", list_names, READERS))
@@ -172,6 +177,7 @@ async def _read_state(service: Service, request: Request) -> dict[str, Any]:
         "pages": pages,
         "models": service.models.names(),
         "needs_key": service.keys is not None and service.keys.find(key) is None,
+        "stores_keys": service.registry is not None,
         "keeps_content": service.calls is not None and service.calls.include_content,
     }
 

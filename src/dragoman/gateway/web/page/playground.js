@@ -95,12 +95,13 @@ async function call(pane) {
   facts.textContent = "Waiting…";
   busy();
   let complete = null, end = null, error = null;
+  const draw = drawWhileStreaming(text, () => follow(pane));
   try {
     const key = sessionStorage.getItem("call-key");
     const answer = await site.send("chat", { body: { ...makeQuestion(pane), model: pane.model, conversation: pane.conversation }, signal: pane.control.signal, more: key && site.facts.needs_key ? { "X-Call-Key": key } : {} });
     for await (const line of readLines(answer.body)) {
       const event = JSON.parse(line);
-      if (event.type === "text.delta") { facts.textContent = ""; text.append(visible(event.text)); }
+      if (event.type === "text.delta") { facts.textContent = ""; draw(event.text); }
       else if (event.type === "thinking.delta") { fold.hidden = false; facts.textContent = ""; thinking.append(visible(event.text)); }
       else if (event.type === "message.complete") complete = event;
       else if (event.type === "end") end = event;
@@ -109,8 +110,28 @@ async function call(pane) {
   } catch (failure) { error = failure; }
   pane.control = null;
   stop.remove();
-  finish(pane, { card, text, facts, complete, end, error });
+  finish(pane, { card, text, partial: draw(""), facts, complete, end, error });
   busy();
+}
+
+// Draw the Markdown of a growing text: once a frame, and less often if drawing takes long. Returns a function that
+// adds to the text and returns all of it.
+function drawWhileStreaming(place, onDrawn) {
+  let said = "", waits = false, restUntil = 0;
+  function draw(now) {
+    if (now < restUntil) return requestAnimationFrame(draw);
+    waits = false;
+    if (!place.isConnected) return;
+    const began = performance.now();
+    place.replaceChildren(markdown(said));
+    onDrawn();
+    restUntil = performance.now() + 10 * (performance.now() - began);
+  }
+  return (more) => {
+    said += more;
+    if (more && !waits) { waits = true; requestAnimationFrame(draw); }
+    return said;
+  };
 }
 
 async function* readLines(body) {
@@ -127,8 +148,7 @@ async function* readLines(body) {
 
 const follow = (pane) => { if (pane.log.scrollHeight - pane.log.scrollTop - pane.log.clientHeight < 160) pane.log.scrollTop = pane.log.scrollHeight; };
 
-function finish(pane, { card, text, facts, complete, end, error }) {
-  const partial = text.textContent;
+function finish(pane, { card, text, partial, facts, complete, end, error }) {
   if (end?.conversation) pane.conversation = end.conversation;
   if (complete && !end?.error) {
     pane.messages.push({ role: "assistant", content: complete.final_content });
@@ -300,6 +320,50 @@ function field(name, words, element) {
   return h("label", {}, words, element);
 }
 
+// --- keys of vendors: the form of `dragoman ui` ----------------------------------------------------
+
+const PLACES = { keyring: "the system's keyring", file: "a file that only you may read" };
+
+function addVendor(models) {
+  const inside = h("div", { class: "grid" });
+  const onlyLocal = models.every((name) => name === "local");
+  const fold = h("details", { class: "settings vendors", open: onlyLocal }, h("summary", {}, onlyLocal ? "Only the embedded model is here. Add a vendor" : "Add a vendor"), inside);
+  const load = () => site.ask("vendors").then((known) => inside.replaceChildren(...vendorForm(known))).catch(complain);
+  fold.addEventListener("toggle", () => { if (fold.open && !inside.childNodes.length) load(); });
+  if (onlyLocal) load();
+  return fold;
+}
+
+function vendorForm({ vendors, place }) {
+  const select = h("select", { name: "vendor" }, vendors.map((each) => h("option", { value: each.id }, each.source ? `${each.name} (has a key)` : each.name)));
+  const key = h("input", { type: "password", name: "vendor-key", required: true, autocomplete: "new-password", spellcheck: "false" });
+  const hint = h("p", { class: "soft" }), said = h("p", { class: "note", role: "alert" });
+  const form = h("form", { class: "grid" }, h("input", { autocomplete: "username", value: "vendor", hidden: true }), h("label", {}, "Vendor", select), h("label", {}, "API key", key), hint, said,
+    h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Store the key")));
+  const explain = () => {
+    const { id, name, variable, source } = vendors.find((each) => each.id === select.value);
+    hint.replaceChildren(source === "environment" ? `The key of ${name} is in the environment variable ${variable}, which overrides a stored one.` : `The key goes to ${PLACES[place]}, as with `,
+      ...(source === "environment" ? [] : [h("code", {}, `dragoman keys set ${id}`), "; the page does not keep it."]));
+  };
+  select.addEventListener("change", explain);
+  explain();
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const vendor = select.value;
+    try {
+      const stored = await site.ask("vendors", { body: { vendor, key: key.value } });
+      key.value = "";
+      await site.renew();
+      if (stored.models.length) play.panes[0].model = stored.models[0];
+      await site.pages.playground($("main"));
+      const done = pick("#done");
+      done.hidden = false;
+      done.textContent = `${stored.variable} is stored in ${PLACES[stored.place]}; ${plural(stored.models.length, "model")} added${stored.overridden ? `. The environment variable ${stored.variable} overrides it` : ""}.`;
+    } catch (error) { said.textContent = visible(error.message); }
+  });
+  return [h("p", { class: "soft" }, `${vendors.length} vendors are known. `, "Programs find the key too; `dragoman keys rm NAME` deletes it."), form];
+}
+
 site.pages.playground = async (main) => {
   const { models, needs_key: needsKey } = site.facts;
   play.panes[0].model ||= models[0];
@@ -329,12 +393,13 @@ site.pages.playground = async (main) => {
     h("header", { class: "bar" }, h("h1", {}, "Playground"), h("div", { class: "filters", role: "group", "aria-label": "Show" }, choices(VIEWS, play.view, show))),
     h("div", { class: "chosen" }, choose(0, "Model"), choose(1, "Compare with"), needsKey ? h("form", {}, h("input", { autocomplete: "username", value: "key", hidden: true }), h("label", {}, "Gateway key that pays", callKey)) : null,
       h("button", { class: "button", type: "button", on: () => { play.panes.forEach((pane) => { pane.control?.abort(); Object.assign(pane, { messages: [], conversation: "" }); pane.log.replaceChildren(); }); refresh(); } }, "New conversation")),
+    site.facts.stores_keys ? addVendor(models) : null,
     h("details", { class: "settings" }, h("summary", {}, "System prompt, settings, tools, schema"), h("div", { class: "grid" },
-      field("system", "System prompt", h("textarea", { rows: 2 })), numeric("temperature", "Temperature", { min: 0, max: 2, step: 0.1 }), numeric("max_tokens", "Most tokens", { min: 1 }), numeric("top_p", "Top p", { min: 0, max: 1, step: 0.05 }), numeric("seed", "Seed", {}),
+      field("system", "System prompt", h("textarea", { rows: 2 })), numeric("temperature", "Temperature", { min: 0, max: 2, step: 0.1 }), numeric("max_tokens", "Max tokens", { min: 1 }), numeric("top_p", "Top p", { min: 0, max: 1, step: 0.05 }), numeric("seed", "Seed", {}),
       field("reasoning", "Reasoning", h("select", {}, ["", "off", "minimal", "low", "medium", "high"].map((name) => h("option", { value: name }, name || "by default")))),
       field("tools", "Tools (JSON list); calls are shown, never executed", h("textarea", { rows: 4, spellcheck: "false", placeholder: '[{"name": "weather", "description": "…", "parameters": {"type": "object", "properties": {}}}]' })),
       field("schema", "Schema of the answer (JSON Schema)", h("textarea", { rows: 4, spellcheck: "false", placeholder: '{"type": "object", "properties": {}}' })))),
-    h("p", { id: "trouble", class: "trouble", role: "alert", hidden: true }), h("div", { class: "panes" }), h("div", { class: "view", hidden: true }), composer);
+    h("p", { id: "done", class: "chip good", role: "status", hidden: true }), h("p", { id: "trouble", class: "trouble", role: "alert", hidden: true }), h("div", { class: "panes" }), h("div", { class: "view", hidden: true }), composer);
   drawPanes();
   showFiles();
   prompt.focus();

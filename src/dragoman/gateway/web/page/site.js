@@ -93,5 +93,6 @@ const site = (() => {
     else if (event.key === "t" && !inTraces) switchTheme();
   });
   addEventListener("DOMContentLoaded", start);
-  return { ask, send, pages, get facts() { return facts; } };
+  const renew = async () => { facts = await ask("state"); };
+  return { ask, send, pages, renew, get facts() { return facts; } };
 })();
