@@ -1,4 +1,4 @@
-"""A call without ``await`` is no reply: each use of it says what to write."""
+"""Test that a call which was not awaited names what to write, however it is used."""
 
 import asyncio
 import inspect
