@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 
 def main() -> None:
