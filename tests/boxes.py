@@ -107,7 +107,7 @@ TESTS = {
     ),
     "kit": (
         "wire conformance sim middleware/test_defaults.py middleware/test_otel.py middleware/test_testing.py "
-        "middleware/test_wrapping.py retrieval/test_bulk.py retrieval/test_cases.py "
+        "middleware/test_guard.py middleware/test_wrapping.py retrieval/test_bulk.py retrieval/test_cases.py "
         "messages/test_citations.py retrieval/test_kit.py test_calls_api.py test_cancel.py "
         "test_gather.py test_testing.py"
     ),

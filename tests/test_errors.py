@@ -28,6 +28,7 @@ TABLE = """
     TimedOutError           UnavailableError     provider_unavailable               network          timeout transient
     StreamInterruptedError  UnavailableError     provider_unavailable               network          stream_interrupted transient
     InvalidRequestError     ProviderError        provider_invalid_request           invalid_request  bad_request
+    BlockedError            InvalidRequestError  provider_invalid_request           invalid_request  bad_request
     ContextOverflowError    InvalidRequestError  provider_invalid_request           context_overflow context_length
     UnsupportedFeatureError InvalidRequestError  provider_invalid_request           invalid_request  unsupported_feature
     UnsupportedContentError ProviderError        provider_unsupported_content_block invalid_request  unsupported_feature

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .capabilities import Capabilities
     from .comparison import Comparison, compare
     from .errors import (
-        AuthenticationError, BillingError, CallCancelledError, ContextOverflowError,
-        InvalidModelError, InvalidRequestError, InvalidResponseError, MalformedToolCallError,
-        ModelNotLoadedError, NetworkError, OverloadedError, ProviderError, QuotaExceededError,
-        RateLimitError, StreamInterruptedError, StructuredOutputError, TimedOutError,
-        UnavailableError, UnsupportedContentError, UnsupportedFeatureError,
+        AuthenticationError, BillingError, BlockedError, CallCancelledError,
+        ContextOverflowError, InvalidModelError, InvalidRequestError, InvalidResponseError,
+        MalformedToolCallError, ModelNotLoadedError, NetworkError, OverloadedError, ProviderError,
+        QuotaExceededError, RateLimitError, StreamInterruptedError, StructuredOutputError,
+        TimedOutError, UnavailableError, UnsupportedContentError, UnsupportedFeatureError,
     )
     from .events import (
         Event, MessageComplete, MessageStart, Response, StreamContractError, TextDelta,
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
         ServerTool, System, Text, Thinking, Tool, ToolCall, ToolResult, Url, User,
     )
     from .middleware import (
-        Cache, Fallback, Observe, RateLimit, Record, Retry, Spend, Wallet, describe,
+        Cache, Fallback, Guard, Observe, RateLimit, Record, Retry, Spend, Verdict, Wallet,
+        describe,
     )
     from .permission import Policy, Rule
     from .prices import Cost, PriceTable, Unpriced, cost, reprice
@@ -64,7 +65,7 @@ _NAMES = {
     "capabilities": "Capabilities",
     "comparison": "Comparison compare",
     "errors": (
-        "AuthenticationError BillingError CallCancelledError ContextOverflowError "
+        "AuthenticationError BillingError BlockedError CallCancelledError ContextOverflowError "
         "InvalidModelError InvalidRequestError InvalidResponseError MalformedToolCallError "
         "ModelNotLoadedError NetworkError OverloadedError ProviderError QuotaExceededError "
         "RateLimitError StreamInterruptedError StructuredOutputError TimedOutError "
@@ -81,7 +82,9 @@ _NAMES = {
         "Message Opaque PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text "
         "Thinking Tool ToolCall ToolResult Url User"
     ),
-    "middleware": "Cache Fallback Observe RateLimit Record Retry Spend Wallet describe",
+    "middleware": (
+        "Cache Fallback Guard Observe RateLimit Record Retry Spend Verdict Wallet describe"
+    ),
     "permission": "Policy Rule",
     "prices": "Cost PriceTable Unpriced cost reprice",
     "provider": "EventStream Gathered Provider plan",
@@ -99,26 +102,26 @@ _NAMES = {
     "wire": "SwapPlan",
 }
 __all__ = [
-    "Assistant", "Audio", "AuthenticationError", "BatchReport", "BillingError", "Budget", "Cache",
-    "CallCancelledError", "Capabilities", "Citation", "Comparison", "ContextOverflowError",
-    "Continuity", "Cost",
-    "Document", "DropOldToolResults", "EmbedRequest", "Embedder", "Embeddings", "Event",
-    "EventStream", "Fallback", "ForceTool", "Gathered", "HttpTransport", "Image", "Inline",
-    "InvalidModelError", "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll",
-    "LocalProvider", "LossWarning", "MalformedToolCallError", "Message", "MessageComplete",
-    "MessageStart", "Messages", "ModelNotLoadedError", "NativeCompaction", "NetworkError", "Observe",
-    "Opaque", "OverloadedError", "Policy", "PriceTable", "PromptCache", "Provider", "ProviderError",
+    "Assistant", "Audio", "AuthenticationError", "BatchReport", "BillingError", "BlockedError",
+    "Budget", "Cache", "CallCancelledError", "Capabilities", "Citation", "Comparison",
+    "ContextOverflowError", "Continuity", "Cost", "Document", "DropOldToolResults",
+    "EmbedRequest", "Embedder", "Embeddings", "Event", "EventStream", "Fallback", "ForceTool",
+    "Gathered", "Guard", "HttpTransport", "Image", "Inline", "InvalidModelError",
+    "InvalidRequestError", "InvalidResponseError", "Issuer", "KeepAll", "LocalProvider",
+    "LossWarning", "MalformedToolCallError", "Message", "MessageComplete", "MessageStart",
+    "Messages", "ModelNotLoadedError", "NativeCompaction", "NetworkError", "Observe", "Opaque",
+    "OverloadedError", "Policy", "PriceTable", "PromptCache", "Provider", "ProviderError",
     "QuotaExceededError", "Ranked", "Ranking", "RateLimit", "RateLimitError", "Record",
     "RedactedThinking", "Registry", "ReplayProvider", "Request", "RerankRequest", "Reranker",
     "Response", "Retry", "Rule", "RuntimeConfig", "ServerTool", "Session", "Settings", "Spend",
     "StreamContractError", "StreamInterruptedError", "StructuredOutputError", "Summarise",
     "SwapPlan", "System", "Text", "TextDelta", "Thinking", "ThinkingDelta", "TimedOutError",
-    "Timeouts", "Tool", "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd", "ToolUseInputDelta",
-    "ToolUseStart", "Tools", "UnavailableError", "Unpriced", "UnsupportedContentError",
-    "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors", "Wallet", "Window", "batch",
-    "check_events", "compare", "connect", "connect_embedder", "connect_reranker", "cost", "decode_event",
-    "describe", "encode_event", "fold", "gather", "parse_messages", "plan", "recorded_tools",
-    "reprice", "to_model_events",
+    "Timeouts", "Tool", "ToolCall", "ToolIntent", "ToolResult", "ToolUseEnd",
+    "ToolUseInputDelta", "ToolUseStart", "Tools", "UnavailableError", "Unpriced",
+    "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
+    "Verdict", "Wallet", "Window", "batch", "check_events", "compare", "connect",
+    "connect_embedder", "connect_reranker", "cost", "decode_event", "describe", "encode_event",
+    "fold", "gather", "parse_messages", "plan", "recorded_tools", "reprice", "to_model_events",
 ]
 # isort: on
 # fmt: on

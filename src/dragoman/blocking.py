@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextvars
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ from .wire import SwapPlan
 
 __all__ = [
     "SyncEmbedder", "SyncEventStream", "SyncProvider", "SyncReranker", "close_soon", "connect",
-    "connect_embedder", "connect_reranker", "gather", "run",
+    "connect_embedder", "connect_reranker", "gather", "run", "run_in_thread",
 ]  # fmt: skip
 
 # Seconds after which the main thread runs the handlers of signals that did not wake it.
@@ -47,6 +48,39 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Model)
 S = TypeVar("S")
 P = ParamSpec("P")
+
+
+async def run_in_thread(call: Callable[[], T], name: str) -> T:
+    """Call a function in a daemon thread, which does not keep the program from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: T | None, error: Exception | None) -> None:
+        if done.done():
+            return  # the caller was cancelled, so the result is dropped
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        value: T | None = None
+        error: Exception | None = None
+        try:
+            value = context.run(call)
+        except BaseException as raised:
+            # sys.exit() in a tool ends the tool, not the program. A future rejects StopIteration.
+            error = RuntimeError(f"it raised {type(raised).__name__}")
+            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                error = raised
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            pass  # the event loop is closed, so the result cannot be delivered
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await done
 
 
 class _PortalCall(Generic[T]):

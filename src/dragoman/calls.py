@@ -3,7 +3,7 @@
 Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a
 ``CallFailed``. The choice of a group is recorded as a ``RoutingChosen``, a change of route as a
 ``RoutingSwitched``, and a change of the circuit breaker as a ``ProviderUnavailable`` or a
-``ProviderRecovered``. The JSON of a record contains its ``type``, and the log stores the record
+``ProviderRecovered``, and the verdict of a guard as a ``GuardJudged``. The JSON of a record contains its ``type``, and the log stores the record
 under the same type.
 """
 
@@ -25,7 +25,7 @@ from .prices import Cost, Unpriced
 
 __all__ = [
     "IS_WORKER", "STOP_REASONS", "TURN", "CallCompleted", "CallFailed", "CallRecord",
-    "CallStarted", "Inbound", "Operation", "ProviderRecovered", "ProviderUnavailable",
+    "CallStarted", "GuardJudged", "Inbound", "Operation", "ProviderRecovered", "ProviderUnavailable",
     "RoutingChosen", "RoutingSwitched", "Scope", "StopReason", "Trigger", "count_usage",
     "find_stop_reason", "price_usage", "read_headers", "redact",
 ]  # fmt: skip
@@ -325,6 +325,31 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
     type: ClassVar[str] = "routing.provider_recovered"
 
 
+class GuardJudged(Struct, frozen=True, tag="guard.judged", omit_defaults=True, kw_only=True):
+    """A judge of a ``Guard`` gave its verdict on a request, or on a part of a reply.
+
+    ``stage`` and ``part`` name what was judged, ``sha256`` is the hash of it, and ``characters`` its
+    length. ``failed`` is true if the judge gave no verdict in time, so that the guard's own setting
+    decided. ``code`` is a word, such as the name of a rule. ``reason`` is the judge's own text, which
+    is set only by a ``Guard`` that includes content.
+    """
+
+    stage: str
+    action: str
+    judge: str
+    part: str = "text"
+    version: str | None = None
+    code: str | None = None
+    reason: str | None = None
+    failed: bool = False
+    latency_ms: float = 0.0
+    cost_usd: Decimal | None = None
+    sha256: str = ""
+    characters: int = 0
+    request_id: str | None = None
+    type: ClassVar[str] = "guard.judged"
+
+
 CallRecord: TypeAlias = (
     CallStarted
     | CallFailed
@@ -332,6 +357,7 @@ CallRecord: TypeAlias = (
     | RoutingSwitched
     | ProviderUnavailable
     | ProviderRecovered
+    | GuardJudged
 )
 """The history of a reply: its failed attempts, and its switches to other candidates."""
 

@@ -15,6 +15,7 @@
     │   ├── TimedOutError            one of the four timeouts expired; see ``which``
     │   └── StreamInterruptedError   the reply ended before it was finished
     ├── InvalidRequestError          the request is invalid, found locally or by the server
+    │   ├── BlockedError             a guard withheld the request or the reply
     │   ├── ContextOverflowError     the conversation exceeds the context window
     │   └── UnsupportedFeatureError  the wire or the model lacks a feature
     ├── UnsupportedContentError      the wire or the model cannot read a block
@@ -39,7 +40,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 __all__ = [
-    "AuthenticationError", "BillingError", "CallCancelledError", "ContextOverflowError",
+    "AuthenticationError", "BillingError", "BlockedError", "CallCancelledError", "ContextOverflowError",
     "Deadline", "ErrorClass", "InvalidModelError", "InvalidRequestError", "InvalidResponseError",
     "MalformedToolCallError", "ModelNotLoadedError", "NetworkError", "OverloadedError",
     "ProviderError", "QuotaExceededError", "RateLimitError", "StreamInterruptedError",
@@ -466,6 +467,15 @@ class InvalidRequestError(ProviderError):
     category = "provider_invalid_request"
     error_class: ClassVar[ErrorClass] = "invalid_request"
     kind = "bad_request"
+
+
+class BlockedError(InvalidRequestError):
+    """A guard withheld the request or the reply; ``response`` has what was released before.
+
+    ``provider_code`` is the code of the verdict. The message does not quote what was withheld.
+    """
+
+    advice = "Change the request, or ask the operator of the guard about this code."
 
 
 class ContextOverflowError(InvalidRequestError):

@@ -270,6 +270,21 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
                 budget="cost", limit=Decimal("1.00"), used=Decimal("1.0425"), unit="USD"
             ),
         ),
+        (
+            "guard.judged",
+            logs.GuardJudged(
+                stage="intent",
+                action="block",
+                judge="rules",
+                version="7",
+                code="no-deletion",
+                latency_ms=1.5,
+                cost_usd=Decimal("0.001"),
+                sha256="ab" * 32,
+                characters=40,
+                request_id="r1",
+            ),
+        ),
         ("routing.chosen", logs.RoutingChosen("b:small", "weighted: its turn by weight", "r1")),
         (
             "routing.switched",

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from dragoman import Cache, Fallback, Observe, Provider, RateLimit, Record, Retry, Spend
+from dragoman import Cache, Fallback, Guard, Observe, Provider, RateLimit, Record, Retry, Spend
 from dragoman.errors import ProviderError, StreamInterruptedError
 from dragoman.events import check_events, encode_event
 from dragoman.middleware import Layer, Store, walk
+from dragoman.middleware.guard import Action, Subject
 from dragoman.provider import EventStream, HttpProvider, Reply
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -53,12 +54,17 @@ def _limit_cost(model: Provider) -> Provider:
     return Spend(model, usd=1)
 
 
+async def allow(subject: Subject) -> Action:
+    return "allow"
+
+
 LAYERS: dict[str, Around] = {
     "Retry": lambda model: Retry(model, 0),
     "Observe": lambda model: Observe(model, lambda event: None),
     "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
     "Spend": lambda model: _limit_cost(model),
     "Record": lambda model: Record(model, CASSETTE, "off"),
+    "Guard": lambda model: Guard(model, allow, on="request"),
     # Give the fallback the name of the provider, because a reply that is cancelled before a
     # candidate is called carries the name of the fallback.
     "Fallback": lambda model: Fallback([model], name="acme"),

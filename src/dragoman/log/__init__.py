@@ -22,6 +22,7 @@ from ..calls import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    GuardJudged,
     ProviderRecovered,
     ProviderUnavailable,
     RoutingChosen,
@@ -99,7 +100,7 @@ from .view import SessionEntry
 __all__ = [
     "ADMINISTRATION", "CATALOGUE", "MAX_PAYLOAD", "Actor", "Break", "BudgetExceeded",
     "CallCompleted", "CallFailed", "CallStarted", "ChainReport", "ContextProjected",
-    "ContextSummarised", "Conversation", "Entry", "EventLog", "ExportedLog", "ForkedFrom",
+    "ContextSummarised", "Conversation", "Entry", "EventLog", "ExportedLog", "ForkedFrom", "GuardJudged",
     "InvalidRecordError", "LeftOut", "LlmExchangeKept", "LogClosedError", "LogConflictError",
     "LogCorruptError", "LogErased", "LogError", "LogFullError", "LogLockedError", "LogPruned",
     "LogReadOnlyError", "LogRecord", "LogStorageError", "LogVersionError", "MemoryLog",

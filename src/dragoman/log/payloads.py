@@ -24,6 +24,7 @@ from ..calls import (
     CallCompleted,
     CallFailed,
     CallStarted,
+    GuardJudged,
     ProviderRecovered,
     ProviderUnavailable,
     RoutingChosen,
@@ -317,6 +318,7 @@ Payload: TypeAlias = (
     | CallCompleted
     | CallFailed
     | LlmExchangeKept
+    | GuardJudged
     | RoutingChosen
     | RoutingSwitched
     | ProviderUnavailable
@@ -371,6 +373,7 @@ _ENTRIES = (
     Entry("llm.call_completed", CallCompleted, "agent", "pseudonymous"),
     Entry("llm.call_failed", CallFailed, "agent", "pseudonymous"),
     Entry("llm.exchange_kept", LlmExchangeKept, "agent", "private"),
+    Entry("guard.judged", GuardJudged, "system", "pseudonymous"),
     Entry("routing.chosen", RoutingChosen, "system", "pseudonymous"),
     Entry("routing.switched", RoutingSwitched, "system", "pseudonymous"),
     Entry("routing.provider_unavailable", ProviderUnavailable, "system", "pseudonymous"),
@@ -411,6 +414,7 @@ _OBSERVED = (
     CallStarted,
     CallCompleted,
     CallFailed,
+    GuardJudged,
     RoutingChosen,
     RoutingSwitched,
     ProviderUnavailable,

@@ -252,6 +252,13 @@ def notify(name: str, listener: Callable[..., object] | None, *facts: Any) -> No
         log.warning("%s failed; the call goes on", name, exc_info=True)
 
 
+def is_async(function: object) -> bool:
+    """Return whether a function, or an object that can be called, is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
 def check_number(
     owner: str,
     name: str,

@@ -18,13 +18,13 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from ..calls import CallCompleted, CallFailed, CallStarted
+from ..calls import CallCompleted, CallFailed, CallStarted, GuardJudged
 from ..events import Event
 from ..messages import Request
 from ..provider import LayerCall, Provider
 from ..provider.model import Kind, OfKind
 from .attempts import Attempt, Price
-from .layer import Middleware, Wrapper, check_number
+from .layer import Middleware, Wrapper, check_number, is_async
 
 log = logging.getLogger("dragoman")
 
@@ -42,7 +42,7 @@ class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
     type: ClassVar[str] = "observe.events_dropped"
 
 
-CallEvent: TypeAlias = CallStarted | CallCompleted | CallFailed | EventsDropped
+CallEvent: TypeAlias = CallStarted | CallCompleted | CallFailed | GuardJudged | EventsDropped
 Subscriber: TypeAlias = Callable[[CallEvent], object]
 
 
@@ -53,6 +53,7 @@ class Observe(Wrapper[Kind], Middleware[Kind]):
     """Report every attempt to subscribers as events.
 
     Each attempt causes a ``CallStarted``, and at its end a ``CallCompleted`` or a ``CallFailed``.
+    A ``Guard`` inside causes a ``GuardJudged`` for each verdict.
 
     A subscriber is a function or a coroutine function that receives one event. Events are put into
     a queue of ``queue_size`` and delivered in the background. Plain functions run in a thread, and
@@ -137,7 +138,7 @@ class Observe(Wrapper[Kind], Middleware[Kind]):
             attempt.stop(None if is_whole else failure)
             # the attempts of a ``Retry`` or a ``Fallback`` inside are attempts of this call
             for record in attempt.reply.history if attempt.reply is not None else ():
-                if isinstance(record, CallStarted | CallFailed):
+                if isinstance(record, CallStarted | CallFailed | GuardJudged):
                     feed.put(partial(_return, record), context)
             if not attempt.is_ended:
                 # This call has no local name, since a frame that refers to the attempt keeps the
@@ -214,8 +215,8 @@ class Feed:
     ) -> None:
         self.dropped = 0
         self._loop = loop
-        self._plain = [each for each in subscribers if not _is_async(each)]
-        self._coroutines = [each for each in subscribers if _is_async(each)]
+        self._plain = [each for each in subscribers if not is_async(each)]
+        self._coroutines = [each for each in subscribers if is_async(each)]
         self._size = size
         self._queue: deque[_Item] = deque()
         self._in_hand = 0
@@ -337,9 +338,3 @@ class Feed:
                 "an observer failed; it is told of further events, its failures are not",
                 exc_info=True,
             )
-
-
-def _is_async(subscriber: Subscriber) -> bool:
-    return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(
-        getattr(type(subscriber), "__call__", None)  # noqa: B004 - an object with an async __call__
-    )

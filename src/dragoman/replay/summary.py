@@ -212,6 +212,12 @@ def _kept(it: logs.LlmExchangeKept) -> str:
     return f"{it.provider}:{it.model}, {kept}"
 
 
+def _judged(it: logs.GuardJudged) -> str:
+    what = it.stage if it.part == "text" else it.part
+    code = f" [{it.code}]" if it.code else ""
+    return f"{it.judge}: {it.action} the {what}{code}, {it.latency_ms:.0f} ms"
+
+
 _ENDS = {
     True: " after it had begun to run, and what it did is not known",
     False: " without running",
@@ -291,6 +297,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.CallCompleted: ("reply", _answered),
     logs.CallFailed: ("error", _call_failed),
     logs.LlmExchangeKept: ("raw", _kept),
+    logs.GuardJudged: ("guard", _judged),
     logs.RoutingChosen: ("routing", lambda it: f"{it.chosen}: {it.reason}"),
     logs.RoutingSwitched: ("routing", lambda it: f"{it.from_} to {it.to}: {it.reason}"),
     logs.ProviderUnavailable: (

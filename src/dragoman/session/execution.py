@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from .. import log as logs
+from ..blocking import run_in_thread
 from ..events import ToolIntent
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal, Verdict
@@ -31,7 +32,6 @@ from ..tools import (
     ToolFailure,
     limit_output,
     make_observation,
-    run_in_thread,
 )
 from .answers import Answers, is_machine, make_decision, read_answers
 from .journal import Journal, finish_writing
@@ -187,7 +187,7 @@ class _IntentRun:
         intent = replace(self.intent, input=self.kept.input)
         try:
             async with asyncio.timeout(tool.timeout):
-                found = await run_in_thread(partial(find, intent))
+                found = await run_in_thread(partial(find, intent), "dragoman-tool")
                 if inspect.isawaitable(found):
                     found = await found
             if found in ("ask", "run"):

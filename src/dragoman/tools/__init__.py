@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from .call_context import ToolContext
 from .external import ExternalTool
-from .function import FunctionTool, make_observation, run_in_thread, tool
+from .function import FunctionTool, make_observation, tool
 from .mcp import McpServer, McpTool
 from .mcp_oauth import KeyringTokens, McpOAuth, TokenStore, describe_client, log_in_by_browser
 from .pins import AcceptChange, ToolChange, ToolPins
@@ -49,6 +49,6 @@ __all__ = [
     "Observation", "PathError", "ProcessTool", "Protection", "RecordedRun", "RecordedTool",
     "Sandbox", "SearchTools", "TokenStore", "ToolChange", "ToolContext", "ToolFailure", "ToolPins", "Toolbox", "Tools",
     "Workspace", "add_search", "clean_environment", "describe_client", "find_sandbox", "gather_tools", "hide_memory",
-    "limit_output", "list_protections", "log_in_by_browser", "make_observation", "plugin_tools", "run_in_thread",
+    "limit_output", "list_protections", "log_in_by_browser", "make_observation", "plugin_tools",
     "tool", "workspace_tools",
 ]  # fmt: skip

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
 from msgspec.structs import replace
 
+from ..blocking import run_in_thread
 from ..errors import quote
 from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool
@@ -102,7 +101,9 @@ class FunctionTool(runtime.ExecutableTool, Generic[P, T]):
         context = dict.fromkeys(self._contexts, make_context())
         call = functools.partial(self._function, **self._convert(arguments), **context)
         try:
-            value = await call() if self.interruptible else await run_in_thread(call)
+            value = (
+                await call() if self.interruptible else await run_in_thread(call, "dragoman-tool")
+            )
         except (runtime.ToolFailure, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -149,39 +150,6 @@ def make_observation(value: Any) -> runtime.Observation:
         raise runtime.ToolFailure(
             "unreadable", f"it returned {type(value).__name__}, which is not JSON: {error}"
         ) from error
-
-
-async def run_in_thread(call: Callable[[], T]) -> T:
-    """Call a function in a daemon thread, which does not keep the program from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: T | None, error: Exception | None) -> None:
-        if done.done():
-            return  # the caller was cancelled, so the result is dropped
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)  # type: ignore[arg-type]
-
-    def work() -> None:
-        value: T | None = None
-        error: Exception | None = None
-        try:
-            value = context.run(call)
-        except BaseException as raised:
-            # sys.exit() in a tool ends the tool, not the program. A future rejects StopIteration.
-            error = RuntimeError(f"it raised {type(raised).__name__}")
-            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
-                error = raised
-        try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            pass  # the event loop is closed, so the result cannot be delivered
-
-    threading.Thread(target=work, name="dragoman-tool", daemon=True).start()
-    return await done
 
 
 @overload
