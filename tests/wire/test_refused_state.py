@@ -205,6 +205,22 @@ def test_other_errors_keep_the_state(status: int, message: str) -> None:
     assert withhold_state(error, request, d.Issuer("responses", None, "m")) is None
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Corrupted thought signature.",
+        "Invalid thought signature.",
+        "Unable to submit request because Thought signature is not valid.. Learn more: https://x",
+    ],
+)
+def test_each_wording_of_a_refused_thought_signature_withholds_it(message: str) -> None:
+    error = d.InvalidRequestError("no", status=400, provider_message=message)
+    request = d.Request(make_talk("gemini", "STATE"), model="m")
+    found = withhold_state(error, request, d.Issuer("gemini", None, "m"))
+    assert found is not None
+    assert "STATE" not in repr(found[0])
+
+
 def test_fields_outside_the_conversation_are_kept() -> None:
     """The betas of a client are a list of strings; its tools may have a field of any name."""
     error = d.InvalidRequestError("no", status=400, provider_message=BOUND)

@@ -137,13 +137,14 @@ def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
 # belongs to another organisation now, or because an earlier message has changed. OpenAI and Azure:
 # BerriAI/litellm#27703, anomalyco/opencode#29879. Anthropic, also on Bedrock and Vertex:
 # anomalyco/opencode#48637, kirodotdev/KiroCrew#11513. Gemini: google-gemini/gemini-cli#13467,
-# charmbracelet/crush#1698. All seen on 2026-11-18.
+# charmbracelet/crush#1698; Vertex AI: decolua/9router#301. All seen on 2026-11-19.
 _REFUSED = re.compile(
     r"invalid_encrypted_content"
     r"|encrypted[_ ]content\b.{0,80}\b(?:not be|cannot be|failed to be) (?:verified|decrypted)"
     r"|invalid\W{1,3}signature\W{1,3}in\W{1,3}(?:redacted_)?thinking\b"
     r"|bound to a different conversation"
-    r"|(?:corrupted|invalid) thought[_ ]signature",
+    r"|(?:corrupted|invalid) thought[_ ]signature"
+    r"|thought[_ ]signature is not valid",
     re.IGNORECASE,
 )
 _WITHHELD = LossWarning(
