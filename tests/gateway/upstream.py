@@ -18,7 +18,7 @@ from tests.server import Connection, serve
 
 from .serving import serving
 
-WIRES = ("openai", "responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
+WIRES = tuple(SERVER_CODECS)
 PATHS = {
     "openai": "/v1/chat/completions",
     "responses": "/v1/responses",
