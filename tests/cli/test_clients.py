@@ -59,17 +59,18 @@ def test_address_and_model_are_replaced(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "window", "longest", "prompt"),
+    ("options", "window", "longest", "prompt", "part"),
     [
-        ((), 200_000, 64_000, 136_000),
-        (("--window", "1000000"), 1_000_000, 64_000, 936_000),
-        (("--window", "32000"), 32_000, 16_000, 16_000),
-        (("--window", "400000", "--longest-reply", "128000"), 400_000, 128_000, 272_000),
-        (("--window", "4000", "--longest-reply", "8000"), 4_000, 8_000, 1),
+        ((), 200_000, 64_000, 136_000, "0.129"),
+        (("--window", "1000000"), 1_000_000, 64_000, 936_000, "0.892"),
+        (("--window", "32000"), 32_000, 16_000, 16_000, "0.015"),
+        (("--window", "400000", "--longest-reply", "128000"), 400_000, 128_000, 272_000, "0.259"),
+        (("--window", "4000", "--longest-reply", "8000"), 4_000, 8_000, 1, "0.001"),
+        (("--window", "10000000"), 10_000_000, 64_000, 9_936_000, "1.000"),
     ],
 )
 def test_sizes_are_those_of_the_model(
-    options: tuple[str, ...], window: int, longest: int, prompt: int
+    options: tuple[str, ...], window: int, longest: int, prompt: int, part: str
 ) -> None:
     def show(name: str) -> str:
         shown = CliRunner().invoke(command, [name, *options])
@@ -79,6 +80,9 @@ def test_sizes_are_those_of_the_model(
     assert f"model_context_window = {window}\n" in show("codex")
     assert f'{{"context": {window}, "output": {longest}}}' in show("opencode")
     assert f'"maxInputTokens": {prompt},' in show("vs-code")
+    assert f'"contextWindowSize": {window}}}' in show("qwen-code")
+    # The program takes every model for one of 1,048,576 tokens.
+    assert f'"compressionThreshold": {part}}}' in show("gemini-cli")
 
 
 def test_name_of_a_model_is_not_replaced_twice() -> None:

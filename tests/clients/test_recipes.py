@@ -7,51 +7,47 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.app import create_app
-from dragoman.gateway.clients import ADDRESS, read_clients
-from dragoman.messages import Request, ToolResult
+from dragoman.events import Usage
+from dragoman.gateway.clients import read_clients
+from dragoman.messages import Request, Tool, ToolResult, User
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
-from tests.cli.test_clients import read_sections
-from tests.gateway.serving import serving
-from tests.pages import read_blocks
-from tests.programs import require
 
-from .running import find_program, in_full_run, make_repository, run_program
+from .recipes import PROGRAMS, run_recipe
+from .running import in_full_run
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
-PROMPT = "'Write forty-two into made.txt'"
 SHELLS = ("run_shell_command", "Bash", "exec_command", "bash")
-NODE = ("node", "node_modules", ".bin")
-# Where each program is installed, and the options with which it answers one prompt by itself.
-PROGRAMS = {
-    "aider": (("aider", "bin", "aider"), "--yes-always --message"),
-    "claude-code": ((*NODE, "claude"), "--allowedTools Bash -p"),
-    "claude-code-bedrock": ((*NODE, "claude"), "--allowedTools Bash -p"),
-    "codex": ((*NODE, "codex"), "exec --dangerously-bypass-approvals-and-sandbox"),
-    "continue": ((*NODE, "cn"), "--auto -p"),
-    "copilot": ((*NODE, "copilot"), "--allow-all-tools -p"),
-    "gemini-cli": ((*NODE, "gemini"), "--yolo --skip-trust -p"),
-    "opencode": ((*NODE, "opencode"), "run"),
-    "qwen-code": ((*NODE, "qwen"), "--approval-mode yolo -p"),
-}
+CLAUDES = ("claude-code", "claude-code-bedrock")
+SUMMARY = "The moon was looked for."
+# The option with which a program continues its last conversation.
+RESUMED = {"continue": "--resume", "gemini-cli": "--resume latest"}
+# aider has no tools, so a turn cannot fill its window.
+COMPACTING = [name for name in PROGRAMS if name != "aider"]
+
+
+def find_shell(request: Request) -> Tool | None:
+    """Return the tool of an agent that runs commands, if it offers one."""
+    tools = {tool.name: tool for tool in request.tools}
+    names = [*SHELLS, *[name for name in tools if "terminal" in name.lower()]]
+    return next((tools[name] for name in names if name in tools), None)
+
+
+def run_command(shell: Tool, command: str) -> Call:
+    """Return a call of an agent's shell, with those arguments that it has."""
+    given = {"cmd": command, "command": command, "description": "write", "is_background": False}
+    accepted = shell.parameters.get("properties") or {}
+    return Call(shell.name, {name: value for name, value in given.items() if name in accepted})
 
 
 def answer(request: Request) -> Answer:
     """Write a file with the agent's shell, or as text if it offers no tool, as aider does."""
-    tools = {tool.name: tool for tool in request.tools}
-    shell = next((name for name in SHELLS if name in tools), None) or next(
-        (name for name in tools if "terminal" in name.lower()), None
-    )
+    shell = find_shell(request)
     if shell is None:
         return Answer("made.txt\n```\nforty-two\n```\n")
     if any(isinstance(each, ToolResult) for each in request.messages):
         return Answer("All is done.")
-    command = "echo forty-two > made.txt"
-    given = {"cmd": command, "command": command, "description": "write", "is_background": False}
-    accepted = tools[shell].parameters.get("properties") or {}
-    chosen = {name: value for name, value in given.items() if name in accepted}
-    return Answer("I write it.", tool_calls=[Call(shell, chosen)])
+    return Answer("I write it.", tool_calls=[run_command(shell, "echo forty-two > made.txt")])
 
 
 def test_every_recipe_that_was_seen_to_work_has_a_program() -> None:
@@ -60,28 +56,76 @@ def test_every_recipe_that_was_seen_to_work_has_a_program() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_recipe_runs_as_printed(name: str, tmp_path: Path) -> None:
-    place, options = PROGRAMS[name]
-    program = Path(find_program(*place))
-    page = tmp_path / "section.md"
-    page.write_text(read_sections()[name.removesuffix("-cli")])
-    files = [step.file for step in read_clients()[name].steps]
-    home = tmp_path / "home"
-    repository = await make_repository(tmp_path, {"a.txt": "a\n"})
     model = ScriptedProvider(ScriptRule(answer))
-    script = ""
-    async with serving(create_app({"clever": model, "fast": model, "gpt-5.5": model})) as url:
-        for file, block in zip(files, read_blocks(page), strict=True):
-            text = block.text.replace(ADDRESS, url)
-            if file:
-                target = home / file[2:] if file.startswith("~/") else repository / file
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
-            else:
-                script = f"{text.rstrip()} {options} {PROMPT}\n"
-        bash = require("bash")
-        status, printed = await run_program(
-            [str(bash), "-c", f'export PATH="{program.parent}:$PATH"\n{script}'], repository, {}
-        )
-    made = repository / "made.txt"
+    models = {"clever": model, "fast": model, "gpt-5.5": model}
+    status, printed = await run_recipe(name, models, tmp_path, "Write forty-two into made.txt")
+    made = tmp_path / "toy" / "made.txt"
     assert status == 0, printed[-3000:]
     assert made.read_text() == "forty-two\n", printed[-3000:]
+    # What Claude Code and Codex print about a name whose limits they do not know.
+    assert "assumes a context window" not in printed
+    assert "metadata for" not in printed
+
+
+def fill_the_window(request: Request) -> Answer:
+    """Call the shell and use up the window; answer when the conversation is short again."""
+    little = Usage(input_tokens=900, output_tokens=9)
+    shell = find_shell(request)
+    if SUMMARY in str(request.messages):
+        return Answer("Bonjour.", usage=little)
+    nearly_all = Usage(input_tokens=190_000, output_tokens=9)
+    results = sum(isinstance(each, ToolResult) for each in request.messages)
+    if shell is None or results > 3 or (results and isinstance(request.messages[-1], User)):
+        # qwen-code looks for the summary in this element.
+        return Answer(f"<state_snapshot>{SUMMARY}</state_snapshot>", usage=nearly_all)
+    return Answer("I look.", tool_calls=[run_command(shell, "echo moon")], usage=nearly_all)
+
+
+def write_much(request: Request) -> Answer:
+    """Fill the window by one reply; answer when the conversation is short again."""
+    asked = f"{request.messages[-1]}".lower()
+    if "summary" in asked or "state_snapshot" in asked:
+        return Answer(f"<state_snapshot>{SUMMARY}</state_snapshot>")
+    if SUMMARY in str(request.messages):
+        return Answer("Bonjour.")
+    # Gemini CLI ends a reply that repeats itself. One piece, because 600,000 take minutes.
+    return Answer(" ".join(map(str, range(100_000))), piece=1_000_000)
+
+
+@pytest.mark.parametrize("name", COMPACTING)
+async def test_agent_compacts_a_conversation_that_fills_the_window_of_its_recipe(
+    name: str, tmp_path: Path
+) -> None:
+    # Some programs believe the usage in replies, others count the conversation when it continues.
+    resume = RESUMED.get(name, "")
+    model = ScriptedProvider(ScriptRule(write_much if resume else fill_the_window))
+    models = {"clever": model, "fast": model, "gpt-5.5": model}
+    status, printed = await run_recipe(name, models, tmp_path, "Look for the moon", resume=resume)
+    assert status == 0, printed[-3000:]
+    assert "Bonjour." in printed, printed[-3000:]
+
+
+def ask_an_agent(request: Request) -> Answer:
+    """Let Claude Code start a sub-agent whose model is its vendor's small one."""
+    if any(isinstance(each, ToolResult) for each in request.messages):
+        return Answer(f"Heard: {request.messages[-1]}")
+    asked = {"description": "ask", "prompt": "SUB", "subagent_type": "Explore", "model": "haiku"}
+    return Answer(tool_calls=[Call("Agent", asked)])
+
+
+@pytest.mark.parametrize("name", CLAUDES)
+async def test_sub_agents_of_claude_code_ask_for_a_served_model(name: str, tmp_path: Path) -> None:
+    clever = ScriptedProvider(ScriptRule(ask_an_agent))
+    fast = ScriptedProvider("The agent says blue.")
+    models = {"clever": clever, "fast": fast}
+    status, printed = await run_recipe(name, models, tmp_path, "Ask an agent")
+    assert status == 0, printed[-3000:]
+    assert "The agent says blue." in printed, printed[-3000:]
+    assert any("SUB" in str(each.messages) for each in fast.requests)
+
+
+async def test_codex_offers_its_patch_tool_for_the_model_of_its_recipe(tmp_path: Path) -> None:
+    model = ScriptedProvider(ScriptRule(answer))
+    status, printed = await run_recipe("codex", {"gpt-5.5": model}, tmp_path, "Say forty-two")
+    assert status == 0, printed[-3000:]
+    assert "apply_patch" in {tool.name for tool in model.requests[0].tools}

@@ -19,6 +19,11 @@ WINDOW = 200_000
 """The number that stands for the model's context window, in tokens."""
 LONGEST_REPLY = 64_000
 """The number that stands for the model's longest reply, in tokens."""
+FULL_PART = "0.129"
+"""The number that stands for the longest prompt as a part of the assumed window."""
+# Gemini CLI takes each name that it does not know for a model of this window (0.61.0, function
+# tokenLimit, read 2026-11-19), and lets users set only the part of it at which it compacts.
+_ASSUMED_WINDOW = 1_048_576
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,9 +74,12 @@ def fill_steps(client: Client, target: Target) -> list[Step]:
     window = target.window or WINDOW
     # A reply that could fill a small window would leave no place for the prompt.
     longest = target.longest_reply or min(LONGEST_REPLY, window // 2)
+    prompt = max(window - longest, 1)
+    thousandths = min(max(1000 * prompt // _ASSUMED_WINDOW, 1), 1000)
     values = {
         ADDRESS: target.url.rstrip("/"),
-        str(WINDOW - LONGEST_REPLY): str(max(window - longest, 1)),
+        FULL_PART: f"{thousandths / 1000:.3f}",
+        str(WINDOW - LONGEST_REPLY): str(prompt),
         str(WINDOW): str(window),
         str(LONGEST_REPLY): str(longest),
     }
