@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.local import WeightsError, find_model, list_models, pull_model, remove_model
@@ -40,7 +41,9 @@ def test_every_bundled_model_has_distinct_digests_and_a_default_exists() -> None
 def test_description_of_a_local_model_shows_its_default_settings() -> None:
     assert d.describe(d.connect("local")) == (
         "LocalProvider(model='smollm2-135m-instruct', threads=1, context=4096, "
-        "system='Answer the question in plain English.', temperature=0.2, max_tokens=400)"
+        "system='Answer the question in plain English.', temperature=0.2, "
+        "extras='dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
+        "dry_sequence_breakers', max_tokens=400)"
     )
     assert d.describe(d.connect("local:./mine.gguf")) == (
         "LocalProvider(model='mine', threads=1, context=4096, max_tokens=400)"
@@ -53,9 +56,14 @@ def test_call_settings_override_the_defaults_of_a_local_model() -> None:
     assert plain.messages == (d.System("Answer the question in plain English."), d.User("Hi"))
     assert plain.config.temperature == 0.2
     assert plain.config.max_tokens == 400
-    config = d.RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
+    config = d.RuntimeConfig(
+        temperature=0, max_tokens=5, top_p=0.5, extras={"top_k": 3, "dry_multiplier": 0}
+    )
     given = d.Request((d.System("Be terse."), d.User("Hi")), config=config)
-    assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
+    sent = provider._with_defaults(given)  # noqa: SLF001 - the request as the embedded server gets it
+    assert sent.messages == given.messages
+    assert replace(sent.config, extras={}) == replace(config, extras={})
+    assert sent.config.extras == {**plain.config.extras, "top_k": 3, "dry_multiplier": 0}
 
 
 def test_number_of_threads_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:

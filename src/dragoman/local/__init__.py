@@ -58,10 +58,10 @@ class LocalProvider(LocalServing):
         self._know({"max_context_tokens": self._context, "supports_images": False})
 
     def settings(self) -> Mapping[str, Any]:
-        defaults = asdict(self._defaults).items()
+        defaults = asdict(self._defaults) | {"extras": ", ".join(self._defaults.extras) or None}
         return {
             **super().settings(),
-            **{key: value for key, value in defaults if value is not None},
+            **{key: value for key, value in defaults.items() if value is not None},
         }
 
     def plan(self, messages: Any) -> SwapPlan:
@@ -95,6 +95,8 @@ class LocalProvider(LocalServing):
             config = replace(config, max_tokens=defaults.max_tokens)
         if config.temperature is None and defaults.temperature is not None:
             config = replace(config, temperature=defaults.temperature)
+        if defaults.extras:
+            config = replace(config, extras={**defaults.extras, **(config.extras or {})})
         messages = request.messages
         if defaults.system is not None and type(messages[0]) is not System:
             messages = (System(defaults.system), *messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +34,7 @@ class ModelDefaults(Struct, frozen=True, forbid_unknown_fields=True):
 
     system: str | None = None
     temperature: float | None = None
+    extras: dict[str, Any] = {}
     max_tokens: int = 400  # a default limit, since llama.cpp may generate text without end
 
 
