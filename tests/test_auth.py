@@ -405,11 +405,11 @@ async def test_bedrock_reads_region_and_keys(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("key", "mistake"),
     [
-        ("sk-1\n", "contains a line break"),
-        ("sk-1\r\nx: y", "contains a line break"),
+        ("sk-1\n", r"contains a line break.* key\.strip\(\)"),
+        ("sk-1\r\nx: y", "contains a line break.* Copy the key again"),
         (" sk-1 ", "contains a space"),
         ("Bearer sk-1", "contains a space"),
-        ("\u201csk-1\u201d", "contains typographic quotes"),
+        ("\u201csk-1\u201d", "contains typographic quotes.* Copy the key again"),
         ('"sk-1"', "contains quotes"),
         ("sk-\u00e4", "contains characters that no key has"),
         ("", "no key was given"),

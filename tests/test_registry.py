@@ -230,7 +230,7 @@ def test_similar_model_name_is_suggested(file: Path) -> None:
         ("gpt-5", "did you mean openai:gpt-5 or azure:gpt-5 or"),
         ("sonnet", "did you mean anthropic:claude-sonnet-5-5 or"),
         ("sonet", "did you mean anthropic:claude-sonnet-5-5 or"),
-        ("ollama", "did you mean ollama: or"),
+        ("ollama", "ollama is a vendor: write ollama:MODEL"),
         ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from dragoman import connect, connect_embedder, connect_reranker, cost
 from dragoman.cli import main
 from dragoman.registry import Registry, load_vendor, store_key
 
-from .server import Connection, serve
+from .server import Connection, replying, serve
+from .test_sync import Background
 
 OPENAI = {"choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
           "usage": {"prompt_tokens": 1000, "completion_tokens": 1000}}  # fmt: skip
@@ -372,3 +374,71 @@ def test_key_is_found_in_the_variables_of_other_libraries(
     for variable, key in set_variables.items():
         monkeypatch.setenv(variable, key)
     assert Registry().adapter("xiaomi").key() == sent
+
+
+# --- mistakes with addresses and names ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("open_model", [connect, connect_embedder])
+def test_address_in_a_variable_that_is_no_url_names_the_variable(
+    open_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
+    with pytest.raises(d.InvalidRequestError) as caught:
+        open_model("openai:m")
+    assert "OPENAI_BASE_URL must be an http or https URL, not '127.0.0.1:8080/v1'" in str(
+        caught.value
+    )
+
+
+def test_missing_key_for_an_address_in_a_variable_is_not_to_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(d.AuthenticationError, match="dragoman keys set OPENAI_API_KEY"):
+        connect("openai:gpt-4o")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://llm.example.com/v1")
+    with pytest.raises(d.AuthenticationError) as caught:
+        connect("openai:gpt-4o")
+    assert str(caught.value).endswith(
+        "set the environment variable OPENAI_API_KEY. It is the key for "
+        "https://llm.example.com/v1, the address in OPENAI_BASE_URL."
+    )
+
+
+def test_command_names_the_option_for_the_key_of_another_address() -> None:
+    with Background(replying(401, {"error": {"message": "no"}})) as server:
+        done = CliRunner().invoke(
+            main, ["ask", "openai:gpt-4o", "Hi", "--base-url", server.base_url]
+        )
+    assert "name the variable of its key with --api-key-env" in done.stderr
+    assert "api_key=" not in done.stderr
+
+
+def test_vendor_without_a_model_is_named_as_such() -> None:
+    with pytest.raises(d.InvalidModelError, match="openai is a vendor: write openai:MODEL"):
+        connect("openai")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "variable", "path"),
+    [
+        ("fireworks", "FIREWORKS_BASE_URL", "/inference/v1"),
+        ("perplexity", "PERPLEXITY_BASE_URL", ""),
+        ("zai", "ZAI_BASE_URL", ""),
+        ("deepinfra", "DEEPINFRA_BASE_URL", "/v1/openai"),
+        ("nvidia", "NVIDIA_BASE_URL", ""),
+        ("sambanova", "SAMBA_NOVA_BASE_URL", ""),
+        ("cohere", "CO_API_URL", ""),
+        ("together", "TOGETHER_BASE_URL", ""),
+        ("cerebras", "CEREBRAS_BASE_URL", ""),
+        ("bedrock", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME", ""),
+    ],
+)
+def test_variables_of_the_vendors_clients_set_the_address(
+    vendor: str, variable: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "https://llm.example.com")
+    assert load_vendor(vendor).address() == f"https://llm.example.com{path}"
+    monkeypatch.setenv(variable, "https://llm.example.com/own/v9")
+    assert load_vendor(vendor).address() == "https://llm.example.com/own/v9"

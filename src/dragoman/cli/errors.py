@@ -109,6 +109,7 @@ _WORDS = {
     "on_loss='reject': ": "",
     "response_schema": "--schema",
     "the base URL": "the address (--base-url)",
+    "give one with api_key=": "name the variable of its key with --api-key-env",
 }
 
 

@@ -56,9 +56,15 @@ def check_key(key: str, **where: Any) -> str:
         )
     for mistake, pattern in _KEY_MISTAKES.items():
         if pattern.search(key):
+            is_around = not pattern.search(key.strip())
+            advice = (
+                "Remove it, for example with key.strip()."
+                if is_around
+                else "Copy the key again, without what surrounds it."
+            )
             raise AuthenticationError(
                 f"the key contains {mistake}, so it was not sent",
-                advice="Remove it, for example with key.strip().",
+                advice=advice,
                 **where,
             )
     return key

@@ -11,7 +11,8 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import InvalidModelError
+from ..errors import InvalidModelError, InvalidRequestError
+from ..provider.http_model import show_url
 from ..provider.plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..retrieval.values import Operation
@@ -212,6 +213,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
 
     def settings(self) -> dict[str, Any]:
         """Return the adapter's arguments for ``connect``, except the model."""
+        self._check_address()
         vendor = self.vendor
         headers = dict(self.extra_headers)
         settings: dict[str, Any] = {}
@@ -235,6 +237,17 @@ class Adapter(Struct, frozen=True, kw_only=True):
             "key_hint": self._advise_refused(),
             "address_env": self.address_env,
         }
+
+    def _check_address(self) -> None:
+        """Raise an error if an environment variable names an address that is not a URL."""
+        variable = self.address_env
+        address = self.base_url or ""
+        if variable is not None and not address.lower().startswith(("http://", "https://")):
+            raise InvalidRequestError(
+                f"{variable} must be an http or https URL, not {show_url(address)!r}",
+                provider=self.name,
+                advice=f"Correct the environment variable {variable}, or unset it.",
+            )
 
     def _advise_refused(self) -> str | None:
         """Return advice for the error if the server demands a key that it did not get."""

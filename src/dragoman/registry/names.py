@@ -263,6 +263,9 @@ class Names:
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
 
     def _suggest(self, name: str) -> str:
+        own = find_vendor(name)
+        if own is not None:
+            return f"; {name} is a vendor: write {own}:MODEL, with a model that it serves"
         vendor, slash, model = name.partition("/")
         if slash and vendor in vendor_names():  # the form of other libraries
             return f"; did you mean {vendor}:{model}?"

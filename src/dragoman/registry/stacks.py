@@ -441,6 +441,12 @@ def not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
     advice = f"Set it in {config_path().name}."
     if adapter.withheld_key is not None:
         advice = f"Set the environment variable {adapter.api_key_env} to the key for this address."
+    elif adapter.address_env is not None:
+        # a stored key is for the vendor's own address
+        advice = (
+            f"It is the key for {show_url(adapter.base_url or '')}, the address in "
+            f"{adapter.address_env}."
+        )
     elif adapter.base_url:
         advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"
     return AuthenticationError(

@@ -568,6 +568,10 @@ def _read_source(record: Fields) -> m.Url | m.Inline:
     if kind == "inline":
         inner.allow("type", "base64_data")
         return m.Inline(inner.need_text("base64_data"))
+    if kind == "base64":  # a block of Anthropic's API
+        raise inner.fail(
+            "must be url or inline, not base64; write Image(data) or Document(data)", "type"
+        )
     raise inner.fail("must be url or inline", "type")
 
 
