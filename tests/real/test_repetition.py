@@ -54,7 +54,7 @@ Explain the internet to a child.
 
 
 def repeats(text: str) -> bool:
-    """Return whether the last 60 words of a text contain few different sequences of three."""
+    """Return whether a text ends in a loop: its last sequences of three words are mostly the same."""
     words = text.split()[-60:]
     triples = list(zip(words, words[1:], words[2:], strict=False))
     return len(words) > 40 and len(set(triples)) < len(triples) / 2
