@@ -551,6 +551,10 @@ class Gate:
         if grant is not None:
             self._granted.append(grant)
 
+    def forget(self, intent_id: str) -> None:
+        """Take back what was remembered of the decision about a call."""
+        self._granted = [each for each in self._granted if each.decision.rests_on != intent_id]
+
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
         asking = self.policy.find_asking(proposal)
         for grant in self._granted:

@@ -1,12 +1,17 @@
 """Test that what the gateway could not write is written with the next call."""
 
 import asyncio
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman import database
 from dragoman.calls import CallCompleted
 from dragoman.gateway import call_log
 from dragoman.gateway.call_log import CallLog
@@ -14,7 +19,7 @@ from dragoman.gateway.usage_book import UsageBook, UsageRow
 from dragoman.log import ForkedFrom, LogPruned, LogRecord, LogStorageError, MemoryLog
 from dragoman.messages import Assistant, User
 
-from ..waiting import until
+from ..waiting import PATIENCE, until
 
 END = CallCompleted(model="m", provider="p", request_id="r", stop_reason="end_turn", latency_ms=1)
 TALK = [User("Hello."), Assistant("Hi."), User("More."), Assistant("Fine.")]
@@ -90,6 +95,53 @@ async def test_usage_is_kept_when_its_writing_is_cancelled_while_it_waits() -> N
     book.close()
 
 
+async def test_usage_is_kept_when_its_writing_is_cancelled_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    thread = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(thread)
+    book = UsageBook(tmp_path / "usage.db")
+    book.count(UsageRow(1_800_000_000_000, "r", "k", "m", 200, "", 1, 1, Decimal(0), 0, 1, ""))
+    other = sqlite3.connect(tmp_path / "usage.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    flushing = asyncio.ensure_future(book.flush([]))
+    for _ in range(20):  # until the thread writes
+        await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.wait([flushing])
+    await asyncio.to_thread(int)  # the same thread, which has failed to write by now
+    other.execute("ROLLBACK")
+    other.close()
+    await book.flush([])
+    assert [row.id for row in await book.list_requests(0, {}, 10)] == ["r"]
+    book.close()
+
+
+async def test_connection_is_used_by_one_thread_until_it_has_ended() -> None:
+    book = UsageBook(None)
+    order: list[str] = []
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def read_slowly(base: Any) -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+        order.append("first")
+
+    first = asyncio.ensure_future(book.read(read_slowly))
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    first.cancel()
+    second = asyncio.ensure_future(book.read(lambda base: order.append("second")))
+    for _ in range(20):  # time for the second one to begin too early
+        await asyncio.to_thread(int)
+    go_on.set()
+    await asyncio.wait([first, second])
+    assert first.cancelled()
+    assert order == ["first", "second"]
+    book.close()
+
+
 class Days:
     """A clock that a test sets, in days since 1970."""
 
@@ -132,6 +184,26 @@ async def test_gateway_begins_a_session_each_day_that_names_the_end_of_the_one_b
     assert [session[-1].type for session in sessions] == ["session.finished"] * 3
     assert [len(session) for session in sessions] == [3, 4, 3]
     assert log.retained == [timedelta(days=90)] * 2
+
+
+class UnlistedLog(MemoryLog):
+    """A log whose sessions cannot be listed."""
+
+    def sessions(self) -> Any:
+        raise LogStorageError("the disk failed")
+
+
+async def test_session_of_a_day_has_a_start_although_the_one_before_cannot_be_read() -> None:
+    log = UnlistedLog()
+    days = Days()
+    calls = CallLog(log, clock=days)
+    calls.put([END])
+    days.day += 1
+    second = calls.put([END])
+    await calls.close()
+    assert [record.type for record in log.read(second)] == [
+        "session.started", "llm.call_completed", "session.finished",
+    ]  # fmt: skip
 
 
 async def test_gateway_begins_a_session_after_the_largest_number_of_records(

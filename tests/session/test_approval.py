@@ -117,6 +117,15 @@ async def test_edited_input_is_validated(edited: Any, why: str) -> None:
     assert denied.by == "ann"
 
 
+async def test_approval_whose_edit_is_refused_covers_no_later_call() -> None:
+    """The log would have a permission that rests on a denial."""
+    answers = iter([Decision(True, "ann", scope="session", input={}), Decision(False, "ann")])
+    records = await run(commands("ls", "ls"), lambda p, v: next(answers))
+    assert ran == []
+    assert len(of(records, "permission.requested")) == 2
+    assert len(of(records, "permission.denied")) == 2
+
+
 async def test_approval_with_unchanged_input_is_not_an_edit() -> None:
     records = await run(
         commands("ls"), lambda p, v: Decision(True, "ann", input={"command": "ls"})

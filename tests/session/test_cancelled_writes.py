@@ -18,7 +18,9 @@ import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
 from dragoman.events import ToolIntent, Usage
 from dragoman.log import LogRecord, MemoryLog, MessageRecorded, SessionFinished, read_uses
+from dragoman.permission import Decision, Policy, Rule
 from dragoman.session import Summarise
+from dragoman.session.pending import list_pending
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
 
@@ -64,6 +66,10 @@ STACKS: dict[str, Stack] = {
 }
 
 
+def spend(model: Callable[[str, bool], d.Provider]) -> d.Provider:
+    return d.Spend(retry(model("a", True)), usd=1)
+
+
 class Run:
     """A session over servers whose replies arrive at once, and that is cancelled once."""
 
@@ -73,7 +79,7 @@ class Run:
         self.log = MemoryLog()
         self.seen = list[Any]()
         self.context = context
-        self.provider = STACKS[stack](self._make_model)
+        self.provider = STACKS.get(stack, spend)(self._make_model)
         self.writes = 0
         self._stopping: list[asyncio.Task[Any]] = []
 
@@ -152,6 +158,55 @@ class BrokenRun(Run):
             assert isinstance(task.exception(), d.StreamInterruptedError)
         else:
             assert task.result().outcome == last.payload.outcome == "cancelled"
+
+
+class WaitingRun(Run):
+    """A session that is run step by step, and whose calls wait for decisions from outside.
+
+    It is cancelled once, and continues until it ends.
+    """
+
+    def _make_model(self, name: str, fails: bool) -> d.Provider:
+        look_up = [call("look", call_id=f"c{at}", word="ox") for at in range(2)]
+        first = encode(self.wire, propose(*look_up, words="Let me look.", usage=self.usage))
+        last = encode(self.wire, reply("Done, and this is what I have found.", usage=self.usage))
+        replies = [each for answer in (first, last) for each in ([DOWN] * fails) + [answer]]
+        model = MODELS[self.wire]
+        return d.Observe(
+            d.connect(
+                model, wire=self.wire, base_url="http://127.0.0.1:9/v1", name=name,
+                transport=FixtureTransport(*replies, *[last] * 3), priced_as=f"{self.wire}:{model}",
+            ),
+            self.seen.append,
+        )  # fmt: skip
+
+    async def play(self, at: int, *, by_session: bool, again: bool = False) -> None:
+        def watch(record: LogRecord) -> None:
+            self.writes = record.seq
+            if record.seq != at:
+                return
+            if by_session:
+                self._stopping.append(asyncio.ensure_future(session.cancel("enough")))
+            else:
+                task.cancel()
+
+        session = d.Session(
+            self.provider, [look], Policy([Rule("ask")]), self.log, session_id="s",
+            on_record=watch, config={"max_tokens": 99}, approve="wait",
+        )  # fmt: skip
+        goal: str | None = "Go."
+        while not session.state.has_answered:
+            task = asyncio.ensure_future(session.step(goal))
+            goal = None
+            await asyncio.wait([task, *self._stopping])
+            if not task.cancelled():
+                task.result()
+            for each in list_pending("s", session.state):
+                await session.answer(each.intent_id, Decision(True, "ann"))
+        if session.state.finished is None:
+            await session.step()
+        await self.provider.close()
+        self.spent = session.state.spent
 
 
 class RandomRun(Run):
@@ -250,6 +305,9 @@ def check_run(run: Run) -> None:
     assert tokens + unreported == run.spent.tokens
     assert cost == run.spent.cost_usd
     assert cost == sum([use.old or 0 for use in read_uses(run.log)])
+    if isinstance(run.provider, d.Spend):
+        assert run.provider.wallet.spent_usd == cost
+        assert run.provider.wallet.reserved_usd == 0
 
 
 def _facts(end: CallCompleted | CallFailed) -> tuple[Any, ...]:
@@ -265,6 +323,13 @@ async def test_session_can_be_cancelled_at_each_of_its_writes(
     wire: str, usage: Usage, stack: str, by_session: bool, count: Callable[[str, int], None]
 ) -> None:
     await _cancel_everywhere(lambda: Run(wire, stack, usage), by_session, count)
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+async def test_amount_of_a_session_that_is_cancelled_is_what_its_log_says(
+    by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    await _cancel_everywhere(lambda: Run("anthropic", "spend", USAGE), by_session, count)
 
 
 @pytest.mark.parametrize("by_session", [True, False])
@@ -291,6 +356,14 @@ async def test_failing_session_can_be_cancelled_at_each_of_its_writes(
 ) -> None:
     make = lambda: BrokenRun("anthropic", "bare", USAGE)
     await _cancel_everywhere(make, by_session, count, again=again)
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+@pytest.mark.parametrize("stack", ["fallback", "spend"])
+async def test_waiting_session_can_be_cancelled_at_each_of_its_writes(
+    stack: str, by_session: bool, count: Callable[[str, int], None]
+) -> None:
+    await _cancel_everywhere(lambda: WaitingRun("openai", stack, USAGE), by_session, count)
 
 
 @pytest.mark.exhaustive

@@ -141,14 +141,18 @@ class CallLog:
         for task in writing:
             await asyncio.wait([task])
         await self._write(earlier, [SessionFinished("completed")], None)
+        last = None
         try:
             last = await asyncio.to_thread(self._find_last, earlier)
-            started = SessionStarted(kind="gateway", follows=last)
-            await self._write(session, [started], None)
-            if self._keep is not None:
-                await asyncio.to_thread(self.events.retain, self._keep)
         except LogError as error:
-            log.warning("the log of earlier days could not be closed: %s", error)
+            log.warning("the end of the session %s could not be read: %s", earlier, error)
+        await self._write(session, [SessionStarted(kind="gateway", follows=last)], None)
+        if self._keep is None:
+            return
+        try:
+            await asyncio.to_thread(self.events.retain, self._keep)
+        except LogError as error:
+            log.warning("old sessions of the log could not be removed: %s", error)
 
     def _find_last(self, session: str) -> ForkedFrom | None:
         """Return the last record of a session of the log; None if it has no records."""

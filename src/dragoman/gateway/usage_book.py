@@ -21,6 +21,7 @@ from msgspec.structs import astuple, replace
 
 from ..database import Database, open_database
 from ..errors import scrub
+from ..log.writer import finish_writing
 from ..messages import new_ulid
 from ..prices.results import EXACT
 from .sums import KEY_LIMIT, SCHEMA, Billed, NameBounds, add_sums, prune_sums
@@ -184,35 +185,14 @@ class UsageBook:
             }
             for each, _ in zip(live, range(_MAX_LIVE), strict=False)
         ]
-        async with self._turn:
-            # Take the rows only now: a task that is cancelled while it waits must not lose them.
-            rows = self._sift(self._new)
-            self._new = []
-            lost, self._lost = self._lost, []
-            live_data = msgspec.json.encode({"live": shown})
-            try:
-                try:
-                    await asyncio.to_thread(self._write, rows, lost, live_data)
-                except self._base.invalid:
-                    # one of these can never be stored, so each of them is written by itself
-                    await asyncio.to_thread(self._write_singly, rows, lost, live_data)
-            except Exception as error:  # the rows are kept, whatever the driver raises
-                log.warning("usage cannot be written: %s", scrub(str(error)))
-                self._new = [*rows, *self._new][:_MAX_WAITING]
-                self._lost = [*lost, *self._lost][:_MAX_WAITING]
+        await finish_writing(self._flush(msgspec.json.encode({"live": shown})))
 
     async def move_earlier(self) -> None:
         """Move some rows of an earlier version to the present table, and add them to the sums."""
         if time.monotonic() < self._moving:
             return
         for _ in range(_MOVES):
-            async with self._turn:
-                try:
-                    is_done = not await asyncio.to_thread(self._move)
-                except Exception as error:  # it is tried again, whatever the driver raises
-                    log.warning("earlier usage cannot be summed up: %s", scrub(str(error)))
-                    is_done = True
-            if is_done:
+            if await finish_writing(self._is_moved()):
                 self._moving = time.monotonic() + _MOVE_SECONDS
                 return
 
@@ -220,8 +200,7 @@ class UsageBook:
         self, select: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a function that reads the database, in a thread."""
-        async with self._turn:
-            return await asyncio.to_thread(select, self._base, *args, **kwargs)
+        return await self._use(select, self._base, *args, **kwargs)
 
     async def list_requests(
         self, since: int, wanted: Mapping[str, str], most: int
@@ -279,8 +258,40 @@ class UsageBook:
     # --- private methods
 
     async def _select(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        return await self._use(self._base.run, statement, values)
+
+    async def _use(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in a thread, which has the connection to itself until it has ended.
+
+        A cancellation does not end the thread, so it does not end the wait for it either.
+        """
         async with self._turn:
-            return await asyncio.to_thread(self._base.run, statement, values)
+            return await finish_writing(asyncio.to_thread(function, *args, **kwargs))
+
+    async def _flush(self, live: bytes) -> None:
+        """Write what is in memory; keep it there if the database is unavailable."""
+        async with self._turn:
+            rows = self._sift(self._new)
+            self._new = []
+            lost, self._lost = self._lost, []
+            try:
+                try:
+                    await asyncio.to_thread(self._write, rows, lost, live)
+                except self._base.invalid:
+                    # one of these can never be stored, so each of them is written by itself
+                    await asyncio.to_thread(self._write_singly, rows, lost, live)
+            except Exception as error:  # the rows are kept, whatever the driver raises
+                log.warning("usage cannot be written: %s", scrub(str(error)))
+                self._new = [*rows, *self._new][:_MAX_WAITING]
+                self._lost = [*lost, *self._lost][:_MAX_WAITING]
+
+    async def _is_moved(self) -> bool:
+        """Move some rows of an earlier version; return whether none are left, or it failed."""
+        try:
+            return not await self._use(self._move)
+        except Exception as error:  # it is tried again, whatever the driver raises
+            log.warning("earlier usage cannot be summed up: %s", scrub(str(error)))
+            return True
 
     def _sift(self, rows: Sequence[UsageRow]) -> list[UsageRow]:
         """Return the rows whose values the database can store; report the others."""
@@ -306,9 +317,11 @@ class UsageBook:
                 "do update set at = excluded.at, data = excluded.data",
                 (self._life, now, live.decode()),
             )
-            if now - self._pruned > 3600:
+            is_due = now - self._pruned > 3600
+            if is_due:
                 self._prune(now)
-                self._pruned = now
+        if is_due:
+            self._pruned = now
 
     def _write_singly(self, rows: list[UsageRow], lost: list[LostReasoning], live: bytes) -> None:
         """Write each row in a transaction of its own, and remove it from its list.

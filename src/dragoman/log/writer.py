@@ -6,10 +6,11 @@ single caller pays for one sync, and many callers share one.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .errors import LogClosedError, LogConflictError, LogError, LogStorageError
 from .record import Draft, LogRecord
@@ -19,6 +20,26 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 Write: TypeAlias = Callable[[Sequence[Draft]], Sequence[LogRecord | LogConflictError]]
 _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
+_T = TypeVar("_T")
+
+
+async def finish_writing(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run work that writes records to its end; raise a cancellation only after that.
+
+    Records that belong together are thus written together: what was announced is stored before
+    the cancellation takes effect. An error of the work is raised in place of the cancellation.
+    """
+    writing = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not writing.done():
+        try:
+            await asyncio.wait([writing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = writing.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 class WriterThread:

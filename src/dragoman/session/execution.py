@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from .. import log as logs
 from ..blocking import run_in_thread
 from ..events import ToolIntent
+from ..log.writer import finish_writing
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal, Verdict
 from ..tools import (
@@ -34,7 +35,7 @@ from ..tools import (
     make_observation,
 )
 from .answers import Answers, is_machine, make_decision, read_answers
-from .journal import Journal, finish_writing
+from .journal import Journal
 from .progress import ProgressWriter
 from .state import IntentState
 
@@ -262,7 +263,13 @@ class _IntentRun:
             decision = tool.decisions.get(intent.id, decision)
         if decision.allowed is True and decision.input is not None:
             proposal, decision = self._edit(tool, proposal, decision)
-        return proposal if await self._record(decision) else None
+        is_granted = False
+        try:
+            is_granted = await self._record(decision)
+        finally:
+            if not is_granted:  # a denial, or no record, covers no later call
+                self.gate.forget(intent.id)
+        return proposal if is_granted else None
 
     async def _permit_again(self, tool: ExecutableTool, proposal: Proposal) -> Proposal | None:
         """Return the call if it may run again, or ``None`` if not, or if it waits for a decision."""

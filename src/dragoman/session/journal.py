@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from ..log import Actor, EventLog, LogRecord, Payload
+from ..log.writer import finish_writing
 from .state import State
 
 log = logging.getLogger("dragoman")
 
 Watcher: TypeAlias = Callable[[LogRecord], object]
-_T = TypeVar("_T")
-
-
-async def finish_writing(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work that writes records to its end; raise a cancellation only after that.
-
-    Records that belong together are thus written together: what was
-    announced is in the log before the cancellation takes effect.
-    """
-    writing = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not writing.done():
-        try:
-            await asyncio.wait([writing])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = writing.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
 
 
 class Journal:

@@ -16,6 +16,7 @@ from .. import errors
 from .. import log as logs
 from ..calls import redact
 from ..events import Parsed, Response, ToolIntent, Usage
+from ..log.writer import finish_writing
 from ..messages import System, User
 from ..middleware.attempts import Price
 from ..permission import Policy
@@ -26,7 +27,7 @@ from ..validate.structured import convert_value, unwrap
 from .budget import Budget
 from .closing import answer_calls, close_open
 from .execution import Pipeline
-from .journal import Journal, finish_writing
+from .journal import Journal
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .pending import describe_pending, list_pending
 from .projector import Projector

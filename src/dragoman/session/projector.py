@@ -11,10 +11,11 @@ from .. import messages as m
 from ..calls import IS_WORKER, TURN, CallStarted
 from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
+from ..log.writer import finish_writing
 from ..middleware.attempts import Attempt, Price
 from ..provider import Provider
 from .context import ContextPolicy, ContextView, KeepAll, NativeCompaction, Part, Projection
-from .journal import Journal, finish_writing
+from .journal import Journal
 
 _SUMMARY_TOKENS = 2_000
 

@@ -19,6 +19,7 @@ import msgspec
 from .. import errors
 from .. import log as logs
 from ..events import Event, Parsed
+from ..log.writer import finish_writing
 from ..messages import LossWarning, Message, RuntimeConfig, ToolChoice, User, new_ulid
 from ..messages.display import Display, Displayed
 from ..middleware.attempts import Price
@@ -37,7 +38,7 @@ from .context import ContextPolicy
 from .display import describe_session
 from .execution import Pipeline
 from .fork import write_fork
-from .journal import Journal, Watcher, finish_writing
+from .journal import Journal, Watcher
 from .loop import Goal, Loop, name_model, read_goal
 from .outcome import Outcome, SessionError, Step
 from .projector import Projector

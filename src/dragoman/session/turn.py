@@ -29,6 +29,7 @@ from ..log import (
     Routing,
     TurnStarted,
 )
+from ..log.writer import finish_writing
 from ..messages import (
     ForceTool,
     Message,
@@ -44,7 +45,7 @@ from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
 from ..validate.structured import response_schema_of
 from .closing import answer_calls, close_intents
-from .journal import Journal, finish_writing
+from .journal import Journal
 from .projector import Projector
 from .records import is_repeatable, make_message, record_message
 
