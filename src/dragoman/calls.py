@@ -24,7 +24,7 @@ from .messages import AssistantBlock, Request, RuntimeConfig, Tool, ToolChoice
 from .prices import Cost, Unpriced
 
 __all__ = [
-    "IS_WORKER", "STOP_REASONS", "TURN", "CallCompleted", "CallFailed", "CallRecord",
+    "IS_WORKER", "STOP_REASONS", "TURN", "CallCompleted", "CallFailed", "CallNote", "CallRecord",
     "CallStarted", "GuardJudged", "Inbound", "Operation", "ProviderRecovered", "ProviderUnavailable",
     "RoutingChosen", "RoutingSwitched", "Scope", "StopReason", "Trigger", "count_usage",
     "find_stop_reason", "price_usage", "read_headers", "redact",
@@ -360,6 +360,9 @@ CallRecord: TypeAlias = (
     | GuardJudged
 )
 """The history of a reply: its failed attempts, and its switches to other candidates."""
+
+CallNote: TypeAlias = RoutingSwitched | GuardJudged
+"""What a gateway records of a call besides its attempts."""
 
 
 # --- redaction of log messages -----------------------------------------------------------------

@@ -30,6 +30,7 @@ _COMMANDS = {
     "cost": "Compute the cost of tokens, of a reply, or of a log of calls.",
     "doctor": "Examine the installation, and compare its files with their recorded hashes.",
     "embed": "Turn texts into vectors.",
+    "guard": "Try the judges of a guard on the recorded calls of a log.",
     "import": "Convert the configuration of another program to models.yaml and keys.yaml.",
     "keys": "Store API keys, and manage the keys of a gateway.",
     "local": "Download, list, remove and serve models that run on this machine.",

@@ -188,7 +188,8 @@ def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
     """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
     caller.check_model(name)
     served = models.resolve(name)
-    return ResolvedModel(served, models.find(served), models.find_upstream(served))
+    provider = models.guard(models.find(served), served, caller.key)
+    return ResolvedModel(served, provider, models.find_upstream(served))
 
 
 class Service(Struct, kw_only=True, eq=False):

@@ -13,7 +13,7 @@ from datetime import timedelta
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallFailed, CallStarted, RoutingSwitched
+from ..calls import CallFailed, CallNote, CallStarted
 from ..log import (
     EventLog,
     ForkedFrom,
@@ -82,7 +82,7 @@ class CallLog:
     def put(
         self,
         records: Sequence[CallEnd],
-        switches: Sequence[RoutingSwitched] = (),
+        notes: Sequence[CallNote] = (),
         messages: Sequence[Message] = (),
         conversation: str = "",
         start: CallStarted | None = None,
@@ -105,7 +105,7 @@ class CallLog:
         payloads: list[Payload] = [
             *started,
             *[MessageRecorded(message=message, request_id=request_id) for message in shown],
-            *switches,
+            *notes,
             *(records if self.include_content else hide_messages(records)),
         ]
         writing = self._write(session, payloads, request_id, recorded)

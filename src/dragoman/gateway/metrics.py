@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from ..calls import RoutingSwitched
+from ..calls import GuardJudged, RoutingSwitched
 from ..messages import LossWarning
 from ..middleware.attempts import Counted
 from .ledger import KeyBudget
@@ -38,6 +38,7 @@ _LABELS = {
     "unpriced_calls": ("model",),
     "uncounted": ("place",),
     "budgets_unread": (),
+    "guard_verdicts": ("model", "judge", "stage", "action"),
     "switches": ("model", "from", "to", "reason"),
     "tool_calls": ("model", "provider", "outcome"),
 }
@@ -119,6 +120,13 @@ class Metrics:
         for each in switches:
             ends = self._bound("target", each.from_), self._bound("target", each.to)
             self._counters["switches"][self._bound("model", model), *ends, each.reason] += 1
+
+    def judge(self, model: str, verdicts: Iterable[GuardJudged]) -> None:
+        """Count the verdicts of the judges of a guard."""
+        for each in verdicts:
+            judge = self._bound("judge", each.judge)
+            labels = self._bound("model", model), judge, each.stage, each.action
+            self._counters["guard_verdicts"][labels] += 1
 
     def time(self, model: str, provider: str, **durations: float | None) -> None:
         """Add durations to the histograms of their names; ``None`` is not added."""

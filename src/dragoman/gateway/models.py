@@ -23,10 +23,13 @@ from ..middleware.translation import Upstream, describe_upstream
 from ..prices import Cost
 from ..provider import Model, Provider
 from ..registry import ModelEntry, Registry
+from ..registry.guards import add_guards, find_client_guards
+from ..registry.registry import list_guards
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
 from ..wire.reasoning import join_efforts
 from ..wire.rules import matches_any
+from .keys import Key
 
 log = logging.getLogger("dragoman")
 
@@ -65,6 +68,7 @@ class Models:
             (name, each.operation): each for name, each in given.items()
         }
         self._upstreams: dict[str, Upstream] = {}
+        self._guarded: dict[tuple[Any, ...], Any] = {}  # by the model and the names of the guards
         self.users = 0  # number of requests in progress that use these models
         self.is_retired = False
         self._asked: float | None = None
@@ -125,6 +129,20 @@ class Models:
             what = "embeds" if operation == "embed" else "ranks"
             raise InvalidModelError(f"no model of this name {what} here")
         return model
+
+    def guard(self, model: Any, name: str, key: Key | None) -> Any:
+        """Return a model with the guards that judge the requests of a key, if there are some."""
+        if self._registry is None or key is None:
+            return model
+        plans = find_client_guards(
+            list_guards(self._registry), model, name, key.id, key.team or ""
+        )
+        if not plans:
+            return model
+        made = (model, *[plan.name for plan in plans])
+        if made not in self._guarded:
+            self._guarded[made] = add_guards(model, plans)
+        return self._guarded[made]
 
     def _open(self, name: str, operation: Operation) -> Any:
         """Open a model that the registry lists; return ``None`` if it does not list the name."""

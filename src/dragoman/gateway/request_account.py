@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import CallStarted, Inbound, RoutingSwitched
+from ..calls import CallNote, CallStarted, GuardJudged, Inbound, RoutingSwitched
 from ..errors import CallCancelledError, ProviderError, RateLimitError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
@@ -133,6 +133,7 @@ class Account:
             self._service.models.note_answer(self.model)
         if isinstance(call, ChatCall) and call.reply.history:
             metrics.switch(self.model, find_switches(call.reply))
+            metrics.judge(self.model, find_verdicts(call.reply))
         if self.is_recorded or self._service.usage is not None or self.caller.limited is not None:
             self._record(records, seconds)
 
@@ -179,14 +180,14 @@ class Account:
         service = self._service
         records = _list_records(counted)
         call = self.call if isinstance(self.call, ChatCall) else None
-        switches = [] if call is None else find_switches(call.reply)
+        notes = [] if call is None else call.list_notes()
         session = ""
         if service.calls is not None and records:
             messages = () if call is None else call.list_messages()
             start = None
             if call is not None and service.calls.include_content:
                 start = call.start(records[0].at)
-            session = service.calls.put(records, switches, messages, self.conversation, start)
+            session = service.calls.put(records, notes, messages, self.conversation, start)
         usage, money = add_up(counted)
         tokens = _count_tokens(usage)
         if self.caller.limited is not None and (self.lease or tokens):
@@ -204,7 +205,7 @@ class Account:
             row = self._make_row(counted, seconds, usage, money, session)
             self._count_usage(service.usage, row)
         if access.isEnabledFor(logging.INFO):
-            lines: list[Any] = [*switches, *hide_messages(records)]
+            lines: list[Any] = [*notes, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
                 access.info("%s", msgspec.json.encode(line).decode())
 
@@ -298,6 +299,10 @@ class ChatCall(ModelCall):
     def warnings(self) -> tuple[LossWarning, ...]:  # type: ignore[override]
         return self.reply.warnings
 
+    def list_notes(self) -> list[CallNote]:
+        """Return the switches of the call and the verdicts on it, in order."""
+        return [each for each in self.reply.history if isinstance(each, CallNote)]
+
     def list_messages(self) -> list[Message]:
         """Return the messages of the request and of the reply."""
         messages = [*self.request.messages]
@@ -358,6 +363,11 @@ class ChatCall(ModelCall):
 def find_switches(reply: Reply) -> list[RoutingSwitched]:
     """Return the switches from one model to another that a call has made so far, in order."""
     return [each for each in reply.history if isinstance(each, RoutingSwitched)]
+
+
+def find_verdicts(reply: Reply) -> list[GuardJudged]:
+    """Return the verdicts of the judges of a guard so far, in order."""
+    return [each for each in reply.history if isinstance(each, GuardJudged)]
 
 
 def add_up(records: Sequence[Counted]) -> tuple[Usage, Decimal]:

@@ -55,6 +55,7 @@ class RetrievalHandler:
         caller.check_model(name)
         served = models.resolve(name)
         model = models.find_retrieval(served, codec.operation)
+        model = models.guard(model, served, caller.key)
         account.model = served
         if caller.limited is not None:
             account.lease = await service.lease(caller.limited, model)

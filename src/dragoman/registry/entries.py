@@ -19,6 +19,7 @@ from ..validate.yaml import ConfigError, Section, read_yaml
 from .adapters import Adapter, find_nearest, read_adapter
 from .folders import user_folder
 from .groups import Group, check_names, check_nesting, read_group
+from .guards import GuardPlan, read_guards
 from .limits import read_thresholds
 from .vendors import vendor_names
 
@@ -62,6 +63,7 @@ class File(Struct, frozen=True, kw_only=True):
     advice: tuple[ConfigError, ...] = ()
     default: str | None = None
     groups: tuple[Group, ...] = ()
+    guards: tuple[GuardPlan, ...] = ()
     thresholds: Thresholds = Thresholds()
     redis: str | None = None
     observed: bool = True
@@ -82,7 +84,7 @@ def read_file(path: Path) -> File:
     root = read_yaml(path, problems)
     root.allow(
         "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
-        "default", "prices", "serve",
+        "default", "guards", "prices", "serve",
     )  # fmt: skip
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
@@ -116,6 +118,7 @@ def read_file(path: Path) -> File:
         advice=tuple(advice),
         default=root.get("default", str),
         groups=groups,
+        guards=read_guards(root),
         thresholds=read_thresholds(root),
         redis=_read_redis(root),
         observed=root.get("observed", bool, True),

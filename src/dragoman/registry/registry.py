@@ -27,6 +27,7 @@ from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file
 from .folders import read_stamp
 from .groups import Group
+from .guards import GuardPlan
 from .names import Names
 from .stacks import NOT_CHAT, OpenOptions, Stacks, Subscriber
 from .vendors import load_vendor, vendor_names
@@ -294,6 +295,11 @@ class Registry:
             self.problem = str(error)
             log.warning("%s; keeping the previous configuration", error)
         return self._read
+
+
+def list_guards(registry: Registry) -> tuple[GuardPlan, ...]:
+    """Return the guards in ``models.yaml``, in order."""
+    return registry._names().file.guards
 
 
 @lru_cache(maxsize=8)

@@ -43,6 +43,7 @@ from ..wire import CODECS
 from .adapters import Adapter
 from .entries import ModelEntry, config_path
 from .groups import Candidate, Group
+from .guards import add_guards, find_names
 from .limits import RateLimits
 from .names import Names
 from .pools import PoolLease, Pools
@@ -107,7 +108,7 @@ class Stacks:
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
             builder = _StackBuilder(self, names, options)
-            kept = builder.build(name), builder.leases
+            kept = builder.guard(builder.build(name), name), builder.leases
             if key is not None:
                 self._opened[key] = kept
         for lease in kept[1]:
@@ -118,6 +119,8 @@ class Stacks:
         """Return a provider for a vendor's model at an address, or ``None`` for other names."""
         builder = _StackBuilder(self, names, options)
         provider = builder.build_at(name, base_url)
+        if provider is not None:
+            provider = builder.guard(provider, name)
         for lease in builder.leases:
             lease.holders += 1
         return provider
@@ -139,6 +142,8 @@ class Stacks:
             model = builder.build_retrieval(name, operation)
         else:
             model = builder.build_retrieval_at(name, operation, base_url)
+        if model is not None:
+            model = builder.guard(model, name)
         for lease in builder.leases:
             lease.holders += 1
         return model
@@ -226,6 +231,13 @@ class _StackBuilder:
         provider = self._build_model(entry, self._options.settings, adapter=adapter)
         retries = self._options.retries
         return _retry(provider, self._names.retries(entry) if retries is None else retries)
+
+    def guard(self, model: Any, name: str) -> Any:
+        """Add the guards of ``models.yaml`` that judge the calls of all clients."""
+        plans = [each for each in self._names.file.guards if each.is_for_all]
+        return add_guards(
+            model, [each for each in plans if each.judges_model(name, *find_names(model))]
+        )
 
     def _build_group(self, group: Group) -> Any:
         for setting in self._options.settings:
