@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from dragoman.gateway.access import RECENT_BYTES, Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.recent_responses import RecentResponses
+from dragoman.transport.frames import MAX_FRAMES
 from dragoman.wire.responses.socket import ResponsesSocket
 from tests.listed import Listed, reply
 from tests.waiting import arrival, until
@@ -197,6 +199,70 @@ async def test_message_beyond_the_limit_of_a_body_closes_the_connection() -> Non
             await arrival(link.recv(), "the end")
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1009
+
+
+@pytest.mark.parametrize("frames", ["pings", "fragments"])
+async def test_frames_without_a_message_close_the_connection(frames: str) -> None:
+    async def send_frames(link: ClientConnection) -> None:
+        if frames == "fragments":
+            await link.send(["{"] * (MAX_FRAMES + 2))
+        for _ in range(MAX_FRAMES + 2):
+            await link.ping()
+        await arrival(link.recv(), "the end")
+
+    async with opened(create_app({"m": Listed()})) as link:
+        with pytest.raises(ConnectionClosed) as closed:
+            await send_frames(link)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1002
+    assert closed.value.rcvd.reason == f"more than {MAX_FRAMES} frames without a message"
+
+
+async def test_message_in_many_fragments_is_a_request() -> None:
+    body = json.dumps({"type": "response.create", "model": "m", "input": "Hi" * 1000})
+    async with opened(create_app({"m": Listed("One.")})) as link:
+        await link.send(iter(body))
+        assert (await receive(link))["type"] == "response.created"
+
+
+async def test_text_that_is_not_utf_8_gets_an_error_event_and_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(create_app({"m": Listed("One.")})) as link:
+        await link.send(b'"\xff"', text=True)
+        event = await receive(link)
+        assert event["type"] == "error"
+        assert event["status"] == 400
+        assert (await ask(link))["type"] == "response.completed"
+    assert "Traceback" not in caplog.text
+
+
+async def test_other_tasks_run_while_messages_are_refused() -> None:
+    app = create_app({"m": Listed()})
+    messages = deque(["connect", *["receive"] * 100, "disconnect"])
+    runs = 0
+
+    async def tick() -> None:
+        nonlocal runs
+        while messages:
+            await asyncio.sleep(0)
+            runs += 1
+
+    async def receive_at_once() -> dict[str, Any]:
+        return {"type": f"websocket.{messages.popleft()}", "bytes": b'{"stream_id": 5}'}
+
+    async def send(message: Any) -> None:
+        """Take a message of the application."""
+
+    other = asyncio.ensure_future(tick())
+    scope = {
+        "type": "websocket", "path": "/v1/responses", "raw_path": b"/v1/responses",
+        "query_string": b"", "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2), "scheme": "ws", "state": {},
+    }  # fmt: skip
+    await app(scope, receive_at_once, send)
+    await other
+    assert runs >= 100
 
 
 async def test_call_ends_when_the_client_disconnects() -> None:

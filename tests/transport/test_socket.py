@@ -19,6 +19,7 @@ from websockets.http11 import Request, Response
 import dragoman as d
 from dragoman.transport import FixtureTransport
 from dragoman.transport import socket as client
+from dragoman.transport.frames import MAX_FRAMES
 
 from ..waiting import arrival, settle, until
 from .certificates import Authority, server_context
@@ -504,6 +505,20 @@ async def test_server_that_breaks_the_protocol_is_reported(reply: bytes, words: 
     async with listen(handler) as server, connect(f"{server.url}/v1") as model:
         with pytest.raises(d.InvalidResponseError, match=words):
             await model.complete("Hi")
+
+
+@pytest.mark.parametrize("kind", ["pings", "fragments", "empty messages"])
+async def test_server_whose_frames_lead_to_no_message_is_reported(kind: str) -> None:
+    async def send_frames(server: Server, link: ServerConnection, asked: Any) -> None:
+        if kind == "fragments":
+            await link.send(["{"] * (MAX_FRAMES + 2))
+        for _ in range(MAX_FRAMES + 2):
+            await (link.ping() if kind == "pings" else link.send(""))
+
+    async with serving(send_frames) as server, connect(server.url, retries=0) as model:
+        with pytest.raises(d.InvalidResponseError, match="not a valid WebSocket") as caught:
+            await model.complete("Hi")
+    assert str(MAX_FRAMES) in str(caught.value.__cause__)
 
 
 async def test_messages_that_arrive_with_the_handshake_are_read() -> None:

@@ -60,6 +60,7 @@ def test_request_is_the_body_without_the_fields_of_the_message() -> None:
         ({}, "type must be 'response.create', not None"),
         ({"type": "response.cancel"}, "type must be 'response.create', not 'response.cancel'"),
         ({"type": "response.create", "generate": "no"}, "generate must be a boolean"),
+        ({"type": "response.create", "generate": 1}, "generate must be a boolean"),
     ],
 )
 def test_invalid_message_is_rejected(fields: dict[str, Any], problem: str) -> None:

@@ -14,11 +14,16 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import MAX_LINE_LENGTH
 from websockets.server import ServerProtocol
 
+from ..transport.frames import FewFrames
 from .access import Bounds
 from .http_connection import SlowReader
 from .interruption import DRAIN
 
 LONGEST_HEADER = MAX_LINE_LENGTH - 100
+
+
+class _Framing(FewFrames, ServerProtocol):  # type: ignore[misc]
+    """The framing of a connection, with a limit on its frames."""
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
@@ -34,7 +39,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         # Without compression: the events are short, and a compressed message could be a bomb.
-        self.conn = ServerProtocol(max_size=bounds.body_bytes, logger=self.logger)
+        self.conn = _Framing(max_size=bounds.body_bytes, logger=self.logger)
         self._bounds = bounds
         self._ended = ended
         self._on_drain: Callable[[], None] | None = None
@@ -68,6 +73,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._on_drain()
         else:
             super().shutdown()
+
+    def handle_text(self, event: Any) -> None:
+        # uvicorn logs a traceback if a text is not UTF-8; the reader of requests rejects it.
+        self.handle_bytes(event)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

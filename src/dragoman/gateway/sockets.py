@@ -156,6 +156,7 @@ class _Connection:
             self._service.hold(len(message))
         except ProviderError as error:
             await self._refuse(error, lane)
+            await asyncio.sleep(0)  # other clients are served while one sends what is refused
             return
         self._lanes.add(lane)
         self._waiting.append(_Waiting(lane, message))

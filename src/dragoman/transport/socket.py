@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from ..wire.sse import MAX_EVENT
 from .clock import Clock
 from .connection import ClientConnection
 from .contract import HttpStream, Secret
+from .frames import FewFrames
 from .pool import MAX_IDLE
 
 # How many seconds an idle connection is kept: a session may run tools for minutes.
@@ -76,6 +78,17 @@ def make_key() -> str:
     return str(generate_key())
 
 
+@cache
+def find_framing() -> Any:
+    """Return the protocol of ``websockets`` with a limit on the frames that it accepts."""
+    from websockets.protocol import Protocol as Framing
+
+    class Limited(FewFrames, Framing):  # type: ignore[misc]
+        """The framing of a connection, with a limit on its frames."""
+
+    return Limited
+
+
 def identify(request: HttpRequest, credentials: Mapping[str, Secret]) -> bytes:
     """Return what is equal for requests that may use the same connection."""
     digest = sha256(request.url.encode())
@@ -94,7 +107,6 @@ class Socket:
 
     def __init__(self, connection: ClientConnection) -> None:
         with advise_import(_MISSING):
-            from websockets.protocol import Protocol as Framing
             from websockets.protocol import Side, State
 
         self.connection = connection
@@ -104,7 +116,9 @@ class Socket:
         self._parts: list[bytes] = []
         self._is_paused = False
         self._open = State.OPEN
-        self._framing = Framing(Side.CLIENT, state=State.OPEN, max_size=MAX_EVENT, logger=_silent)
+        self._framing = find_framing()(
+            Side.CLIENT, state=State.OPEN, max_size=MAX_EVENT, logger=_silent
+        )
         connection.on_upgraded = self._receive
         for piece in connection.pieces:  # what arrived together with the head
             self._receive(piece)

@@ -67,7 +67,7 @@ class ResponsesSocket(SocketCodec):
                 f"type must be {CREATE!r}, not {cut(repr(kind), 80)}; no other message is known"
             )
         generates = fields.get("generate")
-        if generates not in (None, True, False):
+        if not (generates is None or isinstance(generates, bool)):
             raise InvalidRequestError("generate must be a boolean")
         request = {name: value for name, value in fields.items() if name not in _OWN}
         request["stream"] = True
