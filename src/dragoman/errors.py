@@ -24,9 +24,9 @@
     ├── StructuredOutputError        the text does not match ``response_schema``
     └── CallCancelledError           you cancelled the call
 
-``category`` is the name in OpenArmature, ``error_class`` the name in the adapter contract, and
-``kind`` the name in the runtime article; ``transient`` is whether a retry of the same call may
-succeed. Only ``dragoman.Retry`` retries calls.
+``category``, ``error_class`` and ``kind`` name the class of an error in the terms of three
+specifications: OpenArmature, the adapter contract, and "Provider runtime and tool intents".
+``transient`` is whether a retry of the same call may succeed. Only ``dragoman.Retry`` retries calls.
 """
 
 from __future__ import annotations

@@ -160,14 +160,16 @@ def list_believed(vendor: str, model: str, wire: str) -> list[Believed]:
 
 
 def _unknown_fields(vendor: str) -> Believed:
-    request = _ask(extras={"dragoman_unknown_field": True})
+    request = _make_request(extras={"dragoman_unknown_field": True})
     return Believed(
         quirk="unknown_fields", value="refused", source=f"families/hosts.json strict: {vendor}",
         as_of="", questions=(_refused("a field that no API has", request),),
     )  # fmt: skip
 
 
-def _ask(messages: Iterable[Any] = (HELLO,), *, stream: bool = False, **given: Any) -> Request:
+def _make_request(
+    messages: Iterable[Any] = (HELLO,), *, stream: bool = False, **given: Any
+) -> Request:
     """Return a short request; settings of ``Request`` and of ``RuntimeConfig`` may be given."""
     names = given.keys() & {"tools", "tool_choice", "response_schema"}
     own = {name: given.pop(name) for name in names}
@@ -186,7 +188,7 @@ def _refused(asks: str, request: Request, **quirks: Any) -> Question:
 def _ask_settings(value: Mapping[str, Any], style: Mapping[str, Any]) -> Iterator[Question]:
     for name in value:
         if name in _SETTINGS:
-            request = _ask(**{name: _SETTINGS[name]})
+            request = _make_request(**{name: _SETTINGS[name]})
             yield _refused(f"{name}={_SETTINGS[name]!r}", request, **_UNREFUSED)
 
 
@@ -196,7 +198,7 @@ def _ask_reasoning_settings(
     reasoning = _lowest(style)
     for name in value:
         if name in _SETTINGS and reasoning is not None:
-            request = _ask(**{name: _SETTINGS[name], "reasoning": reasoning})
+            request = _make_request(**{name: _SETTINGS[name], "reasoning": reasoning})
             asks = f"{name}={_SETTINGS[name]!r} while it reasons"
             yield _refused(asks, request, **_UNREFUSED)
 
@@ -212,40 +214,40 @@ def _ask_choice(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
     if value == "not_reasoning":
         if (effort := _lowest(style)) is not None:
             asks = "a forced tool while it reasons"
-            yield _refused(asks, _ask(**forced, reasoning=effort), forced_tools="yes")
+            yield _refused(asks, _make_request(**forced, reasoning=effort), forced_tools="yes")
     elif value == "no":
-        yield _refused("a forced tool", _ask(**forced), forced_tools="yes")
+        yield _refused("a forced tool", _make_request(**forced), forced_tools="yes")
     else:
-        yield _accepted("a forced tool", _ask(**forced))
+        yield _accepted("a forced tool", _make_request(**forced))
 
 
 def _ask_prefill(value: bool, style: Mapping[str, Any]) -> Iterator[Question]:
-    request = _ask((HELLO, Assistant("Hel")))
+    request = _make_request((HELLO, Assistant("Hel")))
     asks = "a conversation that ends with its own text"
     yield _accepted(asks, request) if value else _refused(asks, request, prefill=True)
 
 
 def _ask_reasoning(value: Mapping[str, Any], style: Mapping[str, Any]) -> Iterator[Question]:
     for effort in value.get("efforts") or ():
-        yield _accepted(f"reasoning={effort!r}", _ask(reasoning=effort))
+        yield _accepted(f"reasoning={effort!r}", _make_request(reasoning=effort))
     if value.get("off"):
-        yield _accepted("reasoning='off'", _ask(reasoning="off"))
+        yield _accepted("reasoning='off'", _make_request(reasoning="off"))
 
 
 def _ask_history(value: bool, style: Mapping[str, Any]) -> Iterator[Question]:
     if value:
-        request = _ask(_LOOP, tools=(TOOL,))
+        request = _make_request(_LOOP, tools=(TOOL,))
         asks = "a turn with a call and no thinking"
         yield _refused(asks, request, reasoning_required=False)
 
 
 def _ask_thinking(value: str | None, style: Mapping[str, Any]) -> Iterator[Question]:
     if value is not None:
-        yield _accepted(f"thinking in {value}", _ask(_THINKING_LOOP, tools=(TOOL,)))
+        yield _accepted(f"thinking in {value}", _make_request(_THINKING_LOOP, tools=(TOOL,)))
 
 
 def _ask_schema(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
-    request = _ask(response_schema=SCHEMA)
+    request = _make_request(response_schema=SCHEMA)
     asks = "a response schema"
     if value == "native":
         yield _accepted(asks, request)
@@ -255,14 +257,14 @@ def _ask_schema(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
 
 def _ask_schema_with_tools(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
     if value == "prompt":
-        request = _ask(response_schema=SCHEMA, tools=(TOOL,))
+        request = _make_request(response_schema=SCHEMA, tools=(TOOL,))
         asks = "a response schema next to tools"
         yield _refused(asks, request, structured_with_tools="native")
 
 
 def _ask_schema_streamed(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
     if value == "prompt":
-        request = _ask(response_schema=SCHEMA, stream=True)
+        request = _make_request(response_schema=SCHEMA, stream=True)
         asks = "a response schema in a stream"
         yield _refused(asks, request, structured_streamed="native")
 
@@ -270,28 +272,28 @@ def _ask_schema_streamed(value: str, style: Mapping[str, Any]) -> Iterator[Quest
 def _ask_tools(value: bool, style: Mapping[str, Any]) -> Iterator[Question]:
     effort = _lowest(style)
     if not value and effort is not None:
-        request = _ask(tools=(TOOL,), reasoning=effort)
+        request = _make_request(tools=(TOOL,), reasoning=effort)
         yield _refused("a tool while it reasons", request, tools_while_reasoning=True)
 
 
 def _ask_usage(value: bool, style: Mapping[str, Any]) -> Iterator[Question]:
     if not value:
-        yield _refused("stream_options", _ask(stream=True), stream_usage=True)
+        yield _refused("stream_options", _make_request(stream=True), stream_usage=True)
 
 
 def _ask_late_system(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
     talk = (HELLO, Assistant("Hello."), HELLO, System("Be brief."))
     asks = "instructions in the middle of the conversation"
     if value == "in_place":
-        yield _accepted(asks, _ask(talk))
+        yield _accepted(asks, _make_request(talk))
     else:
-        yield _refused(asks, _ask(talk), late_system="in_place")
+        yield _refused(asks, _make_request(talk), late_system="in_place")
 
 
 def _ask_seed(value: str, style: Mapping[str, Any]) -> Iterator[Question]:
-    yield _accepted(f"{value}=7", _ask(seed=7))
+    yield _accepted(f"{value}=7", _make_request(seed=7))
     if value != "seed":
-        yield _refused("seed=7", _ask(seed=7), seed_field="seed")
+        yield _refused("seed=7", _make_request(seed=7), seed_field="seed")
 
 
 _QUESTIONS: dict[str, Callable[[Any, Mapping[str, Any]], Iterator[Question]]] = {
@@ -373,10 +375,10 @@ class BeliefCheck:
         outcomes: list[BeliefOutcome] = []
         for each in self.believed:
             planned = [
-                replace(_leave(each), asks=question.asks, expected=question.expected)
+                replace(_note_unasked(each), asks=question.asks, expected=question.expected)
                 for question in each.questions
             ]
-            outcomes += planned or [_leave(each)]
+            outcomes += planned or [_note_unasked(each)]
         return self._report(outcomes)
 
     async def run(self, progress: Callable[[int, int, str], None] | None = None) -> BeliefReport:
@@ -388,7 +390,7 @@ class BeliefCheck:
         asked = 0
         for believed in self.believed:
             if not believed.questions:
-                outcomes.append(_leave(believed))
+                outcomes.append(_note_unasked(believed))
             for question in believed.questions:
                 if progress is not None:
                     progress(asked, self.calls, believed.quirk)
@@ -398,7 +400,7 @@ class BeliefCheck:
 
     async def _ask(self, believed: Believed, question: Question) -> BeliefOutcome:
         provider = self._open(question.quirks)
-        outcome = replace(_leave(believed), asks=question.asks, expected=question.expected)
+        outcome = replace(_note_unasked(believed), asks=question.asks, expected=question.expected)
         try:
             http = provider.preview(question.request).http
             async with await provider.exchange(http, stream=question.request.stream) as reply:
@@ -431,7 +433,7 @@ class BeliefCheck:
         )  # fmt: skip
 
 
-def _leave(believed: Believed) -> BeliefOutcome:
+def _note_unasked(believed: Believed) -> BeliefOutcome:
     return BeliefOutcome(
         quirk=believed.quirk, value=believed.value, source=believed.source, as_of=believed.as_of,
         guess=believed.guess, verdict="not_asked",

@@ -49,7 +49,7 @@ class ModelCall(ABC):
 
     @abstractmethod
     def make_records(self, account: Account, seconds: float) -> Sequence[Counted]:
-        """Return one record for each attempt of the call, or what it has spent."""
+        """Return a record for each attempt; if calls are not recorded, what each has spent."""
 
 
 class Account:

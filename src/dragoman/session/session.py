@@ -73,7 +73,8 @@ class Session(Displayed, Loop[Parsed]):
 
     Without a log the records are kept in memory, in ``session.log``, and are lost with the
     process. Without a policy only tools with ``side_effect="none"`` or ``"read"`` run without
-    asking; ``outcome.denied`` has the calls that were denied. A rule with a path about tools that never name paths is a ``ValueError``.
+    asking; ``outcome.denied`` has the calls that were denied. If a rule has a path but no tool that
+    it is about names one, a ``ValueError`` is raised.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
     is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session

@@ -66,7 +66,8 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
     no_effect: dict[str, str]  # parameters of a call without an effect, and what to use instead
     advice: dict[str, str]  # settings of a proxy without an equal, and what to do about them
     options: tuple[str, ...]  # parameters of a call that are not part of the request body
-    settings: dict[str, tuple[str, ...]]  # the sections of a proxy, with the settings it reads
+    # for each section of a proxy's configuration, the settings that are converted
+    settings: dict[str, tuple[str, ...]]
     errors: dict[str, tuple[int, str, tuple[str, ...]]]  # status, parent, Dragoman's classes
     records: dict[str, dict[str, Any]]  # items that a part of a reply always has
 

@@ -194,7 +194,7 @@ class RetrievalCodec(ABC, Generic[Q]):
         return {"authorization": f"Bearer {key}"}
 
     def name_model(self, request: Any) -> dict[str, Any]:
-        """Return the first field of the body, unless the server has only one model."""
+        """Return the field with the model's name, which servers of one model do not have."""
         return {"model": request.model or self.model} if self.row.has_model else {}
 
     def count(self, record: Any, headers: Mapping[str, str]) -> Usage:
