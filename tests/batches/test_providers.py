@@ -298,3 +298,10 @@ async def test_hostile_answers_of_a_batch_api_are_rejected(way: str) -> None:
         with pytest.raises(errors.InvalidResponseError, match=why):
             [line async for line in api.lines(f"{server.url}/v1/x")]
         await api.provider.close()
+
+
+def test_guarded_model_has_no_batch_api_since_its_replies_could_not_be_judged() -> None:
+    model = dragoman.connect("m", base_url="http://127.0.0.1:1/v1")
+    guarded = dragoman.Guard(model, lambda subject: "allow")
+    with pytest.raises(errors.UnsupportedFeatureError, match="a guard judges each reply"):
+        open_api(dragoman.Retry(guarded))

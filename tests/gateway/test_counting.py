@@ -6,9 +6,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dragoman import Guard
 from dragoman.gateway.app import create_app
+from dragoman.middleware.guard import Rules
 from dragoman.provider import connect
-from tests.server import Connection, serve
+from tests.server import Connection, replying, serve
 
 from .serving import serving
 from .upstream import BODIES, WIRES
@@ -61,3 +63,17 @@ async def test_a_token_count_is_exact_or_reported_as_an_estimate(can_count: bool
                     else:
                         assert count > 0, where
                         assert "count_estimated input" in warned, where
+
+
+async def test_request_that_no_judge_has_seen_is_not_sent_to_be_counted() -> None:
+    async with serve(replying(200, b'{"input_tokens": 41}')) as upstream:
+        model = connect("m", wire="anthropic", base_url=upstream.url)
+        models = {"m": Guard(model, Rules([{"code": "any", "pattern": "."}]))}
+        async with serving(create_app(models)) as url, aiohttp.ClientSession() as http:
+            path, name = PATHS["anthropic"]
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+            async with http.post(url + path, json=body) as reply:
+                counted = await reply.json()
+                assert "count_estimated" in reply.headers["x-dragoman-warnings"]
+    assert 0 < counted[name] < 41
+    assert upstream.requests == []

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..errors import ProviderError
 from ..messages import LossWarning, Request
+from ..middleware import Guard
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 
@@ -21,6 +22,8 @@ _ESTIMATED = LossWarning(
 async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[LossWarning, ...]]:
     """Return the number of input tokens of a request, and a warning if it is an estimate."""
     for part in walk(provider):
+        if isinstance(part, Guard):
+            break  # its judges have not seen the request, so it is not sent
         if isinstance(part, HttpProvider):
             # an estimate is more useful to the client than an error
             with contextlib.suppress(ProviderError, TimeoutError):

@@ -4,7 +4,7 @@ Box: extras.
 """
 
 from ...errors import UnsupportedFeatureError
-from ...middleware import walk
+from ...middleware import Guard, walk
 from ...provider import HttpProvider, Provider
 from .anthropic import AnthropicBatches
 from .contract import BatchApi, KeyedAnswer, KeyedRequest, Progress
@@ -23,7 +23,13 @@ APIS: dict[str, type[BatchApi]] = {
 
 def open_api(model: Provider) -> BatchApi:
     """Return the batch API for a model; reject a model with fallbacks or without a batch API."""
-    inside = [each for each in walk(model) if isinstance(each, HttpProvider)]
+    layers = [*walk(model)]
+    if any(isinstance(each, Guard) for each in layers):
+        raise UnsupportedFeatureError(
+            "a guard judges each reply, which a provider's batch API does not let it do",
+            advice="Call the model for each row instead, without via='provider'.",
+        )
+    inside = [each for each in layers if isinstance(each, HttpProvider)]
     wires = [each.codec.wire for each in inside]
     if len(inside) != 1 or wires[0] not in APIS:
         known = ", ".join(APIS)
