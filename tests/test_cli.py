@@ -266,3 +266,14 @@ def test_interrupt_while_the_commands_are_imported_ends_like_a_later_one() -> No
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"dragoman": "dragoman.__main__:main"}
+
+
+@pytest.mark.parametrize("words", [["--verbose", "ask"], ["ask", "--verbose"]])
+def test_verbose_prints_the_call(words: list[str], url: str) -> None:
+    command = [*words, "m", "Hi", "--base-url", url, "--no-stream"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", *command], capture_output=True, text=True
+    )
+    assert done.stdout == "Hello\n"
+    assert "/chat/completions {" in done.stderr
+    assert ": 200, " in done.stderr

@@ -105,9 +105,16 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dragoman")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Print each call of a model, with its request and reply, to the standard error output.",
+)
 @click.pass_context
-def main(context: click.Context) -> None:
+def main(context: click.Context, *, verbose: bool) -> None:
     """Call language models, serve them to existing clients, and inspect what happened."""
+    if verbose:
+        importlib.import_module("dragoman.provider.call_log").print_log("debug")
     if os.environ.get("NO_COLOR"):  # Click ignores this variable; see https://no-color.org
         context.color = False
 

@@ -6,6 +6,7 @@ is ``None`` or an empty list (SDKs dump every field they have).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from .. import messages as m
 from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
 from .data_url import read_data_url
-from .fields import Fields, kind_of, suggest
+from .fields import KINDS, Fields, kind_of, suggest
 from .structured import response_schema_of
 
 MISPLACED = {
@@ -232,6 +233,16 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
     )
 
 
+# msgspec's message about a setting of another type, and the types that it names
+_WRONG_TYPE = re.compile(r"Expected `(\w+)(?: \| null)?`, got `\w+` - at `\$\.(\w+)`")
+_EXPECTED = {
+    "float": KINDS[float],
+    "int": KINDS[int],
+    "array": KINDS[list],
+    "object": KINDS[dict],
+}
+
+
 def parse_config(config: Any) -> m.RuntimeConfig:
     """Read settings: a ``RuntimeConfig`` or a mapping of its fields."""
     if config is None:
@@ -257,7 +268,11 @@ def parse_config(config: Any) -> m.RuntimeConfig:
                 f"reasoning must be {', '.join(m.EFFORTS)}, or a number of tokens, not "
                 f"{quote(config.get('reasoning'))}"
             ) from error
-        raise InvalidRequestError(f"config: {error}") from error
+        problem = f"config: {error}"
+        if found := _WRONG_TYPE.fullmatch(str(error)):
+            kind, name = found.groups()
+            problem = f"config.{name} must be {_EXPECTED[kind]}, not {quote(config.get(name))}"
+        raise InvalidRequestError(problem) from error
 
 
 def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
