@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar, NoReturn, ParamSpec, Self, TypeVar
+
+import msgspec
 
 from ..errors import InvalidRequestError, cut, quote
 
@@ -26,6 +29,22 @@ KINDS: dict[type, str] = {  # names of types for error messages
 def kind_of(value: object) -> str:
     """Return the kind of a value, such as ``a string``."""
     return KINDS.get(type(value), type(value).__name__)
+
+
+# msgspec's message about a field of another type
+_WRONG_TYPE = re.compile(r"Expected `(\w+)(?: \| null)?`, got `\w+` - at `\$\.(\w+)`")
+_EXPECTED: dict[str, type] = {"float": float, "int": int, "array": list, "object": dict}
+
+
+def describe_wrong_type(
+    where: str, fields: Mapping[str, Any], error: msgspec.ValidationError
+) -> str:
+    """Return what is wrong with a field of a mapping, in terms of JSON rather than of Python."""
+    found = _WRONG_TYPE.fullmatch(str(error))
+    if found is None:
+        return f"{where}: {error}"
+    kind, name = found.groups()
+    return f"{where}.{name} must be {KINDS[_EXPECTED[kind]]}, not {quote(fields.get(name))}"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ is ``None`` or an empty list (SDKs dump every field they have).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from .. import messages as m
 from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
 from .data_url import read_data_url
-from .fields import KINDS, Fields, kind_of, suggest
+from .fields import Fields, describe_wrong_type, kind_of, suggest
 from .structured import response_schema_of
 
 MISPLACED = {
@@ -233,16 +232,6 @@ def _parse_tool(tool: Any, path: str) -> m.Tool:
     )
 
 
-# msgspec's message about a setting of another type, and the types that it names
-_WRONG_TYPE = re.compile(r"Expected `(\w+)(?: \| null)?`, got `\w+` - at `\$\.(\w+)`")
-_EXPECTED = {
-    "float": KINDS[float],
-    "int": KINDS[int],
-    "array": KINDS[list],
-    "object": KINDS[dict],
-}
-
-
 def parse_config(config: Any) -> m.RuntimeConfig:
     """Read settings: a ``RuntimeConfig`` or a mapping of its fields."""
     if config is None:
@@ -268,11 +257,7 @@ def parse_config(config: Any) -> m.RuntimeConfig:
                 f"reasoning must be {', '.join(m.EFFORTS)}, or a number of tokens, not "
                 f"{quote(config.get('reasoning'))}"
             ) from error
-        problem = f"config: {error}"
-        if found := _WRONG_TYPE.fullmatch(str(error)):
-            kind, name = found.groups()
-            problem = f"config.{name} must be {_EXPECTED[kind]}, not {quote(config.get(name))}"
-        raise InvalidRequestError(problem) from error
+        raise InvalidRequestError(describe_wrong_type("config", config, error)) from error
 
 
 def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
