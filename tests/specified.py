@@ -122,6 +122,13 @@ def write_counts(rules: list[Specified]) -> list[str]:
     ]
 
 
+def write_differing(rules: list[Specified], document: str) -> str:
+    """Return how many rules a document has, and the numbers of those that differ."""
+    own = [rule for rule in rules if rule.document == document]
+    differing = [rule.number for rule in own if rule.difference]
+    return f"{len(own)} rules, of which {len(differing)} differ: {', '.join(differing)}."
+
+
 def write_rules() -> str:
     """Return the counts, and each rule with its sentence, its tests and its difference."""
     rules = list(read_rules())
@@ -130,7 +137,7 @@ def write_rules() -> str:
     for (named, section), group in groupby(rules, key=lambda rule: (rule.document, rule.section)):
         if named != document:
             document = named
-            lines += ["", f"## {document}"]
+            lines += ["", f"## {document}", "", write_differing(rules, document)]
         lines += ["", f"### {section}", ""]
         for rule in group:
             why = f" **Here:** {rule.difference}." if rule.difference else ""

@@ -39,7 +39,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ),
     row(
         "400",
-        r"support.{0,40}(content block|s3Uri|images)|(image|document|video).{0,60}support",
+        r"support.{0,40}(content block|s3Uri|image)|(image|document|video).{0,60}support",
         e.UnsupportedContentError,
     ),
     row("400", r"n.t support|toolSpec\.inputSchema", e.UnsupportedFeatureError),

@@ -22,7 +22,7 @@ ROWS: tuple[ErrorRow, ...] = (
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", e.InvalidModelError),
     row(
         "400 422",
-        r"(image|document|audio).{0,40}not supported|not support images",
+        r"(image|document|audio).{0,40}not supported|not support.{0,24}images?\b",
         e.UnsupportedContentError,
     ),
     row("400 422", r"not (supported|compatible) (for|with|by) ", e.UnsupportedFeatureError),
