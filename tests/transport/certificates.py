@@ -10,6 +10,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 DAY = datetime.timedelta(days=1)
+SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -19,9 +30,8 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        made = _build(self._name, self._name, self._key, [], -DAY, DAY, authority=True).sign(
-            self._key, hashes.SHA256()
-        )
+        built = _build(self._name, self._name, self._key, [], -DAY, DAY, signer=self._key)
+        made = built.add_extension(SIGNS, critical=True).sign(self._key, hashes.SHA256())
         self.path = str(folder / f"{name}.pem")
         Path(self.path).write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
@@ -32,10 +42,10 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(hosts[0])
         ends = -DAY if expired else DAY
-        built = _build(
-            name, name if itself else self._name, key, list(hosts), -2 * DAY, ends, authority=False
-        )
-        made = built.sign(key if itself else self._key, hashes.SHA256())
+        issuer = name if itself else self._name
+        signer = key if itself else self._key
+        built = _build(name, issuer, key, list(hosts), -2 * DAY, ends, signer=signer)
+        made = built.sign(signer, hashes.SHA256())
         files = [
             self._folder / f"{len(list(self._folder.iterdir()))}.{kind}" for kind in ("crt", "key")
         ]
@@ -91,8 +101,9 @@ def _build(
     begins: datetime.timedelta,
     ends: datetime.timedelta,
     *,
-    authority: bool,
+    signer: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
+    """Return a certificate with the extensions that Python 3.13 requires (VERIFY_X509_STRICT)."""
     now = datetime.datetime.now(datetime.UTC)
     built = (
         x509.CertificateBuilder()
@@ -102,7 +113,11 @@ def _build(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + begins)
         .not_valid_after(now + ends)
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=not hosts, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
     )
     if hosts:
         built = built.add_extension(
