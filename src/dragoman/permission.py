@@ -334,6 +334,10 @@ class Policy:
                     return Verdict(action, rule.label, rule.reason)
         return Verdict(self.default, None, "no rule matches")
 
+    def narrow(self, outer: Policy) -> Policy:
+        """Return a policy that allows only what both policies allow; the stricter verdict counts."""
+        return _NarrowedPolicy(self, outer)
+
     def find_asking(self, proposal: Proposal) -> frozenset[int]:
         """Return the positions of the rules that ask about a proposal."""
         return frozenset(
@@ -393,6 +397,18 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"Policy({len(self.rules)} rules, default={self.default!r})"
+
+
+class _NarrowedPolicy(Policy):
+    """Two policies, of which the stricter verdict counts."""
+
+    def __init__(self, inner: Policy, outer: Policy) -> None:
+        super().__init__((*inner.rules, *outer.rules))
+        self._both = inner, outer
+
+    def judge(self, proposal: Proposal) -> Verdict:
+        verdicts = [policy.judge(proposal) for policy in self._both]
+        return min(verdicts, key=lambda verdict: _ACTIONS.index(verdict.action))
 
 
 def _read_rule(item: Section) -> Rule:

@@ -150,6 +150,7 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
                 context={"sandbox": "bwrap"},
             ),
         ),
+        ("session.delegated", logs.SessionDelegated("tu_01", "ask_expert", "session_01")),
         ("tool.progress", logs.ToolProgress("tu_01", "bash", {"done": 3, "of": 9})),
         (
             "tool.observed",

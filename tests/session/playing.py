@@ -10,7 +10,7 @@ from dragoman.log import EventLog, LogRecord
 from dragoman.messages import Request, User
 from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider, connect
-from dragoman.session import Question, Session, find_questions
+from dragoman.session import Question, Session, Step, find_questions
 from dragoman.tools import tool
 from dragoman.transport import FixtureTransport
 from dragoman.wire import SERVER_CODECS, Asked
@@ -104,6 +104,14 @@ async def play(
     return list(log.read(session.id))
 
 
+async def take_turn(session: Session, goal: str | None = None) -> Step:
+    """Take steps until the model was called and its calls have ended; return the last step."""
+    step = await session.step(goal)
+    while step.outcome is None and session.state.open_intents:
+        step = await session.step()
+    return step
+
+
 async def until_asked(
     log: EventLog, session: str | None = None, *, after: str | None = None
 ) -> Question:
@@ -158,7 +166,7 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         if intent is None:
             continue
         before = steps.setdefault(intent, [])
-        if record.type == "tool.progress":
+        if record.type in ("tool.progress", "session.delegated"):
             assert before[-1].type in ("tool.started", "tool.restarted")
             assert record.parent == before[-1].id
             continue

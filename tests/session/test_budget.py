@@ -126,4 +126,9 @@ def test_invalid_budget_limit_is_rejected(name: str, values: list[Any], complain
 
 
 def test_budget_without_limits_is_never_exceeded() -> None:
-    assert Budget().find_excess(Spending(10**9, 10**12, Decimal(10**9), "x")) is None
+    assert (
+        Budget().find_excess(
+            Spending(turns=10**9, tokens=10**12, cost_usd=Decimal(10**9), cost_unknown="x")
+        )
+        is None
+    )

@@ -38,7 +38,7 @@ from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS
 
 from ..listed import Listed, reply
-from .playing import ALL, call, check_evidence, of, propose, types
+from .playing import ALL, call, check_evidence, of, propose, take_turn, types
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 TURNS = 40 if EXHAUSTIVE else 20
@@ -493,11 +493,11 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     log = CountedLog()
     session = Session(provider, [look], ALL, log, context=[DropOldToolResults(), Window()])
     costs: list[tuple[int, int, int, int]] = []
-    await session.step("Look around.")
+    await take_turn(session, "Look around.")
     for _ in range(10):
         before = log.reads, log.appends, work["renamed"], work["estimated"]
         for _ in range(TENTH):
-            await session.step()
+            await take_turn(session)
         after = log.reads, log.appends, work["renamed"], work["estimated"]
         costs.append(tuple([new - old for new, old in zip(after, before, strict=True)]))  # type: ignore[arg-type]
     assert session.state.spent.turns == 10 * TENTH + 1

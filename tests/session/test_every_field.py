@@ -54,7 +54,7 @@ from dragoman.messages import LossWarning, Tool
 from dragoman.middleware import Cache, Fallback, Observe, Retry
 from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
-from dragoman.session import RemoteApprover, answer_question
+from dragoman.session import RemoteApprover, SessionTool, answer_question
 from dragoman.sim import SimulatedEmbedder, SimulatedReranker
 from dragoman.tools import FunctionTool, Observation, ToolContext, tool
 from dragoman.transport import FixtureTransport
@@ -281,7 +281,7 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
 
 
 async def report(log: EventLog, seen: list[Any]) -> None:
-    """Run a session with a tool that reports how far it is."""
+    """Run a session with a tool that reports how far it is, and one whose tool runs a session."""
 
     @tool(side_effect="read")
     def count(context: ToolContext[None]) -> str:
@@ -290,6 +290,9 @@ async def report(log: EventLog, seen: list[Any]) -> None:
         return "2 pages"
 
     await Session(Listed(propose(call("count")), "Done."), [count], ALL, log).run("Go.")
+    expert = SessionTool("ask_expert", "Ask.", Listed("It is."))
+    asking = Listed(propose(call("ask_expert", task="Is it?")), "Done.")
+    await Session(asking, [expert], ALL, log).run("Go.")
 
 
 async def shorten(log: EventLog, seen: list[Any]) -> None:

@@ -37,6 +37,7 @@ from .playing import (
     play,
     propose,
     ran,
+    take_turn,
     types,
 )  # fmt: skip
 
@@ -396,13 +397,13 @@ async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) 
     one = Listed(propose(call("look", word="ox")), name="one", model="m1")
     two = Listed(propose(call("look", word="ass")), name="two", model="m2")
     session = Session(one, [look], ALL, log)
-    await session.step("Go.")
+    await take_turn(session, "Go.")
     plan = await session.swap(two, "a second opinion")
     assert plan.target == "two:m2"
-    await session.step()
+    await take_turn(session)
     one.answers.append("Done.")
     await session.swap(one, "and back")
-    await session.step()
+    await take_turn(session)
     [first, second] = session.state.intents
 
     def sent_calls(request: dragoman.Request) -> list[str]:

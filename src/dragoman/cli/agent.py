@@ -157,7 +157,7 @@ class AgentOptions(Struct, kw_only=True):
     ] = False
     limits: Annotated[
         tuple[str, ...],
-        "Stop at steps=N (50 by default), tokens=N, usd=N or seconds=N; may be repeated.",
+        "Stop at steps=N (50 by default), tokens=N, usd=N, seconds=N or calls=N of tools; may be repeated.",
         option("LIMIT", "--budget"),
     ] = ()
     context: Annotated[
@@ -502,6 +502,7 @@ _LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tokens": ("tokens", int),
     "usd": ("cost_usd", Decimal),
     "seconds": ("seconds", float),
+    "calls": ("tool_calls", int),
 }
 
 

@@ -145,6 +145,7 @@ _COLOURS: dict[type, str | None] = {
     logs.ToolStarted: None,
     logs.ToolRestarted: "yellow",
     logs.ToolProgress: None,
+    logs.SessionDelegated: None,
     logs.ToolObserved: "green",
     logs.ToolFailed: "red",
     logs.CallFailed: "red",

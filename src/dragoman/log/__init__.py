@@ -35,6 +35,7 @@ from .actions import (
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
+    SessionDelegated,
     SideEffect,
     ToolAnswered,
     ToolFailed,
@@ -69,6 +70,7 @@ from .payloads import (
     CATALOGUE,
     Actor,
     BudgetExceeded,
+    CalledBy,
     ContextProjected,
     ContextSummarised,
     Entry,
@@ -99,7 +101,7 @@ from .view import SessionEntry
 
 __all__ = [
     "ADMINISTRATION", "CATALOGUE", "MAX_PAYLOAD", "Actor", "Break", "BudgetExceeded",
-    "CallCompleted", "CallFailed", "CallStarted", "ChainReport", "ContextProjected",
+    "CallCompleted", "CallFailed", "CallStarted", "CalledBy", "ChainReport", "ContextProjected",
     "ContextSummarised", "Conversation", "Entry", "EventLog", "ExportedLog", "ForkedFrom", "GuardJudged",
     "InvalidRecordError", "LeftOut", "LlmExchangeKept", "LogClosedError", "LogConflictError",
     "LogCorruptError", "LogErased", "LogError", "LogFullError", "LogLockedError", "LogPruned",
@@ -107,7 +109,7 @@ __all__ = [
     "MessageRecorded", "ModelSwapped", "Payload", "PermissionAnswered", "PermissionDenied",
     "PermissionGranted", "PermissionRequested", "PostgresLog", "Progress", "ProviderRecovered",
     "ProviderUnavailable", "RecordErased", "Routing", "RoutingChosen", "RoutingSwitched", "Sensitivity", "Sent",
-    "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
+    "SessionDelegated", "SessionEntry", "SessionFinished", "SessionResumed", "SessionStarted", "SideEffect",
     "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
     "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolProgress", "ToolRestarted",
     "ToolStarted", "ToolsChanged", "TurnStarted", "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",

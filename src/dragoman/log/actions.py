@@ -150,6 +150,14 @@ class ToolProgress(Struct, frozen=True, omit_defaults=True):
     progress: Any
 
 
+class SessionDelegated(Struct, frozen=True, omit_defaults=True):
+    """A running tool call began another session, whose id is ``session``."""
+
+    intent_id: str
+    tool_name: str
+    session: str
+
+
 class ToolObserved(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a tool returned. An error that the tool returned is also an observation."""
 

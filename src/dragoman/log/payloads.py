@@ -38,6 +38,7 @@ from .actions import (
     PermissionDenied,
     PermissionGranted,
     PermissionRequested,
+    SessionDelegated,
     ToolAnswered,
     ToolFailed,
     ToolIntentClosed,
@@ -65,6 +66,13 @@ class ForkedFrom(Struct, frozen=True):
     hash: str
 
 
+class CalledBy(Struct, frozen=True):
+    """A reference to the tool call of another session that runs this one."""
+
+    session: str
+    intent_id: str
+
+
 class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A session began.
 
@@ -73,7 +81,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     which reveals a tool that changed between two runs, such as a tool of an MCP server;
     ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
     session that this one continues. ``follows`` is the last record of the gateway's session
-    before this one.
+    before this one. ``called_by`` is the call of another session that a sub-session belongs to.
     """
 
     goal: str | None = None
@@ -86,6 +94,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     definitions: tuple[Tool, ...] = ()
     forked_from: ForkedFrom | None = None
     follows: ForkedFrom | None = None
+    called_by: CalledBy | None = None
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -246,7 +255,7 @@ class ContextSummarised(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class BudgetExceeded(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A limit of the session was reached."""
 
-    budget: Literal["turns", "tokens", "cost", "time"]
+    budget: Literal["turns", "tokens", "cost", "time", "tool_calls"]
     limit: Decimal
     used: Decimal
     unit: str | None = None
@@ -335,6 +344,7 @@ Payload: TypeAlias = (
     | ToolStarted
     | ToolRestarted
     | ToolProgress
+    | SessionDelegated
     | ToolObserved
     | ToolFailed
     | LogPruned
@@ -390,6 +400,7 @@ _ENTRIES = (
     Entry("tool.started", ToolStarted, "tool", "private"),
     Entry("tool.restarted", ToolRestarted, "tool", "private"),
     Entry("tool.progress", ToolProgress, "tool", "private"),
+    Entry("session.delegated", SessionDelegated, "tool", "private"),
     Entry("tool.observed", ToolObserved, "tool", "private"),
     Entry("tool.failed", ToolFailed, "tool", "private"),
     Entry("log.pruned", LogPruned, "system", "private"),

@@ -115,7 +115,8 @@ def _started(it: logs.SessionStarted) -> str:
     place = it.forked_from
     forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
     after = f"after {it.follows.session}" if it.follows is not None else None
-    return _join(_join(it.provider, it.model, by=":"), tools, forked, after, by=" ")
+    called = f"in a call of {it.called_by.session}" if it.called_by is not None else None
+    return _join(_join(it.provider, it.model, by=":"), tools, forked, after, called, by=" ")
 
 
 def _resumed(it: logs.SessionResumed) -> str:
@@ -329,6 +330,7 @@ _HEADLINES: dict[type, tuple[str, Callable[[Any], str]]] = {
     logs.ToolAnswered: ("answered", _answered_outside),
     logs.ToolStarted: ("running", _running),
     logs.ToolRestarted: ("running", lambda it: f"{_running(it)}, attempt {it.attempt}"),
+    logs.SessionDelegated: ("begun", lambda it: f"{it.tool_name}: session {it.session}"),
     logs.ToolProgress: ("progress", lambda it: f"{it.tool_name}: {_show_progress(it.progress)}"),
     logs.ToolObserved: ("result", _observed),
     logs.ToolFailed: ("failed", lambda it: f"{it.tool_name}: {it.kind}: {it.message}"),

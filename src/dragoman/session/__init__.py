@@ -16,7 +16,7 @@ continues from the log and runs nothing twice.
 from __future__ import annotations
 
 from .answers import answer, observe
-from .budget import Budget, Spending
+from .budget import Budget, SharedBudget, Spending
 from .context import (
     ContextPolicy,
     ContextView,
@@ -35,12 +35,13 @@ from .pending import Pending
 from .remote_approval import Question, RemoteApprover, answer_question, find_questions
 from .session import Session
 from .state import IntentState, State, reduce_records
+from .subsession import SessionTool
 from .telemetry import SessionTelemetry
 
 __all__ = [
     "Budget", "ContextPolicy", "ContextView", "DropOldToolResults", "HookError", "IntentState",
     "KeepAll", "NativeCompaction", "Outcome", "Part", "Pending", "Projection", "Question",
-    "RemoteApprover", "Session", "SessionError", "SessionTelemetry", "Spending", "State", "Step",
-    "Summarise", "ToolIds", "Window", "answer", "answer_question", "find_questions", "hook",
+    "RemoteApprover", "Session", "SessionError", "SessionTelemetry", "SessionTool", "SharedBudget",
+    "Spending", "State", "Step", "Summarise", "ToolIds", "Window", "answer", "answer_question", "find_questions", "hook",
     "observe", "reduce_records",
 ]  # fmt: skip

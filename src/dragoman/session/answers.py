@@ -9,7 +9,7 @@ the session reads the answer there and records the result. The first answer coun
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -120,6 +120,12 @@ def read_answers(log: logs.EventLog, session: str, after: int = 0) -> Answers:
             elif isinstance(given, logs.ToolAnswered):
                 found.results.setdefault(given.intent_id, given)
     return found
+
+
+def find_answered(log: logs.EventLog, pending: Sequence[Pending]) -> list[Pending]:
+    """Return those of the decisions and results for which an answer was recorded."""
+    answers = {name: read_answers(log, name) for name in {each.session for each in pending}}
+    return [each for each in pending if answers[each.session].has(each)]
 
 
 def make_answer(intent_id: str, decision: Decision, attempt: int = 1) -> logs.PermissionAnswered:

@@ -26,7 +26,7 @@ from ..validate import ResponseSchema
 from ..validate.arguments import ConfigRecord
 from ..validate.fields import accept_other_names
 from ..wire import SwapPlan
-from .budget import Budget
+from .budget import Budget, SharedBudget
 from .context import ContextPolicy
 from .journal import Watcher
 from .outcome import Outcome, Step
@@ -129,7 +129,7 @@ class SyncSession(Generic[Parsed]):
         system: str | None = None,
         config: RuntimeConfig | ConfigRecord | None = None,
         tool_choice: ToolChoice | None = None,
-        budget: Budget | None = None,
+        budget: Budget | SharedBudget | None = None,
         approve: Approver | Literal["wait"] | None = None,
         on_record: Watcher | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -222,7 +222,7 @@ class SyncSession(Generic[Parsed]):
         return stream.start(self.session.run(goal, key=key))
 
     def step(self, goal: str | User | None = None, *, key: str | None = None) -> Step:
-        """Run one turn: call the model, and process every tool call in its reply."""
+        """Take one step: call the model, or decide about one call, or run it."""
         work: Any = self.session.step(goal, key=key)
         stream: SessionStream[Any] = SessionStream(self)
         self._stream = stream

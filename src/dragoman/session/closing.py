@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..log import ToolIntentClosed
-from .execution import describe_end
 from .journal import Journal
 from .records import end_lost_call, record_result
+from .results import describe_end
 
 
 async def close_open(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -20,10 +20,10 @@ from .. import log as logs
 from ..blocking import run_in_thread
 from ..events import ToolIntent
 from ..log.writer import finish_writing
-from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal, Verdict
 from ..tools import (
     DEFAULT_OUTPUT_LIMIT,
+    CallWaits,
     ExecutableTool,
     Observation,
     RecordedTool,
@@ -35,24 +35,34 @@ from ..tools import (
     make_observation,
 )
 from .answers import Answers, is_machine, make_decision, read_answers
+from .budget import SharedBudget
 from .journal import Journal
+from .outcome import StepKind
+from .parent import PARENT, ParentCall
 from .progress import ProgressWriter
 from .state import IntentState
 
+MAX_AT_ONCE = 32
+"""How many calls of a reply run at once."""
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, kw_only=True)
 class Pipeline:
     """Process the intents of one reply, from the last record of each.
 
     With ``waits``, the approver is not asked: an intent that needs a decision stays open. ``deps``
-    are passed to tools with a context.
+    are passed to tools with a context. ``depth`` is the number of sessions in whose tool calls this
+    one runs.
     """
 
     tools: Toolbox
     gate: Gate
     journal: Journal
+    account: SharedBudget
     waits: bool = False
+    depth: int = 0
     deps: Any = None
+    linked: set[str] = field(default_factory=set)
 
     async def refresh_tools(self) -> None:
         """Take changed tools from their sources; record which differ from the recorded ones."""
@@ -86,19 +96,17 @@ class Pipeline:
     async def process(self, intents: Sequence[ToolIntent]) -> None:
         """Validate every intent, get permission for it, and run it if it is allowed.
 
-        Intents run concurrently if all their tools are read-only, otherwise in order: nothing runs
+        Intents run concurrently, up to 32 at once, if all their tools are read-only, otherwise in order: nothing runs
         here before what is in front of it has ended. Calls that run elsewhere are handed out
         together.
         """
-        kept = [self.journal.state.intents[intent.id] for intent in intents]
-        has_waited = any(each.waits_for is not None for each in kept)
-        answers = await self.read_answers() if has_waited else Answers()
-        runs = [_IntentRun(each, self, answers) for each in kept]
-        if len(intents) > 1 and self.tools.may_overlap([intent.tool_name for intent in intents]):
+        runs = await self._open_runs(intents)
+        if len(intents) > 1 and self._may_overlap(intents):
             try:
+                at_once = asyncio.Semaphore(MAX_AT_ONCE)
                 async with asyncio.TaskGroup() as group:
                     for run in runs:
-                        group.create_task(run.process())
+                        group.create_task(_process_within(at_once, run))
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             return
@@ -113,6 +121,45 @@ class Pipeline:
             await run.execute()
             is_blocked = is_blocked or run.kept.is_open
 
+    async def advance(self, intents: Sequence[ToolIntent]) -> tuple[StepKind, ToolIntent] | None:
+        """Take the next decision about the intents, or run the next one, as ``process`` would.
+
+        Return what was done, and with which intent; ``None`` if nothing can be done before an
+        answer arrives.
+        """
+        runs = await self._open_runs(intents)
+        if self.waits:
+            for run in runs:
+                if await run.settle():
+                    return "permission", run.intent
+        is_blocked = False
+        overlaps = self._may_overlap(intents)
+        for run in runs:
+            if await run.settle():
+                return "permission", run.intent
+            if not overlaps and (
+                run.kept.waits_for == "decision" or (is_blocked and not run.is_external)
+            ):
+                return None
+            if (kind := await run.execute()) is not None:
+                return kind, run.intent
+            is_blocked = is_blocked or run.kept.is_open
+        return None
+
+    async def _open_runs(self, intents: Sequence[ToolIntent]) -> list[_IntentRun]:
+        kept = [self.journal.state.intents[intent.id] for intent in intents]
+        has_waited = any(each.waits_for is not None for each in kept)
+        answers = await self.read_answers() if has_waited else Answers()
+        return [_IntentRun(each, self, answers) for each in kept]
+
+    def _may_overlap(self, intents: Sequence[ToolIntent]) -> bool:
+        return self.tools.may_overlap([intent.tool_name for intent in intents])
+
+
+async def _process_within(at_once: asyncio.Semaphore, run: _IntentRun) -> None:
+    async with at_once:
+        await run.process()
+
 
 class _IntentRun:
     """Process one intent. The parent of each of its records is the record before it."""
@@ -123,6 +170,7 @@ class _IntentRun:
         self.tools = pipeline.tools
         self.gate = pipeline.gate
         self.journal = pipeline.journal
+        self._pipeline = pipeline
         self._waits = pipeline.waits
         self._deps = pipeline.deps
         self._answers = answers
@@ -138,10 +186,18 @@ class _IntentRun:
         await self.settle()
         await self.execute()
 
-    async def settle(self) -> None:
-        """Validate the intent and get permission for it, unless that was done."""
-        if not self.kept.is_open or self.kept.waits_for == "result" or self._permitted is not None:
-            return
+    async def settle(self) -> bool:
+        """Validate the intent and get permission for it, unless that was done.
+
+        Return whether something was recorded.
+        """
+        before = self.kept.record
+        is_open = self.kept.is_open and self.kept.waits_for != "result"
+        if is_open and self._permitted is None:
+            await self._settle()
+        return self.kept.record != before
+
+    async def _settle(self) -> None:
         intent = self.intent
         rejection = self.tools.validate(intent.tool_name, self.kept.input)
         if rejection is not None:
@@ -204,12 +260,17 @@ class _IntentRun:
             await self._observe(limit_output(seen, tool.output_limit))
         return None
 
-    async def execute(self) -> None:
-        """Run the intent if it is permitted, or record the result of one that runs elsewhere."""
+    async def execute(self) -> StepKind | None:
+        """Run the intent if it is permitted, or record the result of one that runs elsewhere.
+
+        Return which of them was done, if any.
+        """
         if self.kept.waits_for == "result":
-            await self._receive()
-        elif self._permitted is not None:
-            await self._run(self.tools.find(self.intent.tool_name), self._permitted)
+            return "observation" if await self._receive() else None
+        if self._permitted is None:
+            return None
+        is_done = await self._run(self.tools.find(self.intent.tool_name), self._permitted)
+        return "execution" if is_done else None
 
     async def _reject(
         self, problem: Literal["unknown_tool", "invalid_arguments"], why: str
@@ -226,16 +287,17 @@ class _IntentRun:
         )
         await self._write(closed)
 
-    async def _receive(self) -> None:
-        """Record the result of a call that runs elsewhere, if there is one."""
+    async def _receive(self) -> bool:
+        """Record the result of a call that runs elsewhere; return whether there is one."""
         result = self._answers.results.get(self.intent.id)
         if result is None:
-            return
+            return False
         seen = Observation(result.content, is_error=result.is_error)
         limit = DEFAULT_OUTPUT_LIMIT
         if any(tool.name == self.intent.tool_name for tool in self.tools):
             limit = self.tools.find(self.intent.tool_name).output_limit
         await self._observe(limit_output(seen, limit))
+        return True
 
     async def _write(self, payload: logs.Payload, actor: logs.Actor | None = None) -> None:
         await self.journal.write(
@@ -367,8 +429,14 @@ class _IntentRun:
             return proposal, replace(denied, rule=verdict.rule)
         return edited, replace(decision, input=given)
 
-    async def _run(self, tool: ExecutableTool, proposal: Proposal) -> None:
+    async def _run(self, tool: ExecutableTool, proposal: Proposal) -> bool:
+        """Run a call, and record it; return ``False`` if it waits for something from outside."""
         intent = self.intent
+        if not self.kept.started:
+            excess = self._pipeline.account.take_call(self.journal.session)
+            if excess is not None:
+                await self._close(f"the budget of {excess.limit} tool calls is used up")
+                return True
         context = {
             "side_effect": tool.side_effect,
             "timeout": tool.timeout,
@@ -389,9 +457,11 @@ class _IntentRun:
             started = logs.ToolStarted(intent.id, tool.name, proposal.input, context)
         await self._write(started)
         if tool.external:
-            return
+            return True
         try:
             observation = await self._execute(tool, proposal)
+        except CallWaits:
+            return False
         except ToolFailure as failure:
             failed = logs.ToolFailed(
                 intent_id=intent.id,
@@ -416,6 +486,7 @@ class _IntentRun:
             raise
         else:
             await self._observe(observation)
+        return True
 
     async def _execute(self, tool: ExecutableTool, proposal: Proposal) -> Observation:
         withheld = self.gate.policy.withheld(proposal)
@@ -428,12 +499,24 @@ class _IntentRun:
             self._deps,
             report=progress.report,
         )
+        parent = ParentCall(
+            kept=self.kept,
+            journal=self.journal,
+            gate=self.gate,
+            account=self._pipeline.account,
+            waits=self._waits,
+            depth=self._pipeline.depth,
+            linked=self._pipeline.linked,
+            deps=self._deps,
+        )
+        token = PARENT.set(parent)
         try:
             return await self.tools.execute(tool.name, proposal.input, withheld, ask, context)
         except BaseException:
             context.cancel()
             raise
         finally:
+            PARENT.reset(token)
             await finish_writing(progress.close())
 
     async def _record_progress(self, progress: Any) -> None:
@@ -481,48 +564,3 @@ class _IntentRun:
 
 def _refuse_edit(decision: Decision, why: str) -> Decision:
     return Decision(False, decision.by, reason=f"the edited input cannot be used: {why}")
-
-
-def describe_end(kept: IntentState | None) -> tuple[object, bool]:
-    """Return the tool result for a call, and whether it is an error.
-
-    If the call ran with a different input than the model proposed, a note with that input comes
-    first.
-    """
-    content, is_error = _describe_end(kept)
-    if kept is None or kept.edited is None or not kept.started:
-        return content, is_error
-    note = (
-        "[The user changed the input of this call; it ran with "
-        f"{msgspec.json.encode(kept.edited).decode()}]"
-    )
-    if isinstance(content, str):
-        return f"{note}\n{content}", is_error
-    return (Text(note), *cast("tuple[UserBlock, ...]", content)), is_error
-
-
-def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
-    end = kept.end if kept is not None else None
-    if isinstance(end, logs.ToolObserved):
-        return end.content, end.is_error
-    if isinstance(end, logs.ToolFailed):
-        return f"The tool did not come to an end ({end.kind}): {end.message}", True
-    if isinstance(end, logs.PermissionDenied):
-        why = f": {end.reason}" if end.reason else ""
-        if kept is not None and kept.started:
-            return f"{_UNKNOWN}; {end.by} did not allow it to run again{why}", True
-        return f"Not run: permission denied by {end.by}{why}", False
-    if isinstance(end, logs.ToolIntentRejected):
-        return f"Not run: {end.detail or end.problem}", True
-    if isinstance(end, logs.ToolIntentClosed):
-        return describe_stop(kept, end.reason), True
-    return "Not run: the call could not be used", True
-
-
-def describe_stop(kept: IntentState | None, reason: str) -> str:
-    """Return the tool result for a call that was stopped, or never started."""
-    began = kept is not None and kept.started
-    return f"{_UNKNOWN if began else 'Not run'}: {reason}"
-
-
-_UNKNOWN = "Interrupted, and what it did is not known"

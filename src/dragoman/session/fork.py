@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from ..log import Actor, EventLog, ForkedFrom, LogRecord, MessageRecorded, SessionStarted
 from ..messages import User
-from .execution import describe_end, describe_stop
 from .outcome import SessionError
 from .records import record_result
+from .results import describe_end, describe_stop
 from .state import State, reduce_records
 
 
@@ -60,7 +60,7 @@ def _start(records: list[LogRecord], place: ForkedFrom) -> SessionStarted:
     first = records[0].payload
     if not isinstance(first, SessionStarted):
         raise SessionError(f"session {place.session!r} does not begin with session.started")
-    return replace(first, forked_from=place)
+    return replace(first, forked_from=place, called_by=None)
 
 
 async def _answer(

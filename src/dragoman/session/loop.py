@@ -17,19 +17,21 @@ from .. import log as logs
 from ..calls import redact
 from ..events import Parsed, Response, ToolIntent, Usage
 from ..log.writer import finish_writing
-from ..messages import System, User
+from ..messages import Assistant, System, Text, User
 from ..middleware.attempts import Price
 from ..permission import Policy
 from ..prices import Unpriced
 from ..provider import Provider
 from ..tools import Toolbox
 from ..validate.structured import convert_value, unwrap
-from .budget import Budget
+from .answers import find_answered
+from .budget import Budget, SharedBudget
 from .closing import answer_calls, close_open
 from .execution import Pipeline
 from .journal import Journal
-from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
-from .pending import describe_pending, list_pending
+from .outcome import Ending, Outcome, SessionError, Step, StepKind, find_ending, make_outcome
+from .parent import ParentCall
+from .pending import Pending, describe_pending, list_pending
 from .projector import Projector
 from .records import record_message
 from .state import RUNNABLE, State
@@ -53,6 +55,8 @@ class Loop(Generic[Parsed]):
     tools: Toolbox
     policy: Policy
     budget: Budget
+    _account: SharedBudget  # what this session and its sub-sessions have spent
+    _parent: ParentCall | None  # the call of another session that runs this one
     id: str
     log: logs.EventLog
     _system: str | None
@@ -64,13 +68,16 @@ class Loop(Generic[Parsed]):
     _routing: logs.Routing
     _supervisor: Supervisor
     _corrections: int
-    _unusable: int  # how many unusable replies there were in a row
+    _unusable = 0  # how many unusable replies there were in a row
     _queued: list[Goal]  # goals that are pursued after the current one
-    _is_next: bool  # whether the first of them follows the calls that are processed now
-    _at: int | None  # the number of the record to continue after, if it is not the last one
-    _final: bool  # whether the next turn requests the structured answer
-    _loaded: bool  # whether the state was read from the log, and no run continued it yet
-    _takeover: bool
+    _is_next = False  # whether the first of them follows the calls that are processed now
+    _at: int | None = None  # the number of the record to continue after, if it is not the last one
+    _final = False  # whether the next turn requests the structured answer
+    _reply: Response | None = None  # the last reply whose calls are processed
+    _proposed: tuple[ToolIntent, ...] = ()  # the calls of this reply
+    _is_stepwise = False  # whether each run takes one decision
+    _loaded = False  # whether the state was read from the log, and no run continued it yet
+    _takeover = False
 
     @property
     def state(self) -> State:
@@ -79,10 +86,11 @@ class Loop(Generic[Parsed]):
 
     async def _drive(self, goal: str | User | None, key: str | None, *, once: bool) -> Step:
         begun = False
+        self._is_stepwise = once
         try:
             recorded = await self._find_outcome(goal, key)
             if recorded is not None:
-                return Step(self.state.spent.turns, None, (), recorded)
+                return self._end_step(recorded)
             if key in self.state.keys:
                 goal = None  # it was added before
             await finish_writing(self._begin(goal, key))
@@ -112,29 +120,31 @@ class Loop(Generic[Parsed]):
         return step
 
     async def _advance(self) -> Step:
-        """Run one turn, unless the session has ended or waits."""
-        continued = self._pipeline.find_continuable(unasked=True)
-        if continued:
-            opened = [kept.intent for kept in self.state.open_intents]
-            waiting = await self._process([each for each in opened if each.id in continued])
-            if waiting is not None:
-                return Step(self.state.spent.turns, None, (), waiting)
+        """Process the calls of the last reply, or call the model, unless the session has ended.
+
+        A stepwise run takes one decision about one of these calls.
+        """
+        opened = self._find_opened()
+        if opened:
+            return await self._process(opened)
         if self._queued and (self._is_next or self.state.has_answered):
             await finish_writing(self._take_queued())
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
-                return Step(
-                    self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
-                )
+                return self._end_step(await self._finish(*find_ending(reason)))
             await self._journal.write(record_message(User(_FINAL)), actor="system")
             self._final = True
-        excess = self.budget.find_excess(self.state.spent)
+        self._account.count(self.id, self.state.spent)
+        excess = await self._account.admit()
         if excess is None:
-            return await self._turn()
+            try:
+                return await self._turn()
+            finally:
+                self._account.release(self.id, self.state.spent)
         await self._journal.write(excess)
         detail = excess.detail or f"the budget of {excess.limit} {excess.unit} is used up"
-        return Step(self.state.spent.turns, None, (), await self._finish("exhausted", detail))
+        return self._end_step(await self._finish("exhausted", detail))
 
     async def _turn(self) -> Step:
         await self._pipeline.refresh_tools()
@@ -148,41 +158,80 @@ class Loop(Generic[Parsed]):
         try:
             response, intents = await turn.run()
         except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
-            self._unusable += 1
-            if self._unusable > self._corrections:
-                raise
+            self._count_unusable(error)
             await turn.correct(error)
             return Step(number, error.response)
-        is_runnable = bool(intents) and response.finish_reason in RUNNABLE
-        waiting = await self._process(intents) if is_runnable else None
-        rejected = [self.state.intents[intent.id].end for intent in intents]
-        if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
-            self._unusable += 1
-            if self._unusable > self._corrections:
-                raise _reject(response, rejected[0])
-        else:
-            self._unusable = 0
-        if is_runnable:
-            return Step(number, response, intents, waiting)
+        if intents and response.finish_reason in RUNNABLE:
+            self._reply = response
+            self._proposed = intents
+            return Step(number, response, intents=intents)
+        self._unusable = 0
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
         if response.is_paused or (
             self._queued and self.state.has_answered and response.finish_reason == "stop"
         ):
-            return Step(number, response, intents)
+            return Step(number, response, intents=intents)
         if self._settings.output is not None and not final and response.finish_reason == "stop":
             # The session continues: the next turn requests the structured answer.
-            return Step(number, response, intents)
+            return Step(number, response, intents=intents)
         ending = find_ending(response.finish_reason)
-        return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
+        outcome = await self._finish(*ending, parsed=response.parsed)
+        return Step(number, response, intents=intents, outcome=outcome, kind="answer")
 
-    async def _process(self, intents: Sequence[ToolIntent]) -> Outcome[Parsed] | None:
-        """Process open intents; if some of them wait, end the run and return its outcome."""
-        await self._pipeline.process(intents)
-        pending = list_pending(self.id, self.state, self.tools)
+    def _find_opened(self) -> list[ToolIntent]:
+        """Return the calls of the last reply that have not come to an end."""
+        ids = self._pipeline.find_continuable(unasked=True)
+        ids |= {intent.id for intent in self._proposed}
+        return [kept.intent for kept in self.state.open_intents if kept.intent.id in ids]
+
+    async def _process(self, intents: Sequence[ToolIntent]) -> Step:
+        """Process open intents; if nothing but waiting is left, end the run."""
+        number = self.state.spent.turns
+        step = Step(number, None, intents=tuple(intents), kind="execution")
+        if self._is_stepwise:
+            taken = await self._pipeline.advance(intents)
+            if taken is not None:
+                kind, intent = taken
+                step = Step(number, None, intents=(intent,), kind=kind)
+                if self._find_opened():
+                    return step
+        else:
+            await self._pipeline.process(intents)
+        pending = await self._list_pending()
         if pending:
-            return await self._finish("waiting", describe_pending(pending))
+            return self._end_step(await self._finish("waiting", describe_pending(pending)))
         await answer_calls(self._journal)
-        return None
+        self._check_reply()
+        await self._hand_off(intents)
+        return step
+
+    async def _hand_off(self, intents: Sequence[ToolIntent]) -> None:
+        """Take the answer of a session that a call handed off to as the answer of this session."""
+        for intent in intents:
+            end = self.state.intents[intent.id].end
+            if isinstance(end, logs.ToolObserved) and end.details.get("hands_off") is True:
+                await self._journal.write(record_message(Assistant([Text(str(end.content))])))
+                return
+
+    def _check_reply(self) -> None:
+        """Count the reply whose calls were processed as unusable if each was rejected."""
+        ends = [self.state.intents[intent.id].end for intent in self._proposed]
+        response = self._reply
+        self._proposed = ()
+        if response is not None and all(isinstance(end, logs.ToolIntentRejected) for end in ends):
+            self._count_unusable(_reject(response, ends[0]))
+        else:
+            self._unusable = 0
+
+    def _count_unusable(self, error: errors.ProviderError) -> None:
+        """Count an unusable reply; raise the error if there were too many in a row."""
+        self._unusable += 1
+        if self._unusable > self._corrections:
+            raise error
+
+    def _end_step(self, outcome: Outcome[Parsed]) -> Step:
+        kind: StepKind = "waiting" if outcome.outcome == "waiting" else "end"
+        return Step(self.state.spent.turns, None, outcome=outcome, kind=kind)
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
@@ -203,7 +252,7 @@ class Loop(Generic[Parsed]):
             outcome = self._make_outcome(ending, reason)
         if stop is None:
             raise asyncio.CancelledError
-        return Step(self.state.spent.turns, None, (), outcome)
+        return self._end_step(outcome)
 
     # --- starting and finishing the session -----------------------------------------------------
 
@@ -241,13 +290,12 @@ class Loop(Generic[Parsed]):
 
         Raise ``SessionError`` if it gets a new goal before that.
         """
-        pending = list_pending(self.id, self.state, self.tools)
+        pending = await self._list_pending()
         if self.state.finished is None or self.state.finished.outcome != "waiting":
             return False
         if not self._pipeline.waits and any(each.kind == "decision" for each in pending):
             return False  # this process has an approver to ask
-        answers = await self._pipeline.read_answers()
-        arrived = [each for each in pending if answers.has(each)]
+        arrived = await asyncio.to_thread(find_answered, self.log, pending)
         if is_new and len(arrived) < len(pending):
             raise SessionError(
                 f"the session {describe_pending(pending)}; answer first, or call close_open_intents(), "
@@ -302,7 +350,10 @@ class Loop(Generic[Parsed]):
             raise SessionError(
                 f"there is a session {self.id!r} in this log already; use Session.resume"
             )
-        _check_price(self.provider, self.budget, self._settings.price)
+        if self._account.limits_cost:
+            _check_price(self.provider, self._settings.price)
+        if self._parent is not None:
+            await self._parent.link(self.id)
         message = read_goal(goal)
         metadata = {
             "budget": to_builtins(self.budget, enc_hook=str),
@@ -318,6 +369,7 @@ class Loop(Generic[Parsed]):
             metadata=metadata,
             tool_digests=digests,
             definitions=self.tools.describe(),
+            called_by=None if self._parent is None else self._parent.reference,
         )
         await self._journal.write(started)
 
@@ -348,7 +400,8 @@ class Loop(Generic[Parsed]):
         await self._journal.write(resumed)
         continued: frozenset[str] = frozenset()
         if self._at is None:
-            continued = self._pipeline.find_continuable(unasked=self._pipeline.waits)
+            unasked = self._pipeline.waits or self._is_stepwise
+            continued = self._pipeline.find_continuable(unasked=unasked)
         self._at = None
         self._takeover = False
         await close_open(
@@ -361,6 +414,7 @@ class Loop(Generic[Parsed]):
         """Record how the run ended; with ``left``, first close what is open, for that reason."""
         if left:
             await close_open(self._journal, left)
+        self._account.count(self.id, self.state.spent)
         await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
         self._final = False
         return self._make_outcome(ending, detail, parsed)
@@ -368,7 +422,16 @@ class Loop(Generic[Parsed]):
     def _make_outcome(
         self, ending: Ending, detail: str | None, parsed: Any = None
     ) -> Outcome[Parsed]:
-        return make_outcome(self.id, self.state, ending, detail, parsed, self.tools)
+        pending: tuple[Pending, ...] = ()
+        if ending == "waiting":
+            pending = list_pending(self.log, self.id, self.state, self.tools)
+        return make_outcome(
+            self.id, self.state, ending, detail,
+            spent=self._account.spent, parsed=parsed, pending=pending,
+        )  # fmt: skip
+
+    async def _list_pending(self) -> tuple[Pending, ...]:
+        return await asyncio.to_thread(list_pending, self.log, self.id, self.state, self.tools)
 
 
 def name_model(provider: Provider) -> str:
@@ -397,10 +460,8 @@ def _read_output(text: str, output: Any) -> Any:
         return None
 
 
-def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:
-    """Raise ``ValueError`` if the cost is limited and the price of the model is unknown."""
-    if budget.cost_usd is None:
-        return
+def _check_price(provider: Provider, price: Price | None) -> None:
+    """Raise ``ValueError`` if the price of the model is unknown."""
     nothing = Usage(input_tokens=0, output_tokens=0)
     found = (
         price(nothing, name_model(provider))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Generic, Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..events import Parsed, Response, ToolIntent
 from ..log import PermissionDenied
 from ..messages import Assistant
-from ..tools import Toolbox
 from .budget import Spending
-from .pending import Pending, list_pending
+from .pending import Pending
 from .state import State
 
 Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted", "waiting"]
@@ -28,7 +26,7 @@ class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
     ``text`` is the model's last text; ``exhausted`` means that a budget ended the session, and
     ``waiting`` that it continues after a decision
     or a result from outside: ``pending`` lists the calls that need one. ``denied`` has the tool calls that were not permitted, each with
-    the reason.
+    the reason. ``spent`` includes the sessions that tool calls of this one have run.
     """
 
     session: str
@@ -52,13 +50,30 @@ class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
         return self.parsed
 
 
-class Step(Struct, frozen=True):
-    """One turn: the model's reply, its intents, and the outcome if it was the last turn."""
+StepKind: TypeAlias = Literal[
+    "call", "permission", "execution", "observation", "answer", "waiting", "end"
+]
 
+
+class _Reply(Struct, frozen=True):
     number: int
     response: Response | None
+
+
+class Step(_Reply, frozen=True, kw_only=True):
+    """One step of a session; ``number`` is the number of the turn that it belongs to.
+
+    The ``kind`` is what was done: ``call``: the model was called, and ``intents`` has the calls
+    that it proposes, none of which has been processed; ``permission``: it was decided, or asked,
+    whether a call may run, or the call was rejected; ``execution``: a call ran, or was handed out;
+    ``observation``: the result of a call that runs elsewhere was recorded. The last step has the
+    ``outcome`` of the run. Its kind is ``answer`` if the model answered, ``waiting`` if a decision
+    or a result must come from outside, and otherwise ``end``.
+    """
+
     intents: tuple[ToolIntent, ...] = ()
     outcome: Outcome | None = None
+    kind: StepKind = "call"
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
@@ -78,8 +93,10 @@ def make_outcome(
     state: State,
     ending: Ending,
     detail: str | None,
+    *,
+    spent: Spending,
     parsed: Any = None,
-    tools: Toolbox | None = None,
+    pending: tuple[Pending, ...] = (),
 ) -> Outcome[Any]:
     """Return the outcome of a session in this state."""
     last = state.messages[-1].message if state.messages else None
@@ -91,8 +108,8 @@ def make_outcome(
         outcome=ending,
         text=text,
         detail=detail,
-        spent=replace(state.spent),
+        spent=spent,
         parsed=parsed,
         denied=denied,
-        pending=list_pending(session, state, tools) if ending == "waiting" else (),
+        pending=pending,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from ..tools import Toolbox
-from .state import IntentState, State
+from ..log import EventLog
+from ..tools import ExecutableTool
+from .state import IntentState, State, reduce_records
 
 
 class Pending(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -34,16 +36,25 @@ class Pending(Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 1
 
 
-def list_pending(session: str, state: State, tools: Toolbox | None = None) -> tuple[Pending, ...]:
-    """Return what a session in this state waits for, in the order of the calls."""
-    schemas = {tool.name: tool.description.parameters for tool in tools or ()}
-    return tuple(
-        [
-            _describe(session, kept, schemas.get(kept.intent.tool_name, {}))
-            for kept in state.open_intents
-            if kept.waits_for is not None
-        ]
-    )
+def list_pending(
+    log: EventLog, session: str, state: State, tools: Iterable[ExecutableTool] = ()
+) -> tuple[Pending, ...]:
+    """Return what a session in this state waits for, in the order of the calls.
+
+    A call that runs a session waits for what that session waits for, which is read from the log.
+    """
+    known = {tool.name: tool for tool in tools}
+    pending: list[Pending] = []
+    for kept in state.open_intents:
+        tool = known.get(kept.intent.tool_name)
+        if kept.waits_for is not None:
+            schema = tool.description.parameters if tool is not None else {}
+            pending.append(_describe(session, kept, schema))
+        for child in kept.children:
+            below = reduce_records(log.read(child))
+            if below.finished is not None and below.finished.outcome == "waiting":
+                pending += list_pending(log, child, below, getattr(tool, "tools", ()))
+    return tuple(pending)
 
 
 def _describe(session: str, kept: IntentState, schema: dict[str, Any]) -> Pending:

@@ -32,7 +32,7 @@ from ..validate.arguments import ConfigRecord
 from ..validate.fields import accept_other_names
 from ..wire import SwapPlan
 from .answers import answer, observe
-from .budget import Budget
+from .budget import Budget, SharedBudget
 from .closing import close_open
 from .context import ContextPolicy
 from .display import describe_session
@@ -41,6 +41,7 @@ from .fork import write_fork
 from .journal import Journal, Watcher
 from .loop import Goal, Loop, name_model, read_goal
 from .outcome import Outcome, SessionError, Step
+from .parent import PARENT, ParentCall
 from .projector import Projector
 from .state import State, reduce_records
 from .supervisor import Supervisor
@@ -77,7 +78,7 @@ class Session(Displayed, Loop[Parsed]):
     it is about names one, a ``ValueError`` is raised.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
-    is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session
+    is called; ``step`` takes one step of this loop. A provider's error is recorded and raised, and the session
     can be run again. With ``output``, a type, the model is asked at the end for a structured
     answer, and asked again if the answer is invalid; ``outcome.output`` is the instance.
     ``approve`` decides when the policy asks; without it, nothing that needs approval runs. With
@@ -105,7 +106,7 @@ class Session(Displayed, Loop[Parsed]):
         system: str | None = None,
         config: RuntimeConfig | ConfigRecord | None = None,
         tool_choice: ToolChoice | None = None,
-        budget: Budget | None = None,
+        budget: Budget | SharedBudget | None = None,
         approve: Approver | Literal["wait"] | None = None,
         on_record: Watcher | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -124,9 +125,15 @@ class Session(Displayed, Loop[Parsed]):
         self.tools = add_search(own)
         self.policy = Policy([_HARMLESS]) if policy is None else policy
         _check_rules(self.policy, own)
-        self.budget = budget or Budget()
+        parent = self._parent = PARENT.get()
+        if parent is not None:  # this session runs in a tool call of another one
+            parent.check_depth()
+            self.policy = self.policy.narrow(parent.gate.policy)
+        self.budget, self._account = _open_account(budget, parent)
         self.id = session_id or f"session_{new_ulid()}"
         self._owned = logs.open_log(log) if isinstance(log, str | Path) else None
+        if log is None and parent is not None:
+            log = parent.journal.log
         self.log: logs.EventLog = self._owned or (
             log if isinstance(log, logs.EventLog) else logs.MemoryLog()
         )
@@ -139,21 +146,27 @@ class Session(Displayed, Loop[Parsed]):
         self._journal = Journal(self.log, self.id, State(), on_record)
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
-        gate = Gate(self.policy, _find_approver(approve, policy))
-        self._pipeline = Pipeline(
-            self.tools, gate, self._journal, waits=approve == "wait", deps=deps
-        )
+        self._pipeline = self._make_pipeline(approve, policy, deps)
         self._routing = _choose(provider, "the provider the session was given", "default")
-        self._loaded = False
-        self._takeover = False
         self._supervisor = Supervisor(self.id)
         self._corrections = corrections
-        self._unusable = 0  # how many unusable replies there were in a row
         self._queued: list[Goal] = []  # goals that are pursued after the current one
-        self._is_next = False
-        # The number of the record to continue after, if it is not the last one.
-        self._at: int | None = None
-        self._final = False  # whether the next turn requests the structured answer
+
+    def _make_pipeline(self, approve: object, policy: Policy | None, deps: Any) -> Pipeline:
+        waits = approve == "wait"
+        depth = 0
+        parent = self._parent
+        if parent is not None:
+            depth = parent.depth + 1
+            deps = parent.deps if deps is None else deps
+            if approve is None:
+                approve = parent.ask
+                waits = parent.waits
+        gate = Gate(self.policy, _find_approver(approve, policy))
+        return Pipeline(
+            tools=self.tools, gate=gate, journal=self._journal, account=self._account,
+            waits=waits, depth=depth, deps=deps,
+        )  # fmt: skip
 
     @classmethod
     async def resume(
@@ -220,6 +233,7 @@ class Session(Displayed, Loop[Parsed]):
             raise
         self._takeover = takeover
         self._loaded = True
+        await asyncio.to_thread(_count_spent, self._account, self.log, self.id, self.state)
         known = self.state.model
         if known is not None and known != name_model(self.provider):
             self._routing = _choose(self.provider, f"resumed with another provider than {known}")
@@ -275,7 +289,12 @@ class Session(Displayed, Loop[Parsed]):
         return step.outcome
 
     async def step(self, goal: str | User | None = None, *, key: str | None = None) -> Step:
-        """Run one turn: call the model, and process every tool call in its reply."""
+        """Take one step: call the model, or decide about one call, or run it.
+
+        The step is in the log when this returns. It can thus be repeated after a crash, and steps
+        can be taken by several processes, one after the other: a session that is resumed by
+        ``step`` keeps the calls open that did not start.
+        """
         return await self._supervise(goal, key, once=True)
 
     def follow_up(self, goal: str | User) -> None:
@@ -340,14 +359,21 @@ class Session(Displayed, Loop[Parsed]):
 
         ``dragoman.session.answer`` does this with the log alone. The next ``run`` continues.
         """
-        return await asyncio.to_thread(answer, self.log, self.id, intent_id, decision)
+        session = await self._find_asking(intent_id)
+        return await asyncio.to_thread(answer, self.log, session, intent_id, decision)
 
     async def observe(self, intent_id: str, content: Any, is_error: bool = False) -> Observation:
         """Give the result of a call that runs elsewhere; return the result that counts.
 
         ``dragoman.session.observe`` does this with the log alone. The next ``run`` continues.
         """
-        return await asyncio.to_thread(observe, self.log, self.id, intent_id, content, is_error)
+        session = await self._find_asking(intent_id)
+        return await asyncio.to_thread(observe, self.log, session, intent_id, content, is_error)
+
+    async def _find_asking(self, intent_id: str) -> str:
+        """Return the id of the session that waits for an intent: this one, or one that it runs."""
+        found = [each for each in await self._list_pending() if each.intent_id == intent_id]
+        return found[0].session if found else self.id
 
     async def close(self) -> None:
         """Close the log, if the session opened it."""
@@ -408,6 +434,24 @@ def _load(log: logs.EventLog, session: str) -> State:
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")
     return state
+
+
+def _open_account(
+    budget: Budget | SharedBudget | None, parent: ParentCall | None
+) -> tuple[Budget, SharedBudget]:
+    """Return the limits of a session, and the count of what it spends, also for those above it."""
+    inherited = [] if parent is None else [parent.account]
+    if isinstance(budget, SharedBudget):
+        return budget.limits, SharedBudget(Budget(), [budget, *inherited])
+    limits = budget or Budget()
+    return limits, SharedBudget(limits, inherited)
+
+
+def _count_spent(account: SharedBudget, log: logs.EventLog, session: str, state: State) -> None:
+    """Count what a session, and the sessions that its calls have run, spent before."""
+    account.count(session, state.spent)
+    for child in state.list_children():
+        _count_spent(account, log, child, reduce_records(log.read(child)))
 
 
 def _find_approver(approve: object, policy: Policy | None) -> Approver | None:

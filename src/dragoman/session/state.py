@@ -47,7 +47,8 @@ class IntentState(Struct, kw_only=True):
 
     ``asked`` is the last request for permission, if there was one, and ``granted`` whether the
     call may run, or run again. An ``external`` intent that has started runs outside of the
-    session, which waits for its result. ``attempt`` is how often the call was to run.
+    session, which waits for its result. ``attempt`` is how often the call was to run. ``children``
+    are the sessions that the call has run.
     """
 
     intent: ToolIntent
@@ -62,6 +63,7 @@ class IntentState(Struct, kw_only=True):
     asked: logs.PermissionRequested | None = None
     granted: bool = False
     edited: dict[str, Any] | None = None
+    children: tuple[str, ...] = ()
     end: IntentEnd | None = None
 
     @property
@@ -219,6 +221,8 @@ class State:
 
     def _follow_intent(self, record: logs.LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))
+        if kept is not None and isinstance(payload, logs.SessionDelegated):
+            kept.children = (*kept.children, payload.session)
         if kept is None or not isinstance(payload, _IntentChange):
             return
         kept.record = record.id
@@ -235,6 +239,7 @@ class State:
                 kept.edited = payload.input
         elif isinstance(payload, logs.ToolStarted):
             kept.started = True
+            self.spent.tool_calls += 1
             kept.external = payload.context.get("external") is True
         elif isinstance(payload, logs.ToolRestarted):
             kept.attempt = payload.attempt
@@ -291,6 +296,10 @@ class State:
         if not unasked and not any(kept.asked or kept.started for kept in left):
             return frozenset()
         return frozenset([kept.intent.id for kept in left])
+
+    def list_children(self) -> list[str]:
+        """Return the ids of the sessions that the calls of this session have run."""
+        return [child for kept in self.intents.values() for child in kept.children]
 
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
         """Return the calls of the last reply that have no result yet, with their intents."""

@@ -31,6 +31,7 @@ from .recorded import RecordedRun, RecordedTool
 from .runtime import (
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
+    CallWaits,
     ExecutableTool,
     FailureKind,
     Observation,
@@ -43,7 +44,7 @@ from .search import SearchTools, add_search
 from .workspace import BashTool, PathError, Workspace, workspace_tools
 
 __all__ = [
-    "DEFAULT_OUTPUT_LIMIT", "DEFAULT_TIMEOUT", "AcceptChange", "BashTool", "ExecutableTool",
+    "DEFAULT_OUTPUT_LIMIT", "DEFAULT_TIMEOUT", "AcceptChange", "BashTool", "CallWaits", "ExecutableTool",
     "ExternalTool", "FailureKind", "FunctionTool", "KeyringTokens", "McpOAuth", "McpServer",
     "McpTool",
     "Observation", "PathError", "ProcessTool", "Protection", "RecordedRun", "RecordedTool",

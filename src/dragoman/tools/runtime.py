@@ -75,6 +75,17 @@ class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistak
         self.duration_ms: float | None = None
 
 
+class CallWaits(ToolFailure):
+    """A call waits for something from outside of its session, such as a decision.
+
+    Nothing about it is recorded, and the session ends its run with the outcome ``waiting``. A
+    resumed session runs the call again.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("not_started", message)
+
+
 class ToolSource(Protocol):
     """Where tools come from that may change while a session runs, such as an MCP server."""
 
