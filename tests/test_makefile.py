@@ -121,3 +121,14 @@ def test_targets_start_the_test_scripts(clone: Path, words: list[str], call: lis
     (clone / "scripts" / "install_system.sh").touch()
     calls, _ = make(clone, *words)
     assert calls == [call]
+
+
+def test_exhaustive_run_includes_each_file_that_is_sampled_otherwise() -> None:
+    """A test that reads the variable without the mark is never run whole by the make target."""
+    left_out = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        is_marked = "mark.exhaustive" in text or "mark.recordings" in text
+        if "EXHAUSTIVE" in text and not is_marked:
+            left_out.append(path.name)
+    assert left_out == []

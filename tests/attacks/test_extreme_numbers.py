@@ -111,6 +111,7 @@ def mark_replies(wire: str) -> dict[tuple[str, ...], tuple[Case, str, str]]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", CODECS)
 async def test_number_in_a_reply_gives_a_response_that_can_be_recorded_or_an_error(
     wire: str,
@@ -149,6 +150,7 @@ async def test_number_in_a_header_of_an_error_gives_a_wait_that_a_program_can_sl
         assert wait is None or 0 <= wait <= 31 * 86400, (name, number)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", find_retrieval_cases(), ids=str)
 async def test_number_in_vectors_or_a_ranking_is_read_or_an_error(case: RetrievalCase) -> None:
     reply = case.data.get("reply")
@@ -175,6 +177,7 @@ async def test_number_in_vectors_or_a_ranking_is_read_or_an_error(case: Retrieva
 # --- requests ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", fuzzers.PATHS)
 async def test_number_in_a_request_is_answered_or_rejected_whatever_the_model_speaks(
     wire: str,
@@ -223,6 +226,7 @@ FILES = {
 SPELLINGS = [*TRIED, ".nan", ".inf", "-.inf", "0x" + "f" * 400, "1_000", "null"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "policy"])
 def test_number_in_a_file_is_read_or_reported(kind: str, tmp_path: Path) -> None:
     text, use = FILES[kind]
@@ -246,6 +250,7 @@ def use_at_all(path: Path, data: bytes, use: Any) -> None:
     use(path)
 
 
+@pytest.mark.exhaustive
 async def test_number_in_a_record_is_read_by_everything_that_reads_logs(tmp_path: Path) -> None:
     write_log(tmp_path / "log.db")
     path = tmp_path / "log.jsonl"

@@ -49,6 +49,7 @@ def check(status: int, headers: Any, body: bytes) -> None:
         json.loads(body)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("operation", OPERATIONS, ids=[each.label for each in OPERATIONS])
 @BOUNDS
 @given(data=st.data())
@@ -117,6 +118,7 @@ async def test_rejections_of_every_page_are_described(
         assert str(status) in operations["get"]["responses"], path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", SEEDS)
 def test_any_request_body_is_answered_or_rejected(path: str) -> None:
     for number in range(200 if EXHAUSTIVE else 10):

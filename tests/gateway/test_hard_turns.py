@@ -22,6 +22,8 @@ from .strict_models import UPSTREAMS, StrictUpstream
 from .turns import SCHEMA, TOOL, TURNS, Conversation, Made
 from .upstream import EXHAUSTIVE
 
+pytestmark = pytest.mark.exhaustive
+
 CLIENTS = tuple([name for name in TURNS if name != "openai, plain"])
 MODELS = tuple(UPSTREAMS)
 _turn = count()

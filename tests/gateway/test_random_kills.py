@@ -29,7 +29,7 @@ from .test_serve import KEY, ask_health, write_keys
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 KILLS = 100 if EXHAUSTIVE else 6
 CLIENTS = 4
-# what Python prints of a worker whose supervisor was killed before it had told the worker what to do
+# Python prints this in a worker whose supervisor was killed before it could pass on what to run.
 ORPHAN = re.compile(r"Traceback .*\n(?:  .*\n)*EOFError: Ran out of input\n")
 BACK_SECONDS = 2.0
 """The time after the kill of one worker within which the gateway answers again."""

@@ -21,6 +21,7 @@ EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 STATELESS = ("cohere", "ollama")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 @pytest.mark.parametrize("upstream", UPSTREAMS, ids=[each.name for each in UPSTREAMS])
 async def test_tool_loop_of_each_client_is_accepted_and_its_thinking_comes_back(

@@ -26,6 +26,7 @@ TURNS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("turn", TURNS, ids=lambda turn: "-".join(map(str, turn)))
 async def test_page_says_what_came_back_in_a_run(turn: Turn) -> None:
     with open_rig() as rig:

@@ -67,6 +67,7 @@ def keeps(client: str, wire: str) -> bool:
     return client != "openai, plain" and wire in ("openai", "ollama", "cohere")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("client", "wire", "stream"), LOOPS)
 async def test_loop_with_a_strict_model(client: str, wire: str, stream: bool) -> None:
     assert await loop(client, wire, stream=stream) == (BACK if keeps(client, wire) else [0, 0, 0])
@@ -88,6 +89,7 @@ MOVES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("client", "first", "second", "stream"), MOVES)
 @pytest.mark.parametrize("is_kept", [False, True], ids=["", "store"])
 async def test_conversation_moves_between_models_inside_a_turn(

@@ -117,6 +117,7 @@ def test_content_is_overwritten_on_disk(tmp_path: Path) -> None:
     assert SECRET.encode() not in stored
 
 
+@pytest.mark.exhaustive
 def test_killed_erasures_lose_nothing_else_and_leave_a_whole_log(tmp_path: Path) -> None:
     """A record is erased and named in the account of the log, or neither."""
     draw = random.Random(58)

@@ -34,6 +34,7 @@ def serve(vendor: str | None, *answers: Answer | str | d.ProviderError) -> SimSe
     return SimServer(ScriptedProvider(*answers, strict=True, vendor=vendor))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("first", "second"), SAMPLE, ids=lambda each: each[0])
 async def test_fallback_continues_an_open_turn_and_the_first_model_goes_on(
     first: tuple[str, str | None, str], second: tuple[str, str | None, str]
@@ -63,6 +64,7 @@ def look(at: str) -> str:
     return "there"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("first", "second"), SAMPLE[::2], ids=lambda each: each[0])
 async def test_session_continues_an_open_turn_with_another_model(
     first: tuple[str, str | None, str], second: tuple[str, str | None, str]

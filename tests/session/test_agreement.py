@@ -222,6 +222,7 @@ def check_accounts(run: Run) -> None:
         assert earlier + (d.cost(response).total or 0) == add_up(mine)[2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_accounts_of_a_random_run_agree_and_the_run_can_be_repeated(
     part: int, count: Callable[[str, int], None]

@@ -191,6 +191,8 @@ READ: dict[str, Callable[[bytes, bool], Read]] = {
     "ollama": read_ollama,
     "cohere": read_cohere,
 }
+# Only the exhaustive run has the mark, because marked tests do not count as coverage.
+pytestmark = [pytest.mark.exhaustive] if EXHAUSTIVE else []
 # A surrogate alone is not a character, and each SDK reads it in another way.
 NO_TEXT = "lone-surrogates-in-arguments"
 # A stream has sent the call when these signatures arrive, and has them in a thought at the end.
