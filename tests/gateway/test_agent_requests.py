@@ -43,6 +43,11 @@ ADDED = {
     "type": "additional_tools", "role": "developer",
     "tools": [{"type": "function", **FUNCTION, "strict": False}, PATCH],
 }  # fmt: skip
+# Codex 0.149 and later offers its agents, and every MCP server, as a namespace (coder/coder#28656).
+SPAWN = {
+    "type": "namespace", "name": "agents", "description": "a",
+    "tools": [{"type": "function", "name": "spawn", "parameters": SCHEMA}],
+}  # fmt: skip
 CODEX: dict[str, Any] = {
     "model": "m", "instructions": "i", "stream": True, "store": False, "tool_choice": "auto",
     "include": ["reasoning.encrypted_content"], "parallel_tool_calls": False,
@@ -60,6 +65,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], str, list[str]]] = {
     "VS Code": (CHAT, {**COPILOT, "temperature": 0.1, "top_p": 1}, "", ["look"]),
     "Claude Code": (MESSAGES, CLAUDE_CODE, BETAS, ["look"]),
     "Codex": (RESPONSES, CODEX, "", ["look", "apply_patch"]),
+    "Codex, with MCP": (
+        RESPONSES,
+        {**CODEX, "input": [ASKED], "tools": [*ADDED["tools"], SPAWN]},
+        "",
+        ["look", "apply_patch", "agents__spawn"],
+    ),
     "Codex, compaction": (RESPONSES, {**CODEX, "input": [ASKED]}, "", []),
 }
 

@@ -8,6 +8,7 @@ import pytest
 import dragoman as d
 import dragoman.errors
 from dragoman.wire import SERVER_CODECS
+from dragoman.wire.policy.translate import Target, translate
 from dragoman.wire.responses import Quirks, ResponsesCodec
 from tests.rows import read_table
 
@@ -89,7 +90,7 @@ def test_tools_of_input_items_move_to_the_field_of_servers_without_the_item(
 ) -> None:
     item = {"role": "user", "content": "Hi"}
     native = {"responses": {"input": [ADDED, item, {**ADDED, "tools": None}, ADDED]}}
-    codec = make_codec(additional_tools=knows_item)
+    codec = make_codec(additional_tools=knows_item, tool_kinds="all")
     request = d.Request([d.User("Hi")], native=native)
     body = json.loads(codec.encode(request).http.body)
     if knows_item:
@@ -98,6 +99,86 @@ def test_tools_of_input_items_move_to_the_field_of_servers_without_the_item(
     else:
         assert body["tools"] == ADDED["tools"]
         assert body["input"] == [item]
+
+
+SHELL = {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}
+PATCH = {"type": "custom", "name": "patch", "description": "p"}
+SPAWN = {"type": "namespace", "name": "agents", "description": "a", "tools": [SHELL]}
+SEARCH = {"type": "web_search"}
+# A client's conversation, with calls that only some servers know; the last field is an item of a turn.
+OWN_CALLS = [
+    {"type": "message", "role": "user", "content": "Hi"},
+    {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x"},
+    {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+    {"type": "function_call", "call_id": "c2", "namespace": "agents", "name": "shell",
+     "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c2", "output": "there"},
+]  # fmt: skip
+
+
+def pass_on(codec: ResponsesCodec, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return what a gateway sends for a client's body, and the codes of the notes."""
+    asked = SERVER_CODECS["responses"].decode({"model": MODEL, **body})
+    target = Target("t", frozenset({"responses"}))
+    request = translate(asked, SERVER_CODECS["responses"], target, drops=True).request
+    encoded = codec.encode(request)
+    return json.loads(encoded.http.body), [note.code for note in encoded.notes]
+
+
+def test_tools_and_calls_are_sent_as_functions_to_servers_without_other_kinds() -> None:
+    body = {"input": OWN_CALLS, "tools": [SHELL, PATCH, SPAWN, SEARCH, {"type": "tool_search"}]}
+    sent, notes = pass_on(make_codec(), body)
+    kinds = [(tool["type"], tool.get("name")) for tool in sent["tools"]]
+    assert kinds == [
+        ("function", "shell"),
+        ("function", "patch"),
+        ("function", "agents__shell"),
+        ("web_search", None),
+    ]
+    assert [(item["type"], item.get("name")) for item in sent["input"]] == [
+        ("message", None),
+        ("function_call", "patch"),
+        ("function_call_output", None),
+        ("function_call", "agents__shell"),
+        ("function_call_output", None),
+    ]
+    assert json.loads(sent["input"][1]["arguments"]) == {"input": "x"}
+    assert notes == ["tools_sent_as_functions"]
+
+
+@pytest.mark.parametrize("tools", [[PATCH], [SPAWN], [SHELL, SEARCH]])
+def test_tools_are_sent_unchanged_to_servers_that_take_each_kind(
+    tools: list[dict[str, Any]],
+) -> None:
+    body = {"input": OWN_CALLS[:1], "tools": tools}
+    sent, notes = pass_on(make_codec(tool_kinds="all"), body)
+    assert (sent["tools"], notes) == (tools, [])
+
+
+def test_functions_and_hosted_tools_are_sent_unchanged_to_every_server() -> None:
+    body = {"input": OWN_CALLS[:1], "tools": [SHELL, SEARCH]}
+    sent, notes = pass_on(make_codec(), body)
+    assert (sent["tools"], notes) == (body["tools"], [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "unknown variant `namespace`, expected one of `function`, `web_search`",  # xAI
+        "tool type namespace not supported",  # vLLM
+        "malformed request: failed to parse JSON for /v1/responses: unknown tool type",
+        "Unsupported Responses tool type: 'custom'",
+        "'type' of tool must be 'function'",  # llama.cpp
+    ],
+)
+def test_error_about_a_kind_of_tool_teaches_to_send_functions(message: str) -> None:
+    codec = make_codec(tool_kinds="all")
+    error = dragoman.errors.InvalidRequestError(message, status=400, provider_message=message)
+    request = d.Request([d.User("Hi")], native={"responses": {"tools": [PATCH]}})
+    learned = codec.learn(error, request)
+    assert learned is not None
+    assert learned.quirks.tool_kinds == "functions"
+    assert codec.learn(error, d.Request([d.User("Hi")])) is None
 
 
 def test_unknown_effort_of_a_client_is_reported() -> None:

@@ -34,7 +34,7 @@ from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import ADDED, SETTINGS, ResponsesWriter
+from .request import ADDED, SETTINGS, ResponsesWriter, needs_functions
 from .upstream_socket import ResponsesSocketForm
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
@@ -47,6 +47,12 @@ _NAMES_INCLUDE = re.compile(
     rf"|{_REFUSED}.{{0,60}}\binclude\b|\binclude\b.{{0,60}}{_REFUSED}",
     re.IGNORECASE,
 )
+_NAMES_KIND = re.compile(
+    r"\b(?:custom|namespaces?)\b.{0,80}(?:\btools?\b|not supported|expected)"
+    r"|\btools?\b.{0,80}\b(?:custom|namespaces?)\b"
+    r"|unknown tool type|'type' of tool must be",
+    re.IGNORECASE,
+)
 _NAMES_FORMAT = re.compile(r"text\.format|response_format|json_schema", re.IGNORECASE)
 _REFUSALS = (
     NO_TOOL_SEARCH,
@@ -57,6 +63,14 @@ _REFUSALS = (
         {"additional_tools": False},
         detail="the endpoint refused tools in an input item: they are sent in the field tools",
         applies=lambda request, quirks, reason: _has_added(request.native.get("responses", {})),
+    ),
+    Refusal(
+        _NAMES_KIND,
+        {"tool_kinds": "functions"},
+        detail="the endpoint refused a kind of tool: tools are sent as functions",
+        applies=lambda request, quirks, reason: needs_functions(
+            request.native.get("responses", {})
+        ),
     ),
     Refusal(
         re.compile(r"prompt_cache_(breakpoint|options)"),
@@ -80,6 +94,8 @@ _REFUSALS = (
     Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
 )
 _SOCKET = ResponsesSocketForm()
+# The fields of a client that the codec replaces if the server takes functions alone.
+_REPLACED = ("input", "instructions", "tools", "tool_choice")
 
 
 class ResponsesCodec(Endpoint[Quirks]):
@@ -150,9 +166,12 @@ class ResponsesCodec(Endpoint[Quirks]):
     def native_fields(self, request: Request) -> dict[str, Any]:
         """Return the native fields; move the tools of input items to the field ``tools``.
 
-        The items stay where they are if the server takes them.
+        The items stay where they are if the server takes them. If the server takes functions
+        alone, the tools and the conversation are those that the codec writes.
         """
         native = super().native_fields(request)
+        if self.quirks.tool_kinds == "functions" and needs_functions(native):
+            return {name: value for name, value in native.items() if name not in _REPLACED}
         if self.quirks.additional_tools or not _has_added(native):
             return native
         items = []

@@ -89,6 +89,15 @@ class Quirks(ResultQuirks, frozen=True):
     A 400 about the item turns it off.
     """
 
+    tool_kinds: Literal["functions", "all"] = "functions"
+    """Which tools of a client of this wire the server takes. Hosted OpenAI and Azure take custom
+    tools and namespaces, which Codex offers. Other servers refuse them (xAI: maximhq/bifrost#5428,
+    router-for-me/CLIProxyAPI#5257; Ollama: ollama/ollama#17618; gpt-oss in vLLM:
+    vllm-project/vllm#49493) or skip them silently (llama.cpp: ggml-org/llama.cpp#23465; seen
+    2026-11-19), so they are sent as functions, and so are their calls. A 400 about a kind of tool
+    turns ``all`` off.
+    """
+
     cache_form: Literal["retention", "breakpoints"] = "retention"
     """How the prompt cache is controlled. ``retention``: the cache is automatic, and
     ``prompt_cache_retention`` sets how long it is kept. ``breakpoints``: cache marks are sent as

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UnsupportedFeatureError, quote
@@ -28,6 +28,36 @@ SERVER_TOOLS: dict[str, dict[str, Any]] = {
 }
 ADDED = "additional_tools"  # the type of input items that contain tools
 _STATE = ("previous_response_id", "conversation", "background")
+# Kinds of a client's tools, and of its items, for which a server that takes functions gets functions.
+_REWRITTEN = frozenset({"function", "custom", "namespace", "tool_search"})
+_REWRITTEN_ITEMS = frozenset(
+    {
+        "apply_patch_call", "custom_tool_call", "custom_tool_call_output", "local_shell_call",
+        "shell_call",
+    }
+)  # fmt: skip
+
+
+def list_records(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list from a client."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def list_tools(native: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tools of a client's request: those of the field, then those of input items."""
+    tools = list_records(native.get("tools"))
+    for item in list_records(native.get("input")):
+        if item.get("type") == ADDED:
+            tools += [tool for tool in list_records(item.get("tools")) if tool not in tools]
+    return tools
+
+
+def needs_functions(native: Mapping[str, Any]) -> bool:
+    """Return whether a client's request has tools or calls that only some servers know."""
+    return any(tool.get("type") in ("custom", "namespace") for tool in list_tools(native)) or any(
+        item.get("type") in _REWRITTEN_ITEMS or "namespace" in item
+        for item in list_records(native.get("input"))
+    )
 
 
 class ResponsesWriter(RequestWriter):
@@ -74,11 +104,22 @@ class ResponsesWriter(RequestWriter):
         if request.server_tools:
             server_tools = self.server_tools(SERVER_TOOLS, lambda name: {"type": name})
             body["tools"] = [*body.get("tools", ()), *server_tools]
+        native = request.native.get(self.home.wire, {})
+        if quirks.tool_kinds == "functions" and needs_functions(native):
+            self._rewrite_tools(body, native)
         if request.tool_choice is not None:
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
         if (schema := self.schema_for("native")) is not None:
             form = schema_format(schema, strict=quirks.strict_schemas)
             body["text"] = {"format": {"type": "json_schema", **form}}
+
+    def _rewrite_tools(self, body: dict[str, Any], native: Mapping[str, Any]) -> None:
+        """Offer a client's hosted tools next to the functions that replace its other tools."""
+        hosted = [tool for tool in list_tools(native) if tool.get("type") not in _REWRITTEN]
+        if hosted:
+            body["tools"] = [*body.get("tools", ()), *hosted]
+        why = "the server takes functions alone: other tools and their calls are sent as such"
+        self.notes.rewrite("tools", "tools_sent_as_functions", why)
 
     def _write_reasoning(self, body: dict[str, Any]) -> None:
         if self.config.reasoning is not None:
