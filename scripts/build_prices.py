@@ -85,10 +85,19 @@ PROVIDERS = [
     ("azure", "azure", ("azure",), "azure/"),
     ("cohere", "cohere", ("cohere", "cohere_chat"), ""),
     ("bedrock", "aws", ("bedrock", "bedrock_converse"), ""),
+    ("moonshot", "moonshotai", ("moonshot",), "moonshot/"),
+    ("zai", "zai", ("zai",), "zai/"),
+    ("minimax", "minimax", ("minimax",), "minimax/"),
+    ("novita", "novita", ("novita",), "novita/"),
+    ("baseten", "baseten", ("baseten",), "baseten/"),
+    ("cloudflare", "cloudflare", ("cloudflare",), "cloudflare/"),
+    ("databricks", "databricks", ("databricks",), "databricks/"),
 ]
 # For azure, genai-prices uses the prices of five other vendors. Only the prices of openai could be
 # confirmed with the azure rows of litellm's table.
-FALLBACK = {"azure": ["openai"]}
+# Its Claude models and those of Vertex AI cost as much as at Anthropic and Google, by 80 of 85 rows of
+# litellm's table (1.109.1, seen 2026-11-19); regional endpoints of Vertex AI cost a tenth more.
+FALLBACK = {"azure": ["openai", "anthropic"], "vertex": ["google", "anthropic"]}
 # OpenRouter chooses a provider, and so a price, for each request, and states the cost in
 # ``usage.cost`` (https://openrouter.ai/docs/use-cases/usage-accounting and
 # https://docs.stigg.io/documentation/ai-agents/providers/openrouter, seen 2026-11-18).
@@ -481,8 +490,16 @@ def litellm_names(key: str, prefix: str) -> list[str]:
 
 
 def litellm_rate(entry: dict[str, Any], key: str) -> Decimal | None:
+    """Return a price of litellm in US dollars for a million tokens.
+
+    Its prices are binary fractions of dollars for a token, and those of Databricks were converted
+    from other units (1.31999 for 1.32), so they are rounded.
+    """
     value = entry.get(key)
-    return None if value is None else (Decimal(repr(value)) * 10**6).normalize()
+    if value is None:
+        return None
+    rate = Decimal(repr(value)) * 10**6
+    return round(rate, 4 if rate > 1 else 6).normalize()
 
 
 LITELLM_RATES = {

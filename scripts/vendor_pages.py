@@ -33,6 +33,7 @@ EXAMPLES = {
     "xiaomi": "mimo-v2.5-pro", "perplexity": "sonar-pro", "huggingface": "openai/gpt-oss-120b",
     "nvidia": "deepseek-ai/deepseek-v4-pro", "vercel": "anthropic/claude-opus-4.6",
     "ollama-cloud": "gpt-oss:120b", "volcengine": "doubao-seed-2-1-pro-260628",
+    "vertex": "gemini-3.8-flash", "portkey": "@openai/gpt-6-sol", "writer": "palmyra-x5",
     "jina": "jina-embeddings-v4", "voyage": "voyage-3.5", "ollama": "llama3", "vllm": "MODEL",
     "llamacpp": "default", "lmstudio": "MODEL", "sglang": "MODEL", "tei": "MODEL",
 }  # fmt: skip
@@ -63,11 +64,14 @@ come from public lists; their replies have not been recorded, except where [anot
 --model MODEL --api-key-env VARIABLE` checks what a server really does. A vendor whose base URL is your own needs an adapter in
 [`models.yaml`](../reference/models-yaml.md), as [Azure](azure.md) does.
 
-- Cloudflare's address contains your account: set `CLOUDFLARE_ACCOUNT_ID`.
+- *Address from* names the variables whose values are parts of the address, such as the account of Cloudflare and Snowflake, or
+  project and location of Vertex AI.
+- **Claude on Vertex AI** and its open models have the same name as Gemini there: `vertex:claude-opus-5-5`,
+  `vertex:openai/gpt-oss-120b-maas`. Install the extra `google` and log in with `gcloud auth application-default login`.
+- **Claude in Microsoft Foundry** is `foundry:claude-opus-5-5`, another name of [`azure:`](azure.md).
+- A token of IBM Cloud for watsonx lives an hour: an adapter with [`auth: {type: command}`](../reference/models-yaml.md#auth) renews it.
 - Perplexity sends a cumulative `message` next to each `delta`; only the delta is used (case `openai/message-beside-delta`). Its
   sources become [citations](../concepts/citations.md) (case `openai/citations-of-a-search`).
-- Portkey needs its own headers: `connect("@PROVIDER/MODEL", base_url="https://api.portkey.ai/v1", headers={"x-portkey-api-key":
-  "..."})`.
 
 This page is generated.
 """
@@ -175,8 +179,11 @@ def write_facts(vendor_id: str) -> str:
     if vendor.aliases:
         rows.append(("other names", ", ".join(vendor.aliases)))
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))
-    if vendor.base_url_env:
-        rows.append(("address from", f"`{vendor.base_url_env}`"))
+    variables = [vendor.base_url_env] if vendor.base_url_env else []
+    variables += [part.env[0] for part in vendor.parts.values()]
+    if variables:
+        names = dict.fromkeys(variables)
+        rows.append(("address from", ", ".join([f"`{name}`" for name in names])))
     others = [name for name in vendor.wires if name != vendor.wire]
     rows.append(("wire", f"`{vendor.wire}`" + "".join([f", or `{name}`" for name in others])))
     for side, label in ((vendor.embed, "embeddings"), (vendor.rerank, "reranking")):

@@ -42,13 +42,12 @@ from .listed import Listed, reply
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
 # Every vendor of chat models, and the embedded model; Jina has no chat model.
-# the vendors that no price table has been read for
+# The vendors without rows of their own: Vertex AI has the prices of Google and Anthropic.
 UNPRICED = {
-    "ai21", "alibaba", "baidu", "baseten", "cloudflare", "databricks", "deepinfra", "github",
-    "huggingface", "hyperbolic", "inception", "jina", "litellm", "minimax", "moonshot", "nebius",
-    "novita", "nvidia", "ollama-cloud", "perplexity", "reka", "requesty", "sambanova",
-    "siliconflow", "snowflake", "stepfun", "tencent", "upstage", "venice", "vercel", "volcengine",
-    "xiaomi", "zai",
+    "ai21", "alibaba", "baidu", "deepinfra", "github", "huggingface", "hyperbolic", "inception",
+    "jina", "litellm", "nebius", "nvidia", "ollama-cloud", "perplexity", "portkey", "reka",
+    "requesty", "sambanova", "siliconflow", "snowflake", "stepfun", "tencent", "upstage", "venice",
+    "vercel", "vertex", "volcengine", "watsonx", "writer", "xiaomi",
 }  # fmt: skip
 PROVIDERS = sorted({*vendor_names(), "local"} - UNPRICED)
 JUNE = date(2026, 6, 1)
@@ -110,6 +109,27 @@ def test_bundled_price_table_has_rows_for_every_provider(bundled: PriceTable) ->
     assert sorted({row.provider for row in bundled.rows}) == PROVIDERS
     for provider in PROVIDERS:
         assert any(row.input is not None for row in bundled.rows if row.provider == provider)
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        ("vertex:gemini-3.8-flash", "google:gemini-3.8-flash"),
+        ("vertex:claude-opus-5-5", "anthropic:claude-opus-5-5"),
+        ("vertex:claude-opus-4-5@20251101", "anthropic:claude-opus-4-5"),
+        ("azure:claude-sonnet-5-5", "anthropic:claude-sonnet-5-5"),
+    ],
+)
+def test_model_at_another_host_has_the_price_of_its_maker(
+    bundled: PriceTable, model: str, like: str
+) -> None:
+    at = datetime(2026, 11, 19, tzinfo=UTC)
+    found = bundled.find(model, at)
+    assert isinstance(found, PriceRow)
+    wanted = bundled.find(like, at)
+    assert isinstance(wanted, PriceRow)
+    for rate in ("input", "output", "cache_read", "cache_write"):
+        assert getattr(found, rate) == getattr(wanted, rate)
 
 
 def test_every_bundled_price_is_finite_and_not_negative(bundled: PriceTable) -> None:

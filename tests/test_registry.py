@@ -5,12 +5,14 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 import dragoman as d
 import dragoman.sync
+from dragoman.errors import AuthenticationError
 from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, config_path, load_vendor, read_file, vendor_names
 from dragoman.registry import vendors as vendors_module
@@ -579,10 +581,96 @@ def test_name_of_an_adapter_precedes_the_other_name_of_a_vendor(file: Path) -> N
     assert entry.adapter == "kimi"
 
 
-def test_account_is_a_part_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDFLARE_ACCOUNT_ID", "a1b2")
-    address = load_vendor("cloudflare").address()
-    assert address == "https://api.cloudflare.com/client/v4/accounts/a1b2/ai/v1"
+# The variables that a user sets, a model, and the address of its requests.
+ADDRESSES = [
+    ({"CLOUDFLARE_ACCOUNT_ID": "a1"}, "cloudflare:@cf/openai/gpt-oss-120b",
+     "https://api.cloudflare.com/client/v4/accounts/a1/ai/v1/chat/completions"),
+    ({"SNOWFLAKE_ACCOUNT": "org-acc"}, "snowflake:claude-opus-5",
+     "https://org-acc.snowflakecomputing.com/api/v2/cortex/v1/chat/completions"),
+    ({"DATABRICKS_HOST": "https://dbc.cloud.databricks.com"}, "databricks:databricks-glm-5-3",
+     "https://dbc.cloud.databricks.com/serving-endpoints/chat/completions"),
+    ({"ANTHROPIC_FOUNDRY_RESOURCE": "res"}, "foundry:claude-opus-5-5",
+     "https://res.services.ai.azure.com/anthropic/v1/messages"),
+    ({"ANTHROPIC_FOUNDRY_BASE_URL": "https://r.test/anthropic"}, "azure:claude-opus-5-5",
+     "https://r.test/anthropic/v1/messages"),
+    ({"AZURE_OPENAI_ENDPOINT": "https://r.openai.azure.com"}, "azure:gpt-4.1",
+     "https://r.openai.azure.com/openai/v1/chat/completions"),
+    ({"GOOGLE_CLOUD_PROJECT": "p"}, "vertex:gemini-3.8-flash",
+     "https://aiplatform.googleapis.com/v1/projects/p/locations/global/publishers/google/models/"
+     "gemini-3.8-flash:generateContent"),
+    ({"GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_CLOUD_LOCATION": "europe-west4"}, "vertex:claude-opus-5",
+     "https://europe-west4-aiplatform.googleapis.com/v1/projects/p/locations/europe-west4/"
+     "publishers/anthropic/models/claude-opus-5:rawPredict"),
+    ({"GOOGLE_CLOUD_PROJECT": "p", "CLOUD_ML_REGION": "eu"}, "vertex_ai:claude-opus-5",
+     "https://aiplatform.eu.rep.googleapis.com/v1/projects/p/locations/eu/publishers/anthropic/"
+     "models/claude-opus-5:rawPredict"),
+    ({"GOOGLE_CLOUD_PROJECT": "p"}, "vertex:openai/gpt-oss-120b-maas",
+     "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi/chat/"
+     "completions"),
+    ({"WATSONX_REGION": "eu-de"}, "watsonx:openai/gpt-5.6-sol",
+     "https://eu-de.ml.cloud.ibm.com/ml/gateway/v1/chat/completions"),
+    ({"WATSONX_URL": "https://ca-tor.ml.cloud.ibm.com"}, "ibm:openai/gpt-5.6-sol",
+     "https://ca-tor.ml.cloud.ibm.com/ml/gateway/v1/chat/completions"),
+    ({"LITELLM_PROXY_API_BASE": "https://proxy.test/v1"}, "litellm:any",
+     "https://proxy.test/v1/chat/completions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("variables", "name", "url"), ADDRESSES)
+def test_account_and_region_are_parts_of_an_address(
+    variables: dict[str, str], name: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    request = d.Request([d.User("Hi")], config=d.RuntimeConfig(max_tokens=9))
+    encoded = d.connect(name, api_key="k").preview(request)
+    assert encoded is not None
+    assert encoded.http.url == url
+
+
+def test_value_of_a_variable_cannot_choose_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", "evil.test/")
+    address = load_vendor("vertex").address()
+    assert address is not None
+    assert urlsplit(address).netloc == "evil.test%2F-aiplatform.googleapis.com"
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("vertex:gemini-3.8-flash", "GOOGLE_CLOUD_PROJECT"),
+        ("vertex:claude-opus-5", "GOOGLE_CLOUD_PROJECT"),
+        ("azure:gpt-4.1", "AZURE_OPENAI_ENDPOINT"),
+        ("azure:claude-opus-5-5", "ANTHROPIC_FOUNDRY_RESOURCE"),
+        ("snowflake:claude-opus-5", "SNOWFLAKE_ACCOUNT"),
+    ],
+)
+def test_error_names_the_variable_that_the_address_lacks(name: str, variable: str) -> None:
+    with pytest.raises(AuthenticationError, match=f"its address is not known; set {variable}"):
+        d.connect(name, api_key="k")
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "header"),
+    [
+        ("portkey:@openai/gpt-5.6-sol", None, "x-portkey-api-key"),
+        ("volcengine:doubao-seed-2-1-pro-260628", "anthropic", "authorization"),
+        ("volcengine:doubao-seed-2-1-pro-260628", None, "authorization"),
+        ("deepseek:deepseek-flash", "anthropic", "x-api-key"),
+        ("google:gemini-3.8-flash", None, "x-goog-api-key"),
+    ],
+)
+def test_key_is_sent_in_the_header_of_the_vendor(name: str, wire: str | None, header: str) -> None:
+    model: Any = d.connect(name, wire=wire, api_key="k")
+    value = "Bearer k" if header == "authorization" else "k"
+    assert model.codec.authorise("k") == {header: value}
+
+
+def test_chat_is_at_the_path_of_the_vendor() -> None:
+    encoded = d.connect("writer:palmyra-x5", api_key="k").preview(d.Request([d.User("Hi")]))
+    assert encoded is not None
+    assert encoded.http.url == "https://api.writer.com/v1/chat"
 
 
 def test_probed_capabilities_are_used(file: Path) -> None:

@@ -290,7 +290,7 @@ def test_extra_that_replaces_the_tool_configuration_is_sent_unchanged() -> None:
 
 
 def test_server_that_demands_and_refuses_server_invocations_is_not_asked_for_ever() -> None:
-    codec: Any = GeminiCodec("gemini-3.8-flash", VERTEX)
+    codec: Any = GeminiCodec("gemini-3.8-flash", "https://proxy.test")
     request = d.Request((d.User("Hello"),), tools=CLOCK, server_tools=SEARCH)
     texts = [
         "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools",

@@ -131,12 +131,20 @@ class Adapter(Struct, frozen=True, kw_only=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model, on another wire if only that wire serves the model."""
+        """Return the adapter for a model, on another wire if only that wire serves the model.
+
+        An adapter with an address of the user keeps its wire if the vendor has another address for
+        the other one.
+        """
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
-        is_home = vendor.base_url is None or _same_origin(self.base_url, vendor.address(self.wire))
-        return self.with_wire(vendor.wire_of(model)) if is_home else self
+        wire = vendor.wire_of(model)
+        own = vendor.address(self.wire)
+        if vendor.other_wires[wire].base_url is not None and self.base_url != own:
+            return self
+        is_home = vendor.base_url is None or self.base_url is None
+        return self.with_wire(wire) if is_home or _same_origin(self.base_url, own) else self
 
     def at(self, base_url: str, model: str) -> Adapter:
         """Return the adapter for a model of this vendor that is served at another address.
@@ -259,12 +267,11 @@ class Adapter(Struct, frozen=True, kw_only=True):
     def address_env(self) -> str | None:
         """The environment variable that the address comes from, or ``None``."""
         vendor = self.vendor
-        if vendor is None or vendor.base_url_env is None:
+        variable = vendor.address_variable(self.wire) if vendor is not None else None
+        if vendor is None or variable is None:
             return None
-        is_set = bool(os.environ.get(vendor.base_url_env, "").strip())
-        return (
-            vendor.base_url_env if is_set and self.base_url == vendor.address(self.wire) else None
-        )
+        is_set = bool(os.environ.get(variable, "").strip())
+        return variable if is_set and self.base_url == vendor.address(self.wire) else None
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
         """Return the timeouts for calls: the adapter's, overridden by those in ``own``.

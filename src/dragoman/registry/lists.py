@@ -142,7 +142,9 @@ def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, An
             vendor = next(
                 (value for field, value in record.items() if field.endswith("_provider")), ""
             )
-            yield vendor, key.removeprefix(f"{vendor}/"), record
+            # Vertex AI has a name for each publisher (vertex_ai-anthropic_models), and one prefix.
+            kind = vendor.partition("-")[0]
+            yield vendor, key.removeprefix(f"{vendor}/").removeprefix(f"{kind}/"), record
 
 
 def _by_vendor(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -440,6 +440,9 @@ def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
 def find_missing(adapter: Adapter) -> str:
     """Return a message that names the setting that an adapter still lacks."""
     if not adapter.base_url:
+        vendor = adapter.vendor
+        if vendor is not None and (missing := vendor.missing_variables(adapter.wire)):
+            return f"its address is not known; set {' and '.join(missing)}"
         return f"adapter {adapter.name!r} has no base_url"
     if (stored := adapter.withheld_key) is not None:
         address = show_url(adapter.base_url)
@@ -459,6 +462,8 @@ def not_configured(entry: ModelEntry, adapter: Adapter) -> AuthenticationError:
             f"It is the key for {show_url(adapter.base_url or '')}, the address in "
             f"{adapter.address_env}."
         )
+    elif not adapter.base_url and adapter.vendor is not None:
+        advice = f"Or pass base_url, or set it in {config_path().name}."
     elif adapter.base_url:
         advice = f"Or store the key: dragoman keys set {adapter.api_key_env}"
     return AuthenticationError(

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -60,13 +60,15 @@ class WireForm(_Part, frozen=True):
 
     ``only`` is a pattern for the models that need this wire, because the vendor serves them on it
     alone, or with all their abilities on it alone. It is used unless the user chooses another.
-    ``proofs`` are those of the quirks that the vendor's default wire has no proof for.
+    ``proofs`` are those of the quirks that the vendor's default wire has no proof for, and
+    ``base_url_env`` the variable in which users set the address of this wire.
     """
 
     base_url: str | None = None
     quirks: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
     proofs: dict[str, str] = field(default_factory=dict)
+    base_url_env: str | None = None
 
 
 class RetrievalForm(_Part, frozen=True):
@@ -85,11 +87,23 @@ class VendorAuth(_Part, frozen=True):
     env: tuple[str, ...] = ()
 
 
-class Region(_Part, frozen=True):
-    """The region in a vendor's address; the value of a variable in ``env`` replaces it."""
+class AddressPart(_Part, frozen=True):
+    """A part of a vendor's addresses, such as an account or a region, that each user sets.
 
-    name: str = ""
-    env: tuple[str, ...] = ()
+    The value of the first variable in ``env`` that is set replaces the part, in the form that
+    ``forms`` has for this value or else for ``*``; ``{}`` in a form stands for the value.
+    """
+
+    env: tuple[str, ...]
+    forms: dict[str, str] = field(default_factory=dict)
+
+    def find(self) -> str | None:
+        """Return what replaces the part; ``None`` if no variable is set."""
+        value = next((found for name in self.env if (found := os.environ.get(name))), None)
+        if value is None:
+            return None
+        form = self.forms.get(value, self.forms.get("*", "{}"))
+        return form.replace("{}", quote(value, safe=""))
 
 
 class Retirement(_Part, frozen=True):
@@ -123,7 +137,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
     ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
-    are the models that the vendor switches off, by day. ``aliases`` are other names of the vendor,
+    are the models that the vendor switches off, by day. ``parts`` are the texts in its addresses
+    that variables replace; one in capitals has no default. ``aliases`` are other names of the vendor,
     ``key_aliases`` are variables in which other libraries look for its key, which count if
     ``api_key_env`` is not set, and ``source`` is where its address and its key variable were seen.
     """
@@ -148,7 +163,7 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     embed: RetrievalForm | None = None
     rerank: RetrievalForm | None = None
     auth: VendorAuth = VendorAuth()
-    region: Region = Region()
+    parts: dict[str, AddressPart] = field(default_factory=dict)
     as_of: str | None = None
     listed: Origin = Origin()
     other_wires: dict[str, WireForm] = field(default_factory=dict)
@@ -213,14 +228,46 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
         return frozenset([name for name, row in self.rows.items() if not row.get("chat", True)])
 
     def address(self, wire: str | None = None) -> str | None:
-        """Return a wire's base URL; the variable ``base_url_env`` may replace its host and port."""
+        """Return a wire's base URL; the variable ``base_url_env`` may replace its host and port.
+
+        Return ``None`` if a part of it is unknown.
+        """
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
-        regions = [found for name in self.region.env if (found := os.environ.get(name))]
-        if regions and self.region.name and base_url is not None:
-            base_url = base_url.replace(self.region.name, regions[0], 1)
-        given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
-        return self.complete(given, base_url) if given else base_url
+        variable = self.address_variable(wire)
+        given = os.environ.get(variable, "").strip() if variable else ""
+        if given:
+            return self.complete(given, base_url)
+        for part, setting in self.parts.items():
+            if base_url is not None and part in base_url:
+                found = setting.find()
+                # A part in capitals stands for something that only the user knows.
+                if found is None and part.isupper():
+                    return None
+                base_url = base_url.replace(part, found or part)
+        return base_url
+
+    def address_variable(self, wire: str | None = None) -> str | None:
+        """Return the environment variable in which users set the address of a wire, if any.
+
+        A wire that a hosted vendor offers at an address of its own has a variable of its own.
+        """
+        form = self.other_wires.get(wire or self.wire)
+        if form is None or form.base_url is None or self.local:
+            return self.base_url_env
+        return form.base_url_env
+
+    def missing_variables(self, wire: str | None = None) -> list[str]:
+        """Return the variables of which one is needed for the address of a wire; often none."""
+        form = self.wires.get(wire or self.wire)
+        base_url = (form.base_url if form is not None else None) or ""
+        parts = [
+            setting.env[0]
+            for part, setting in self.parts.items()
+            if part.isupper() and part in base_url and setting.find() is None
+        ]
+        variable = self.address_variable(wire)
+        return parts or ([variable] if variable and not base_url else [])
 
     def complete(self, given: str, base_url: str | None = None) -> str:
         """Return an address of the user with the path that the vendor's servers have.

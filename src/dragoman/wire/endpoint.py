@@ -175,6 +175,7 @@ class Endpoint(ABC, Generic[Q]):
 
     wire: ClassVar[str]
     route: ClassVar[str] = ""  # the path of the API after the base URL
+    key_header: ClassVar[str] = "authorization"
     list_path: ClassVar[str] = ""  # where a server lists its models, if not at ``models``
     common_list_path: ClassVar[str] = ""  # where every server of the wire lists them, if elsewhere
     probe_path: ClassVar[str] = ""  # what only servers of this wire answer
@@ -242,7 +243,7 @@ class Endpoint(ABC, Generic[Q]):
         self._keep_raw = keep_raw
         self.lessons: tuple[Lesson, ...] = ()
         # an invalid base URL raises an error here, not at the first call
-        self.url = join_url(base_url, self.route, self.version)
+        self.url = join_url(base_url, getattr(quirks, "chat_path", self.route), self.version)
         self.root = root_of(base_url)
         self.quirks = self.believed(model)
 
@@ -455,8 +456,9 @@ class Endpoint(ABC, Generic[Q]):
         return build_error(status, headers, self.read_error(body), self.error_rows, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the header with the key as a bearer token."""
-        return {"authorization": f"Bearer {key}"}
+        """Return the header with the key, which is a bearer token in the header ``authorization``."""
+        header = getattr(self.quirks, "key_header", None) or self.key_header
+        return {header: f"Bearer {key}" if header == "authorization" else key}
 
     def learn(self, error: ProviderError, request: Request) -> Self | None:
         """Return a codec that avoids the optional field named in the error.

@@ -183,9 +183,11 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     wait: Any = metadata.get("retry_after_seconds")
     return Failure(
         text[: e.MAX_PROVIDER_MESSAGE],
-        # Anthropic sends its code as error.details.error_code
-        # (case: anthropic/error-with-details).
-        _word(record.get("code")) or _word(dig(record, "details", "error_code")),
+        # Anthropic sends its code as error.details.error_code (anthropic/error-with-details),
+        # Databricks as error_code (databricks-demos/dbdemos#218, #220; seen 2026-11-19).
+        _word(record.get("code"))
+        or _word(dig(record, "details", "error_code"))
+        or _word(record.get("error_code")),
         _word(record.get("type")) or _word(record.get("status")),
         min(float(wait), MAX_WAIT) if _is_number(wait) else None,
         param,

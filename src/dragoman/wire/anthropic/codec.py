@@ -83,6 +83,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     )
     joined_header = HEADER
     ask_count = staticmethod(_ask_count)
+    key_header: ClassVar[str] = "x-api-key"
     header_options: ClassVar[Mapping[str, str]] = {"anthropic_beta": HEADER, "beta": HEADER}
     keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks
@@ -229,10 +230,6 @@ class AnthropicCodec(Endpoint[Quirks]):
     def make_decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         answer = self.answer_tool(request)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
-
-    def authorise(self, key: str) -> dict[str, str]:
-        """Return the header ``x-api-key``."""
-        return {"x-api-key": key}
 
     def ready(self) -> Generator[HttpRequest, HttpReply, Description]:
         """Look the model up by name; if the server has no such route, look in its model list.

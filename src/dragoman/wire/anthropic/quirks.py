@@ -99,6 +99,11 @@ class Quirks(TurnQuirks, frozen=True):
     anthropics/claude-code#49370; seen 2026-11-18); then the betas that the error names are added.
     """
 
+    key_header: str | None = None
+    """The header for the API key, instead of ``x-api-key``. With ``authorization`` the key is a
+    bearer token, which Volcengine takes.
+    """
+
     raw_predict: bool = False
     """Whether Google Cloud serves the model. Then the URL contains the model's name
     (``/models/NAME:rawPredict``), the body contains the API version, and there is no model list.

@@ -78,6 +78,7 @@ class GeminiCodec(Endpoint[Quirks]):
     URL. The API key is sent in a header, never in the URL.
     """
 
+    key_header: ClassVar[str] = "x-goog-api-key"
     wire: ClassVar[str] = "gemini"
     base_mark = "v1beta"
     messages_field = "contents"
@@ -126,10 +127,6 @@ class GeminiCodec(Endpoint[Quirks]):
 
     def is_about_field(self, reason: str) -> bool:
         return _names_field(reason) is not None
-
-    def authorise(self, key: str) -> dict[str, str]:
-        """Return the header ``x-goog-api-key``."""
-        return {"x-goog-api-key": key}
 
     def url_for(self, request: Request) -> str:
         verb = ":streamGenerateContent" if request.stream else ":generateContent"

@@ -51,8 +51,9 @@ class Quirks(ResultQuirks, frozen=True):
     """
 
     call_ids: bool = True
-    """Whether the ids of calls are sent back. Vertex AI and older models answer 400 to ids, and
-    pair calls and results by name and order. Such an error changes the quirk automatically.
+    """Whether the ids of calls are sent back. Models before Gemini 3 answer 400 to ids on Vertex AI
+    (until September 2026 newer models did, too), and pair calls and results by name and order. Such
+    an error changes the quirk automatically.
     """
 
     id_rule: IdRule | None = None

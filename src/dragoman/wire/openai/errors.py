@@ -55,11 +55,18 @@ ROWS: tuple[ErrorRow, ...] = (
         # 2026, sent again each time; continuedev/continue#10602, 2026-02; seen 2026-11-19; cases:
         # openai/overflow-tokens-per-minute, openai/overflow-tokens-per-min)
         ("413 429", r"request too large.{0,160}tokens per min"),
+        # GitHub Models has limits below the context window (eslint/tsc-meetings#593, 2025-07;
+        # cline/cline#2115; tashfeenahmed/freellmapi#426, 2026-06; seen 2026-11-19; case:
+        # openai/overflow-github).
+        ("413", r"tokens_limit_reached|request body too large.{0,60}tokens"),
     ),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
     # DashScope reports an overdue account with a 400 (case: openai/overdue-dashscope).
     row("400", r"\barrearage\b", e.BillingError),
+    # Ollama's cloud has models for subscribers (ollama/ollama#15990, #15741, 2026-05;
+    # case: openai/subscription-ollama-cloud).
+    row("403", r"model requires a subscription", e.BillingError),
     # MiniMax sends errors with status 200 (MiniMax-AI/MiniMax-M2.5#18, seen 2026-11-18; cases:
     # openai/base-resp-key, openai/base-resp-balance). This is the only source, so other codes
     # are not classified.
@@ -75,6 +82,13 @@ ROWS: tuple[ErrorRow, ...] = (
         # hours (case: openai/usage-limit-zai); seen 2026-11-18
         ("403", r"AllocationQuota\.FreeTierOnly"),
         ("429", r"usage limit reached"),
+        # The plans of Ollama's cloud (continuedev/continue#11444, 2026-03) and Kimi
+        # (NanmiCoder/cc-haha#1208, 2026-08), and the free neurons of Cloudflare
+        # (diegosouzapw/OmniRoute#6980; developers.cloudflare.com/workers-ai/platform/errors)
+        # end for hours or days; seen 2026-11-19 (cases: openai/usage-limit-ollama-cloud,
+        # openai/free-neurons-cloudflare).
+        ("403 429", r"reached your .{0,20}usage limit"),
+        ("429", r"daily free allocation"),
     ),
     # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
@@ -97,6 +111,9 @@ ROWS: tuple[ErrorRow, ...] = (
         ("400 404", r"the model .{0,80}(decommissioned|deprecated)|not a chat model"),
         ("400 404", r"period for this model has ended"),
         ("400", r"supported API model names"),
+        # A model of Databricks is an endpoint (databricks-demos/dbdemos#220; seen 2026-11-19;
+        # case: openai/endpoint-databricks).
+        ("404", r"endpoint.{0,120}not exist"),
         ("400 404", r"cached snapshot folder|server is pinned to"),
     ),
     # OpenRouter finds no endpoint that supports the request, or no endpoint that has the model.

@@ -23,6 +23,12 @@ class Quirks(WireQuirks, frozen=True):
     """The name of the field for the output limit. Reasoning models of hosted OpenAI reject
     ``max_tokens``; some local servers ignore the newer name (transformers serve)."""
 
+    key_header: str | None = None
+    """The header for the API key, instead of a bearer token. Portkey reads ``x-portkey-api-key``."""
+
+    chat_path: str = "/chat/completions"
+    """The path of the requests below the base URL. Writer's is ``/chat``."""
+
     seed_field: Literal["seed", "random_seed"] = "seed"
     """The name of the field for the seed. Mistral has ``random_seed`` and rejects ``seed``."""
 

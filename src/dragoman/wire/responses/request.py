@@ -28,7 +28,7 @@ SERVER_TOOLS: dict[str, dict[str, Any]] = {
 }
 ADDED = "additional_tools"  # the type of input items that contain tools
 _STATE = ("previous_response_id", "conversation", "background")
-# Kinds of a client's tools, and of its items, for which a server that takes functions gets functions.
+# Kinds of a client's tools and items; a server that takes functions alone gets functions for them.
 _REWRITTEN = frozenset({"function", "custom", "namespace", "tool_search"})
 _REWRITTEN_ITEMS = frozenset(
     {
