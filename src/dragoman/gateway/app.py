@@ -39,6 +39,7 @@ from ..registry.folders import read_stamp
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
 from .access import Bounds, Service
+from .administration import Administration
 from .background import Background
 from .call_log import CallLog
 from .exchange import ChatHandler
@@ -308,6 +309,7 @@ def _routes(service: Service, ui: str | None) -> list[BaseRoute]:
         *sockets,
         *kept_routes(service),
         *Pages(service).routes(),
+        *Administration(service).routes(),
         *[Route(path, web) for path in paths],
     ]
 

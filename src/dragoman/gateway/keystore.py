@@ -117,16 +117,18 @@ class KeyStore:
         with self._lock:
             return tuple(self._read_all(Team))
 
-    def audit(self, subject: str | None = None, limit: int = 100) -> Sequence[AuditRecord]:
+    def audit(
+        self, subject: str | None = None, limit: int = 100, before: int = 0
+    ) -> Sequence[AuditRecord]:
         """Return the latest audit records, newest first.
 
-        ``subject`` restricts them to one key or team.
+        ``subject`` restricts them to one key or team, ``before`` to those with a lower number.
         """
         with self._lock:
             rows = self._base.run(
                 "select seq, at, actor, action, subject, detail from dragoman_audit "
-                "where subject = ? or ? = '' order by seq desc limit ?",
-                (subject or "", subject or "", limit),
+                "where (subject = ? or ? = '') and (seq < ? or ? = 0) order by seq desc limit ?",
+                (subject or "", subject or "", before, before, limit),
             )
         found = []
         for seq, at, actor, action, of, detail in rows:

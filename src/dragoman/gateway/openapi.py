@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ..errors import InvalidRequestError
 from ..retrieval.wire.server import RETRIEVAL_SERVERS, RetrievalServer
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS, ServerCodec
 from ..wire.request_schema import FREE, TEXT, TEXT_OR_PARTS, body_with_model
+from .operations import OPERATIONS, ROOT, Operation
 from .unknown_paths import find_codec
 
 _STATUSES = {
@@ -31,6 +34,9 @@ _STATUSES = {
 }
 _DENIED = ("400", "401", "403")
 _MISSING = (*_DENIED, "404")
+_ADMIN = (*_MISSING, "413", "415")
+_BODIES = [each.body for each in OPERATIONS if each.body is not None]
+_SCHEMAS = msgspec.json.schema_components(_BODIES, ref_template="#/components/schemas/{name}")[1]
 _SAMPLE = InvalidRequestError("the request is wrong")
 _EMBED = body_with_model(input=TEXT_OR_PARTS)
 _RERANK = body_with_model(query=TEXT, documents={"type": "array"})
@@ -85,6 +91,8 @@ def document() -> dict[str, Any]:
         for codec in SERVER_CODECS.values()
         for path in codec.pages
     ]
+    for operation in OPERATIONS:
+        _open(paths, ROOT + operation.path)[operation.method.lower()] = _describe_change(operation)
     for method, path, summary, statuses in [*_OTHERS, *pages]:
         shown: dict[str, Any] = {"application/json": {"schema": FREE}}
         if path == "/metrics":
@@ -98,13 +106,38 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},
         "components": {
+            "schemas": _SCHEMAS,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            }
+            },
         },
         "paths": paths,
     }
+
+
+def _describe_change(operation: Operation) -> dict[str, Any]:
+    """Return the description of an operation of the administration."""
+    path = ROOT + operation.path
+    shown = {"application/json": {"schema": FREE}}
+    done = {"description": operation.summary, "content": shown}
+    if operation.status == 204:
+        done = {"description": operation.summary}
+    found: dict[str, Any] = {
+        "summary": operation.summary,
+        "security": [{"bearer": []}],
+        "responses": {str(operation.status): done, **_refusals(_ADMIN, _find_codecs(path))},
+    }
+    if operation.also is not None:
+        found["responses"][str(operation.also)] = done
+    if operation.body is not None:
+        at = {"schema": {"$ref": f"#/components/schemas/{operation.body.__name__}"}}
+        found["requestBody"] = {"required": True, "content": {"application/json": at}}
+    if operation.query:
+        found["parameters"] = [
+            {"name": name, "in": "query", "schema": TEXT} for name in operation.query
+        ]
+    return found
 
 
 def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:

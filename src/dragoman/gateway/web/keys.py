@@ -7,57 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from datetime import date, timedelta
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import asdict, replace
+from msgspec import UNSET, Meta
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from ..access import Service
-from ..keys import MAX_LIMIT, read_money
+from ..administration import change_store, check_own, find_store
 from ..keystore import KeyStore, show_key
+from ..operations import KeyFields
 from ..people import Person
 
 PERSON = "dragoman.person"
 """The entry of the scope of a request with the person who sent it."""
 _MOST_AUDITED = 50  # changes that the page lists
-_Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | UnsetType | None
 
 
-class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
+class KeyChange(KeyFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of a request that changes a key or a team; a missing field is not changed."""
 
     action: Literal["new", "change", "rotate", "block", "revoke", "team"]
     name: str
-    team: str | UnsetType | None = UNSET
-    user: str | UnsetType | None = UNSET
-    names_user: bool | UnsetType = UNSET
-    models: Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
-    budget_usd: str | UnsetType | None = UNSET
-    budget_usd_month: str | UnsetType | None = UNSET
-    requests_per_minute: _Count = UNSET
-    tokens_per_minute: _Count = UNSET
-    max_concurrency: _Count = UNSET
-    expires: date | UnsetType | None = UNSET
-    on_loss: Literal["drop", "warn", "reject"] | UnsetType = UNSET
     overlap_hours: Annotated[float, Meta(ge=0, le=24 * 365)] = 24.0
-
-    def read_fields(self) -> dict[str, Any]:
-        """Return the fields of the key that the change sets."""
-        fields = {name: value for name, value in asdict(self).items() if value is not UNSET}
-        for name in ("action", "name", "overlap_hours"):
-            del fields[name]
-        for name in ("budget_usd", "budget_usd_month"):
-            if isinstance(fields.get(name), str):
-                fields[name] = read_money(fields[name])
-        return fields
-
-
-def find_store(service: Service) -> KeyStore | None:
-    """Return the key database of a gateway that has an admin key, or ``None``."""
-    source = None if service.keys is None or service.people is None else service.keys.source
-    return source if isinstance(source, KeyStore) else None
 
 
 async def list_keys(service: Service, request: Request) -> dict[str, Any]:
@@ -82,24 +55,17 @@ async def list_keys(service: Service, request: Request) -> dict[str, Any]:
 async def change_key(service: Service, request: Request) -> dict[str, Any]:
     """Apply a change to the key database; only the reply to this request has a new key."""
     change = msgspec.json.decode(await request.body(), type=KeyChange)
-    shared = find_store(service)
-    ring = service.keys
     person = find_person(request)
     if person.team is not None and change.action == "new" and change.team is UNSET:
         change = replace(change, team=person.team)
-    assert shared is not None
-    assert ring is not None
 
-    def apply() -> dict[str, Any]:
-        store = KeyStore(shared.place, actor=person.name)
-        try:
-            _check_team(store, change, person)
-            return _apply(store, change)
-        finally:
-            store.close()
+    def apply(store: KeyStore) -> dict[str, Any]:
+        if change.action == "team" and person.team is not None:
+            raise ValueError(f"the lead of the team {person.team} does not change teams")
+        check_own(store, person, change.name, change.team)
+        return _apply(store, change)
 
-    made = await asyncio.to_thread(apply)
-    await asyncio.to_thread(ring.poll)  # this process uses the change at once, the others soon
+    made: dict[str, Any] = await change_store(service, person, apply)
     return made
 
 
@@ -110,21 +76,9 @@ def find_person(request: Request) -> Person:
     return person
 
 
-def _check_team(store: KeyStore, change: KeyChange, person: Person) -> None:
-    """Raise ``ValueError`` if a lead changes what is not of the own team."""
-    if person.team is None:
-        return
-    is_own = change.action == "new" or (
-        change.action != "team"
-        and any(key.id == change.name and key.team == person.team for key in store.read_keys())
-    )
-    if not is_own or change.team not in (UNSET, person.team):
-        raise ValueError(f"the lead of the team {person.team} changes keys of this team only")
-
-
 def _apply(store: KeyStore, change: KeyChange) -> dict[str, Any]:
     name = change.name
-    fields = change.read_fields()
+    fields = change.read()
     if change.action == "new":
         return {"name": name, "key": store.create(name, **fields)}
     if change.action == "rotate":

@@ -27,9 +27,10 @@ from ...errors import ProviderError, scrub
 from ...trace import Viewer, add_headers
 from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
+from ..administration import find_store
 from ..clients import ADDRESS, Target, fill_steps, read_clients
 from ..people import READERS, ROLES, Person, Role
-from .keys import PERSON, change_key, find_store, list_keys
+from .keys import PERSON, change_key, list_keys
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
 from .vendors import list_vendors, store_vendor_key

@@ -1,0 +1,346 @@
+"""``/v1/admin``: keys, teams, users, budgets, models and changes of a gateway, for programs.
+
+A request needs the key of a person of ``--admin``. A viewer reads, a lead reads and changes the
+keys of the own team, and an admin everything. Every change adds an audit record with the person's
+name. PUT and DELETE are idempotent: to send one again changes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request as HttpAsked
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..errors import AuthenticationError, InvalidRequestError, ProviderError, scrub
+from .access import Service, read_headers
+from .keys import MAX_NAME, Key, read_money
+from .keystore import KeyStore, show_key
+from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields
+from .pages import refuse
+from .people import Person
+from .unknown_paths import find_codec
+
+_PAGE = 100
+_MOST = 1000
+
+
+def find_store(service: Service) -> KeyStore | None:
+    """Return the key database of a gateway that has an admin key, or ``None``."""
+    source = None if service.keys is None or service.people is None else service.keys.source
+    return source if isinstance(source, KeyStore) else None
+
+
+def check_own(store: KeyStore, person: Person, name: str, team: Any = UNSET) -> None:
+    """Raise an error if a lead changes a key that is not of the own team, or moves one to another."""
+    if person.team is None:
+        return
+    known = next((key for key in store.read_keys() if key.id == name), None)
+    is_own = known is None or known.team == person.team
+    if not is_own or team not in (UNSET, person.team):
+        raise AuthenticationError(
+            f"the lead of the team {person.team} changes keys of this team only", status=403
+        )
+
+
+async def change_store(service: Service, person: Person, change: Callable[[KeyStore], Any]) -> Any:
+    """Apply a change under a person's name; this process uses it at once, the others soon."""
+    shared = find_store(service)
+    ring = service.keys
+    assert shared is not None
+    assert ring is not None
+
+    def apply() -> Any:
+        store = KeyStore(shared.place, actor=person.name)
+        try:
+            return change(store)
+        finally:
+            store.close()
+
+    made = await asyncio.to_thread(apply)
+    await asyncio.to_thread(ring.poll)
+    return made
+
+
+Handle: TypeAlias = Callable[[HttpAsked, Person], Awaitable[Any]]
+
+
+class Administration:
+    """The routes below ``/v1/admin``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all operations."""
+        most = self._service.bounds.body_bytes
+        return [
+            Route(
+                ROOT + each.path,
+                self._answer(getattr(self, f"_{each.handler}")),
+                methods=[each.method],
+                max_body_size=most,
+            )
+            for each in OPERATIONS
+        ]
+
+    def _answer(self, handle: Handle) -> Callable[[HttpAsked], Awaitable[Response]]:
+        async def answer(asked: HttpAsked) -> Response:
+            try:
+                person = self._find_person(asked)
+                made = await handle(asked, person)
+            except ProviderError as error:
+                return refuse(find_codec(asked.url.path, asked.headers), error)
+            except LookupError as error:
+                missing = InvalidRequestError(scrub(str(error.args[0])), status=404)
+                return refuse(find_codec(asked.url.path, asked.headers), missing)
+            except ValueError as error:
+                wrong = InvalidRequestError(scrub(str(error)))
+                return refuse(find_codec(asked.url.path, asked.headers), wrong)
+            return made if isinstance(made, Response) else _reply(made)
+
+        return answer
+
+    def _find_person(self, asked: HttpAsked) -> Person:
+        service = self._service
+        if service.people is None:
+            raise InvalidRequestError(
+                "this gateway has no administration; its operator must start it with --admin",
+                status=404,
+            )
+        person = service.find_person(read_headers(asked.scope))
+        if person is None:
+            raise AuthenticationError("the key of a person of --admin is missing or wrong")
+        if asked.method != "GET" and person.role == "viewer":
+            raise AuthenticationError("your role does not allow changes", status=403)
+        return person
+
+    def _store(self) -> KeyStore:
+        store = find_store(self._service)
+        if store is None:
+            raise InvalidRequestError(
+                "the keys of this gateway are in a file; its operator can move them to a database",
+                status=404,
+            )
+        return store
+
+    async def _read_keys(self, person: Person) -> list[Key]:
+        keys = await asyncio.to_thread(self._store().read_keys)
+        return [key for key in keys if person.team is None or key.team == person.team]
+
+    # --- keys
+
+    async def _list_keys(self, asked: HttpAsked, person: Person) -> Any:
+        query = asked.query_params
+        keys = await self._read_keys(person)
+        for name in ("team", "user"):
+            if name in query:
+                keys = [key for key in keys if (getattr(key, name) or "") == query[name]]
+        words = query.get("search", "").lower()
+        shown = [
+            _show(key)
+            for key in keys
+            if words in f"{key.id} {key.user or ''} {key.team or ''}".lower()
+        ]
+        return _page(shown, asked)
+
+    async def _show_key(self, asked: HttpAsked, person: Person) -> Any:
+        name = asked.path_params["name"]
+        for key in await self._read_keys(person):
+            if key.id == name:
+                return _show(key)
+        raise LookupError(f"there is no key named {name!r}")
+
+    async def _create_key(self, asked: HttpAsked, person: Person) -> Any:
+        given = await _read(asked, NewKey)
+        made = await self._make(given.name, given, person)
+        return _reply(made, 201)
+
+    async def _put_key(self, asked: HttpAsked, person: Person) -> Any:
+        name = asked.path_params["name"]
+        given = await _read(asked, KeyFields)
+        known = {key.id for key in await asyncio.to_thread(self._store().read_keys)}
+        if name not in known:
+            return _reply(await self._make(name, given, person), 201)
+        return await self._set(name, given, person)
+
+    async def _change_key(self, asked: HttpAsked, person: Person) -> Any:
+        return await self._set(asked.path_params["name"], await _read(asked, KeyFields), person)
+
+    async def _make(self, name: str, given: KeyFields, person: Person) -> dict[str, Any]:
+        fields = given.read()
+        if person.team is not None:
+            fields.setdefault("team", person.team)
+        self._store()
+
+        def make(store: KeyStore) -> str:
+            check_own(store, person, name, fields.get("team"))
+            return store.create(name, **fields)
+
+        return {"name": name, "key": await change_store(self._service, person, make)}
+
+    async def _set(self, name: str, given: KeyFields, person: Person) -> Any:
+        fields = given.read()
+        self._store()
+
+        def change(store: KeyStore) -> Key:
+            check_own(store, person, name, fields.get("team", UNSET))
+            before = next((key for key in store.read_keys() if key.id == name), None)
+            if before is not None and all(getattr(before, at) == fields[at] for at in fields):
+                return before  # the same request again leaves no audit record
+            return store.change(name, fields)
+
+        return _show(await change_store(self._service, person, change))
+
+    async def _delete_key(self, asked: HttpAsked, person: Person) -> Any:
+        name = asked.path_params["name"]
+        self._store()
+
+        def delete(store: KeyStore) -> None:
+            check_own(store, person, name)
+            if any(key.id == name for key in store.read_keys()):
+                store.revoke(name)
+
+        await change_store(self._service, person, delete)
+        return Response(status_code=204)
+
+    async def _rotate_key(self, asked: HttpAsked, person: Person) -> Any:
+        name = asked.path_params["name"]
+        given = await _read(asked, Rotation)
+        self._store()
+
+        def rotate(store: KeyStore) -> dict[str, Any]:
+            check_own(store, person, name)
+            key, until = store.rotate(name, timedelta(hours=given.overlap_hours))
+            return {"name": name, "key": key, "old_until": until}
+
+        return await change_store(self._service, person, rotate)
+
+    # --- what belongs to keys
+
+    async def _list_teams(self, asked: HttpAsked, person: Person) -> Any:
+        teams = await asyncio.to_thread(self._store().teams)
+        keys = await self._read_keys(person)
+        counts = {team.id: sum(key.team == team.id for key in keys) for team in teams}
+        shown = [
+            {"name": team.id, "budget_usd_month": team.budget_usd_month, "keys": counts[team.id]}
+            for team in teams
+            if person.team in (None, team.id)
+        ]
+        return _page(shown, asked)
+
+    async def _put_team(self, asked: HttpAsked, person: Person) -> Any:
+        if person.team is not None:
+            raise AuthenticationError("only an admin changes teams", status=403)
+        name = asked.path_params["name"]
+        given = await _read(asked, TeamFields)
+        text = given.budget_usd_month
+        budget = None if text is None else read_money(text)
+        self._store()
+
+        def put(store: KeyStore) -> None:
+            known = {team.id: team.budget_usd_month for team in store.teams()}
+            if name not in known or known[name] != budget:
+                store.set_team(name, budget)
+
+        await change_store(self._service, person, put)
+        return {"name": name, "budget_usd_month": budget}
+
+    async def _list_users(self, asked: HttpAsked, person: Person) -> Any:
+        owned: dict[str, list[Key]] = {}
+        for key in await self._read_keys(person):
+            if key.user is not None:
+                owned.setdefault(key.user, []).append(key)
+        shown = [
+            {
+                "name": user,
+                "keys": [key.id for key in keys],
+                "teams": sorted({key.team for key in keys if key.team is not None}),
+            }
+            for user, keys in sorted(owned.items())
+        ]
+        return _page(shown, asked)
+
+    async def _list_budgets(self, asked: HttpAsked, person: Person) -> Any:
+        own = {key.id for key in await self._read_keys(person)} if person.team else None
+        found = await self._service.read_budgets()
+        shown = [
+            {
+                "name": f"{budget.account}:{budget.period}",
+                "account": budget.account,
+                "period": budget.period,
+                "limit_usd": budget.limit,
+                "left_usd": budget.left,
+            }
+            for budget in found
+            if own is None or budget.account in own or budget.account == f"team:{person.team}"
+        ]
+        return _page(sorted(shown, key=lambda each: each["name"]), asked)
+
+    async def _list_models(self, asked: HttpAsked, person: Person) -> Any:
+        models = self._service.models
+        shown = [
+            {"name": name, **msgspec.to_builtins(models.list_model(name))}
+            for name in models.names()
+        ]
+        return _page(shown, asked)
+
+    async def _list_changes(self, asked: HttpAsked, person: Person) -> Any:
+        if person.team is not None:
+            raise AuthenticationError("only admins and viewers read the changes", status=403)
+        size = _read_size(asked)
+        subject = asked.query_params.get("subject")
+        before = _read_number(asked, "before", 0, 2**53)
+        records = await asyncio.to_thread(self._store().audit, subject, size + 1, before)
+        more = len(records) > size
+        return {"data": records[:size], "next": records[size - 1].seq if more else None}
+
+
+def _show(key: Key) -> dict[str, Any]:
+    shown = show_key(key)
+    shown["name"] = shown.pop("id")
+    return {**shown, "blocked": key.expires is not None and key.expires < date.today()}
+
+
+async def _read(asked: HttpAsked, kind: Any) -> Any:
+    """Read the body of a change as JSON; a missing body is an empty object."""
+    sort = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await asked.body()
+    if body and sort != "application/json":
+        raise InvalidRequestError("the body must be JSON", status=415)
+    return msgspec.json.decode(body or b"{}", type=kind)
+
+
+def _page(rows: Sequence[Mapping[str, Any]], asked: HttpAsked) -> dict[str, Any]:
+    """Return the rows behind ``after``, a name, and the name after which the next page begins."""
+    size = _read_size(asked)
+    after = asked.query_params.get("after", "")
+    if len(after) > 2 * MAX_NAME:
+        raise InvalidRequestError(f"after: must be at most {2 * MAX_NAME} characters")
+    left = sorted([row for row in rows if row["name"] > after], key=lambda row: row["name"])
+    more = len(left) > size
+    return {"data": left[:size], "next": left[size - 1]["name"] if more else None}
+
+
+def _read_size(asked: HttpAsked) -> int:
+    return _read_number(asked, "limit", _PAGE, _MOST) or _PAGE
+
+
+def _read_number(asked: HttpAsked, name: str, default: int, most: int) -> int:
+    text = asked.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= most):
+        raise InvalidRequestError(f"{name}: must be a number from 1 to {most}")
+    return int(text)
+
+
+def _reply(made: Any, status: int = 200) -> Response:
+    plain = msgspec.to_builtins(made)
+    return JSONResponse(plain, status)

@@ -1,0 +1,207 @@
+"""Test ``/v1/admin``: who may do what, that a repeated request changes nothing, and the record of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import schemathesis
+from schemathesis.specs.openapi.checks import response_schema_conformance
+
+from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.keystore import KeyStore, load_keys
+from dragoman.gateway.ledger import Ledger
+from tests.listed import Listed
+
+from .serving import serving
+
+PEOPLE = "\n".join(
+    [
+        f"ann admin {hash_key('ann-key-0001')}",
+        f"bob viewer {hash_key('bob-key-0001')}",
+        f"carla lead research {hash_key('carla-key-0001')}",
+    ]
+)
+
+
+class Admin:
+    """A client of the administration, as a person."""
+
+    def __init__(self, http: aiohttp.ClientSession, who: str | None) -> None:
+        self._http = http
+        self._headers = {} if who is None else {"authorization": f"Bearer {who}-key-0001"}
+
+    async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        async with self._http.request(
+            method, f"/v1/admin{path}", json=body, headers=self._headers
+        ) as reply:
+            text = await reply.text()
+            return reply.status, await reply.json() if text else None
+
+
+def make_app(place: Path, **more: Any) -> Any:
+    store = KeyStore(place)
+    store.add(
+        [
+            Key("one", hash_key("dg-one"), team="research", user="ann@x", budget_usd=Decimal(5)),
+            Key("two", hash_key("dg-two"), team="web", user="bob@x"),
+            Key("three", hash_key("dg-three"), user="ann@x"),
+        ]
+    )
+    store.set_team("research", Decimal("20.5"))
+    store.close()
+    keys = load_keys(place)
+    return create_app(
+        {"fast": Listed("Hi", repeat=True)}, keys=keys, ledger=Ledger(), admin=PEOPLE, **more
+    )
+
+
+@contextlib.asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    app = make_app(folder / "keys.db")
+    async with serving(app) as url, aiohttp.ClientSession(url) as http:
+        yield http
+    app.state.service.keys.close()
+
+
+async def test_key_is_created_used_changed_rotated_and_revoked(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as http:
+        ann = Admin(http, "ann")
+
+        async def call(key: str) -> int:
+            body = {"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}
+            headers = {"authorization": f"Bearer {key}"}
+            async with http.post("/v1/chat/completions", json=body, headers=headers) as reply:
+                return reply.status
+
+        status, made = await ann("PUT", "/keys/new", {"team": "web", "max_concurrency": 5})
+        assert status == 201
+        assert await call(made["key"]) == 200
+        again, same = await ann("PUT", "/keys/new", {"team": "web", "max_concurrency": 5})
+        assert again == 200
+        assert "key" not in same
+        assert same["max_concurrency"] == 5
+        assert (await ann("PATCH", "/keys/new", {"models": ["slow"]}))[1]["models"] == ["slow"]
+        assert await call(made["key"]) == 404
+        await ann("PATCH", "/keys/new", {"models": ["*"]})
+        _, rotated = await ann("POST", "/keys/new/rotate", {"overlap_hours": 0})
+        assert await call(made["key"]) == 401
+        assert await call(rotated["key"]) == 200
+        assert (await ann("DELETE", "/keys/new"))[0] == 204
+        assert await call(rotated["key"]) == 401
+        assert (await ann("DELETE", "/keys/new"))[0] == 204
+        assert (await ann("GET", "/keys/new"))[0] == 404
+        _, changes = await ann("GET", "/audit?subject=new")
+    actions = [(each["actor"], each["action"]) for each in changes["data"]]
+    assert actions == [
+        ("ann", action) for action in ("revoke", "rotate", "change", "change", "create")
+    ]
+
+
+async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as http:
+        bob = Admin(http, "bob")
+
+        async def names(query: str) -> list[str]:
+            _, found = await bob("GET", query)
+            return [each["name"] for each in found["data"]]
+
+        assert await names("/keys") == ["one", "three", "two"]
+        assert await names("/keys?user=ann@x") == ["one", "three"]
+        assert await names("/keys?team=web") == ["two"]
+        assert await names("/keys?search=RESEARCH") == ["one"]
+        _, first = await bob("GET", "/keys?limit=2")
+        assert first["next"] == "three"
+        assert await names("/keys?limit=2&after=three") == ["two"]
+        assert "hash" not in str(first["data"]).replace("old_hash", "")
+        _, teams = await bob("GET", "/teams")
+        assert teams["data"] == [{"name": "research", "budget_usd_month": "20.5", "keys": 1}]
+        _, users = await bob("GET", "/users")
+        assert users["data"][0] == {
+            "name": "ann@x",
+            "keys": ["one", "three"],
+            "teams": ["research"],
+        }
+        _, budgets = await bob("GET", "/budgets")
+        assert [each["account"] for each in budgets["data"]] == ["one", "team:research"]
+        assert await names("/models") == ["fast"]
+        _, page = await bob("GET", "/audit?limit=2")
+        _, rest = await bob("GET", f"/audit?limit=9&before={page['next']}")
+        numbers = [each["seq"] for each in [*page["data"], *rest["data"]]]
+        assert numbers == sorted({*numbers}, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("who", "method", "path", "body", "status"),
+    [
+        (None, "GET", "/keys", None, 401),
+        ("dan", "GET", "/keys", None, 401),
+        ("bob", "PUT", "/keys/new", {}, 403),
+        ("bob", "DELETE", "/keys/one", None, 403),
+        ("carla", "PATCH", "/keys/one", {"max_concurrency": 3}, 200),
+        ("carla", "PATCH", "/keys/one", {"team": "web"}, 403),
+        ("carla", "PATCH", "/keys/two", {"max_concurrency": 3}, 403),
+        ("carla", "DELETE", "/keys/two", None, 403),
+        ("carla", "POST", "/keys/two/rotate", {}, 403),
+        ("carla", "PUT", "/keys/own", {}, 201),
+        ("carla", "PUT", "/keys/own", {"team": "web"}, 403),
+        ("carla", "PUT", "/teams/research", {"budget_usd_month": "9"}, 403),
+        ("carla", "GET", "/audit", None, 403),
+        ("carla", "GET", "/keys/two", None, 404),
+        ("ann", "PUT", "/teams/new", {"budget_usd_month": "9"}, 200),
+        ("ann", "PUT", "/keys/x", {"budget_usd": "NaN"}, 400),
+        ("ann", "PUT", "/keys/x", {"requests_per_minute": 10**13}, 400),
+        ("ann", "PUT", "/keys/x", {"requests_per_minut": 1}, 400),
+        ("ann", "PUT", "/keys/x", {"models": []}, 400),
+        ("ann", "PUT", "/keys/team:x", {}, 400),
+        ("ann", "PATCH", "/keys/none", {}, 404),
+        ("ann", "GET", "/keys?limit=0", None, 400),
+        ("ann", "GET", "/keys?limit=99999999999999999999", None, 400),
+    ],
+)
+async def test_person_may_do_what_the_role_allows(
+    tmp_path: Path, who: str | None, method: str, path: str, body: Any, status: int
+) -> None:
+    async with gateway(tmp_path) as http:
+        found, answer = await Admin(http, who)(method, path, body)
+        assert found == status, answer
+        _, keys = await Admin(http, "carla")("GET", "/keys")
+        assert {each["team"] for each in keys["data"]} == {"research"}
+
+
+async def test_gateway_without_a_database_of_keys_names_the_reason(tmp_path: Path) -> None:
+    keys = KeyRing([Key("one", hash_key("dg-one"))])
+    plain = create_app({"fast": Listed()}, keys=keys)
+    filed = create_app({"fast": Listed()}, keys=keys, admin=PEOPLE)
+    for app, reason in [(plain, "must start it with --admin"), (filed, "are in a file")]:
+        async with serving(app) as url, aiohttp.ClientSession(url) as http:
+            status, answer = await Admin(http, "ann")("GET", "/keys")
+        assert status == 404
+        assert reason in str(answer)
+
+
+def test_replies_match_the_openapi_description(tmp_path: Path) -> None:
+    app = make_app(tmp_path / "keys.db", check_host=False)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    headers = {"authorization": "Bearer ann-key-0001"}
+    tried = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if not operation.path.startswith("/v1/admin/"):
+            continue
+        case = operation.Case(
+            path_parameters={"name": "one"}, body={}, media_type="application/json"
+        )
+        response = case.call(headers=headers)
+        case.validate_response(response, checks=[response_schema_conformance])
+        described = operation.definition.raw["responses"]
+        assert str(response.status_code) in described, (operation.label, response.status_code)
+        tried += 1
+    assert tried == 13
+    app.state.service.keys.close()
