@@ -113,8 +113,7 @@ def test_models_groups_and_settings_are_converted(tmp_path: Path) -> None:
     }  # fmt: skip
     assert made["adapters"]["bedrock"]["auth"] == {"type": "aws", "region": "eu-west-3"}
     assert "/projects/p/locations/europe-west1/" in made["adapters"]["google"]["base_url"]
-    assert made["adapters"]["perplexity"]["type"] == "openai-compatible"
-    assert made["adapters"]["perplexity"]["api_key_env"] == "PERPLEXITYAI_API_KEY"
+    assert made["adapters"]["perplexity"] == {"type": "perplexity", **late}
     assert made["models"]["azure:mine"] == {"priced_as": "azure:gpt-4o"}
     assert made["groups"]["balanced"] == {
         "strategy": "lowest_latency", "max_retries": 3,
