@@ -62,7 +62,9 @@ def script(where: Path, pauses: Pauses) -> ScriptedProvider:
     file = str(where / "greet.py")
     picture = str(where / "dot.png")
     edit = {"file_path": file, "old_string": "world", "new_string": "moon"}
-    agent = {"description": "ask", "prompt": "SUB", "subagent_type": "general-purpose"}
+    # Claude Code 2.1.328 runs sub-agents in the background by default, and their answers come later.
+    agent = {"description": "ask", "prompt": "SUB", "subagent_type": "general-purpose",
+             "run_in_background": False}  # fmt: skip
     calls = {
         "READ": [Call("Read", {"file_path": file})],
         "EDIT": [Call("Read", {"file_path": file}), Call("Edit", edit)],
