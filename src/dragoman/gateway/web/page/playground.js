@@ -325,7 +325,7 @@ function field(name, words, element) {
 const PLACES = { keyring: "the system's keyring", file: "a file that only you may read" };
 
 function addVendor(models) {
-  const inside = h("div", { class: "grid" });
+  const inside = h("div");
   const onlyLocal = models.every((name) => name === "local");
   const fold = h("details", { class: "settings vendors", open: onlyLocal }, h("summary", {}, onlyLocal ? "Only the embedded model is here. Add a vendor" : "Add a vendor"), inside);
   const load = () => site.ask("vendors").then((known) => inside.replaceChildren(...vendorForm(known))).catch(complain);
@@ -337,8 +337,9 @@ function addVendor(models) {
 function vendorForm({ vendors, place }) {
   const select = h("select", { name: "vendor" }, vendors.map((each) => h("option", { value: each.id }, each.source ? `${each.name} (has a key)` : each.name)));
   const key = h("input", { type: "password", name: "vendor-key", required: true, autocomplete: "new-password", spellcheck: "false" });
-  const hint = h("p", { class: "soft" }), said = h("p", { class: "note", role: "alert" });
-  const form = h("form", { class: "grid" }, h("input", { autocomplete: "username", value: "vendor", hidden: true }), h("label", {}, "Vendor", select), h("label", {}, "API key", key), hint, said,
+  const hint = h("span"), said = h("p", { class: "note", role: "alert" });
+  const intro = h("span", {}, `${vendors.length} vendors are known. Your programs find a stored key too; `, h("code", {}, "dragoman keys rm NAME"), " deletes it.");
+  const form = h("form", { class: "grid" }, h("p", { class: "row soft" }, intro), h("input", { autocomplete: "username", value: "vendor", hidden: true }), h("label", {}, "Vendor", select), h("label", {}, "API key", key), h("p", { class: "row soft" }, hint), said,
     h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Store the key")));
   const explain = () => {
     const { id, name, variable, source } = vendors.find((each) => each.id === select.value);
@@ -361,7 +362,7 @@ function vendorForm({ vendors, place }) {
       done.textContent = `${stored.variable} is stored in ${PLACES[stored.place]}; ${plural(stored.models.length, "model")} added${stored.overridden ? `. The environment variable ${stored.variable} overrides it` : ""}.`;
     } catch (error) { said.textContent = visible(error.message); }
   });
-  return [h("p", { class: "soft" }, `${vendors.length} vendors are known. `, "Programs find the key too; `dragoman keys rm NAME` deletes it."), form];
+  return [form];
 }
 
 site.pages.playground = async (main) => {
