@@ -97,7 +97,9 @@ def test_example_models_are_in_the_catalogue() -> None:
     assert set(EXAMPLES) <= set(vendor_names())
     for vendor, model in EXAMPLES.items():
         known = load_vendor(vendor)
-        assert known.local or model in known.models, f"{vendor}:{model}"
+        # a gateway of others, such as Portkey, has no models of its own
+        is_open = known.local or not known.models
+        assert is_open or model in known.models, f"{vendor}:{model}"
 
 
 def test_every_case_that_a_page_cites_exists() -> None:

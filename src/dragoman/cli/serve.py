@@ -67,6 +67,11 @@ class ServeOptions(Struct):
         " SQLite file or a postgresql:// URL. Needed to serve other machines.",
         option("PLACE", "--auth"),
     ] = None
+    jwt: Annotated[
+        ExistingFile,
+        "Accept tokens of the identity providers that this YAML file names, too. Needs the extra jwt.",
+        option("FILE"),
+    ] = None
     new_key: Annotated[
         str | None, "Print a new key and its lines for the key file, and exit.", option("NAME")
     ] = None
@@ -204,7 +209,7 @@ def command(options: ServeOptions) -> None:
     if options.new_key is not None:
         _show_new_key(options.new_key, as_json=options.as_json)
         return
-    if options.keys is None:
+    if options.keys is None and options.jwt is None:
         _check_open(options.host, options.cors)
     if options.ready_port == options.port:
         raise click.UsageError("--ready-port must not be the same as --port")
@@ -213,10 +218,12 @@ def command(options: ServeOptions) -> None:
         tls = _read_tls(options.tls_cert, options.tls_key)
         _check_state(_check(options, named), options)
         _check_log(options)
+        is_keyed = options.keys is not None or options.jwt is not None
+        _check_tokens(options.jwt)
         settings = {
             **asdict(options),
             "models": named,
-            "check_host": is_loopback(options.host) and options.keys is None,
+            "check_host": is_loopback(options.host) and not is_keyed,
             "bounds": _read_bounds(options),
             "admin": _read_admin(options.admin),
             "ui": "dragoman.gateway.web" if options.ui else None,
@@ -280,6 +287,13 @@ def _check_state(ring: KeyRing, options: ServeOptions) -> None:
     # the SQLite and PostgreSQL drivers raise different exceptions
     with reject(Exception, about="--state: "):
         Ledger(state).close()
+
+
+def _check_tokens(place: str | None) -> None:
+    """Read the file of --jwt before the server starts, so that a mistake is one line."""
+    if place is not None:
+        with report_mistakes(), reject(ImportError):
+            importlib.import_module("dragoman.gateway.tokens").load_tokens(Path(place))
 
 
 def _load_keys(place: str) -> KeyRing:

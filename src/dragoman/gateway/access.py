@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from msgspec import Struct, field
@@ -43,6 +43,9 @@ from .store import ResponseStore
 from .tracing import Tracing
 from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
+
+if TYPE_CHECKING:
+    from .tokens import Tokens  # its library is an extra
 
 Scope = MutableMapping[str, Any]
 
@@ -224,6 +227,7 @@ class Service(Struct, kw_only=True, eq=False):
     reasoning: ReasoningWatch = field(default_factory=ReasoningWatch)
     background: Background | None
     usage: UsageBook | None
+    tokens: Tokens | None = None  # callers with tokens of identity providers
     people: People | None  # who may open the pages with data
     # opens the models of a vendor whose key is stored on the page; only ``dragoman ui`` sets it
     registry: Registry | None = None
@@ -255,13 +259,24 @@ class Service(Struct, kw_only=True, eq=False):
 
     def identify(self, scope: Scope, headers: Mapping[str, str], front: ServerCodec) -> Caller:
         """Return the caller of a request; raise ``AuthenticationError`` if access is denied."""
-        if self.keys is not None:
-            key = self.keys.find(self._find_key(scope, headers, front))
+        if self.keys is not None or self.tokens is not None:
+            presented = self._find_key(scope, headers, front)
+            key = None if self.keys is None else self.keys.find(presented)
+            if key is None and self.tokens is not None:
+                key = self.tokens.find(presented)
             if key is None:
                 raise AuthenticationError(f"the key is missing or unknown{front.key_advice}")
             return Caller(headers, key, key if key.is_limited else None)
         self.check_origin(headers)
         return Caller(headers, None)
+
+    async def prepare(self, scope: Scope) -> None:
+        """Read the keys that the token of a request needs; see ``Tokens``."""
+        if self.tokens is None:
+            return
+        for name, value in scope["headers"]:
+            if name in (b"authorization", b"x-api-key", b"x-goog-api-key"):
+                await self.tokens.prepare(value.decode("latin-1").rpartition(" ")[2])
 
     def find_person(self, headers: Mapping[str, str]) -> Person | None:
         """Return the person whose key a request has, if the gateway knows any."""

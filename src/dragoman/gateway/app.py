@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -62,6 +62,9 @@ from .unknown_paths import explain, find_codec
 from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
 
+if TYPE_CHECKING:
+    from .tokens import Tokens  # its library is an extra
+
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, but no keys."""
 _CORS_WITHOUT_KEYS = (
@@ -85,6 +88,7 @@ def create_app(
     models: Mapping[str, ServedModel] | Registry,
     *,
     keys: KeyRing | None = None,
+    tokens: Tokens | None = None,
     ledger: Ledger | None = None,
     limits: RedisLimits | None = None,
     bounds: Bounds | None = None,
@@ -105,12 +109,11 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
-    With ``keys``, clients must send one of them. Without, every local program has access, and
-    ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of limited
-    keys, by default in memory, and several workers share one; ``limits`` counts requests, tokens
+    With ``keys``, clients must send one of them, or a token with ``tokens``. Without both, every
+    local program has access, and ``check_host`` rejects web pages and other machines. ``ledger``
+    counts the usage of limited keys, by default in memory; ``limits`` counts requests, tokens
     and concurrent calls in Redis instead. ``workers`` is the number of processes. ``log`` receives
-    the records of every call, a session for each day; with ``log_content`` also the messages;
-    ``log_days`` removes older sessions. ``cors`` are origins whose web pages may call the gateway
+    the records of every call, with ``log_content`` also messages; ``log_days`` removes older sessions. ``cors`` are origins whose web pages may call the gateway
     from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
     (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
     the Responses wire can refer to them; the application closes neither the log nor the store.
@@ -123,15 +126,15 @@ def create_app(
         raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
     service = Service(
-        models=Models(models), keys=keys, ledger=LedgerWriter(ledger, limits), url_keys=url_keys,
+        models=Models(models), keys=keys, tokens=tokens, ledger=LedgerWriter(ledger, limits),
+        url_keys=url_keys,
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
         calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
         store=store, background=None if store is None else Background(store), betas=betas,
         people=None if admin is None else People(admin), tracing=tracing, open_ready=open_ready,
         usage=None if admin is None else usage or UsageBook(None), origins=frozenset(cors),
     )  # fmt: skip
-    if keys is not None and not all(service.can_count(key) for key in keys.keys):
-        raise ValueError(_LIMITS_WITHOUT_LEDGER)
+    _check_limits(service)
     app = _Gateway(
         routes=_routes(service, ui),
         middleware=[_allow_origins(cors)] if cors else [],
@@ -141,6 +144,12 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+def _check_limits(service: Service) -> None:
+    keys = () if service.keys is None else service.keys.keys
+    if not all(service.can_count(key) for key in keys):
+        raise ValueError(_LIMITS_WITHOUT_LEDGER)
 
 
 def _record_calls(log: EventLog, days: int | None, *, include_content: bool) -> CallLog:
@@ -175,6 +184,8 @@ class _Gateway(Starlette):
         # ends with it.
         if scope["type"] != "lifespan" and scope["path"].startswith(_DOUBLE_ROOT):
             found = {**scope, "path": scope["path"].removeprefix("/openai")}
+        if scope["type"] != "lifespan" and self.state.service.tokens is not None:
+            await self.state.service.prepare(scope)
         try:
             await self.router.app(found, receive, send)
         except HTTPException as error:
@@ -213,6 +224,8 @@ async def _close(service: Service) -> None:
     if service.background is not None:
         await service.background.close()
     await service.models.close()
+    if service.tokens is not None:
+        await service.tokens.close()
     await service.ledger.close()
     if service.calls is not None:
         await service.calls.close()
@@ -296,7 +309,9 @@ def _routes(service: Service, ui: str | None) -> list[BaseRoute]:
         if codec.socket is not None
         for path in codec.paths
     ]
-    has_pages = ui is not None and (service.people is not None or service.keys is None)
+    has_pages = ui is not None and (
+        service.people is not None or (service.keys is None and service.tokens is None)
+    )
     web = _WebPages(service, ui or "")
     paths = ("/", "/ui/{path:path}") if has_pages else ()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
@@ -337,6 +352,14 @@ def _open_models(settings: Mapping[str, Any]) -> Mapping[str, ServedModel] | Reg
     }
 
 
+def _load_tokens(place: str | None) -> Tokens | None:
+    """Return the verifier of ``--jwt``; its module needs an extra, so it is loaded by its name."""
+    if place is None:
+        return None
+    found: Tokens = importlib.import_module("dragoman.gateway.tokens").load_tokens(Path(place))
+    return found
+
+
 def create_app_from_environment() -> Starlette:
     """Build a worker's application from the environment that ``dragoman serve`` sets."""
     settings = json.loads(os.environ[SETTINGS])
@@ -363,6 +386,7 @@ def create_app_from_environment() -> Starlette:
     app = create_app(
         _open_models(settings),
         keys=keys,
+        tokens=_load_tokens(settings["jwt"]),
         ledger=Ledger(settings["state"]),
         limits=limits,
         bounds=Bounds(**settings["bounds"]),

@@ -72,8 +72,8 @@ class SessionTool(ExecutableTool):
             if each in settings:
                 raise TypeError(f"SessionTool: {each} is that of the session that calls the tool")
         self.tools = gather_tools(tools)
-        effects = [tool.side_effect for tool in self.tools]
-        strongest: SideEffect = max(effects, key=_EFFECTS.index, default="none")
+        effects: list[SideEffect] = ["none", *[tool.side_effect for tool in self.tools]]
+        strongest = max(effects, key=_EFFECTS.index)
         super().__init__(
             Tool(name, description, parameters=_PARAMETERS),
             side_effect=side_effect or strongest,
