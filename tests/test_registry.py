@@ -667,6 +667,23 @@ def test_key_is_sent_in_the_header_of_the_vendor(name: str, wire: str | None, he
     assert model.codec.authorise("k") == {header: value}
 
 
+def test_key_of_an_embedder_is_in_the_header_of_the_vendor() -> None:
+    embedder: Any = d.connect_embedder("portkey:@openai/text-embedding-3-small", api_key="k")
+    assert embedder.codec.authorise("k") == {"x-portkey-api-key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("novita:baai/bge-reranker-v2-m3", "https://api.novita.ai/openai/v1/rerank"),
+        ("siliconflow:BAAI/bge-reranker-v2-m3", "https://api.siliconflow.com/v1/rerank"),
+    ],
+)
+def test_vendor_ranks_at_its_address(name: str, url: str) -> None:
+    reranker: Any = d.connect_reranker(name, api_key="k")
+    assert reranker.codec.url == url
+
+
 def test_chat_is_at_the_path_of_the_vendor() -> None:
     encoded = d.connect("writer:palmyra-x5", api_key="k").preview(d.Request([d.User("Hi")]))
     assert encoded is not None

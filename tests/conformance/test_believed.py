@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import dragoman as d
 from dragoman.cli import main
 from dragoman.conformance import BeliefCheck, BeliefReport, write_beliefs
+from dragoman.registry import load_vendor
 from dragoman.sim import ScriptedProvider, SimServer
 
 from ..server import replying, serve
@@ -36,6 +37,23 @@ def serve_vendor(vendor: str, *, strict: bool) -> SimServer:
 async def check(vendor: str, model: str, wire: str, *, strict: bool) -> BeliefReport:
     with serve_vendor(vendor, strict=strict) as sim:
         return await BeliefCheck(vendor, model, wire, base_url=sim.url, api_key=KEY).run()
+
+
+@pytest.mark.parametrize("vendor", ["moonshot", "portkey", "perplexity"])
+def test_beliefs_are_printed_without_a_key(vendor: str) -> None:
+    """Nothing is sent, and the message names the variable that the key is missing in."""
+    variable = load_vendor(vendor).api_key_env
+    result = CliRunner().invoke(main, ["check", "--vendor", vendor, "--model", "kimi-k3"])
+    assert result.exit_code == 0, result.output
+    assert "not asked" in result.stdout
+    assert f"set the environment variable {variable}" in result.stderr
+
+
+def test_asking_without_a_key_is_an_error() -> None:
+    arguments = ["check", "--vendor", "moonshot", "--model", "kimi-k3", "--yes"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code != 0
+    assert "MOONSHOT_API_KEY" in result.output
 
 
 @pytest.mark.parametrize(("vendor", "model", "wire"), MODELS)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
 from ..conformance.believed import BeliefCheck, write_beliefs
 from ..conformance.retrieval import check_retrieval_server
+from ..errors import AuthenticationError
 from ..registry import load_vendor, vendor_names
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
@@ -108,7 +109,15 @@ def _check_vendor(vendor: str, url: str | None, key: str | None, options: CheckO
     given = {name: value for name, value in settings.items() if value}
     with report_errors(), Bar() as bar, reject(ValueError):
         model = options.model or _choose_model(vendor)
-        check = BeliefCheck(vendor, model, options.wire, **given)
+        missing = None
+        try:
+            check = BeliefCheck(vendor, model, options.wire, **given)
+        except AuthenticationError as error:
+            # The beliefs can be read without a key.
+            if key or options.yes or error.provider_code != "not_configured":
+                raise
+            missing = error
+            check = BeliefCheck(vendor, model, options.wire, **{**given, "api_key": "none"})
         most = check.estimate()
         price = "an unknown price" if most is None else f"at most ${most:.4f}"
         plan = f"{check.calls} calls of {vendor}:{model}, {price}"
@@ -116,6 +125,9 @@ def _check_vendor(vendor: str, url: str | None, key: str | None, options: CheckO
         if not is_asked:
             click.echo(legible(write_beliefs(check.describe())), err=options.as_json)
             click.echo(f"{plan}; nothing has been sent", err=True)
+            if missing is not None:
+                click.echo(f"To ask the server: {missing}", err=True)
+                return
             is_asked = sys.stdin.isatty() and click.confirm("Ask the server?", err=True)
         else:
             click.echo(plan, err=True)

@@ -190,7 +190,9 @@ class RetrievalCodec(ABC, Generic[Q]):
         return inband_error(read_failure(record)) if found else None
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the headers that carry the API key."""
+        """Return the header with the API key, which is a bearer token unless the quirks name it."""
+        if (header := getattr(self.quirks, "key_header", None)) is not None:
+            return {header: key}
         return {"authorization": f"Bearer {key}"}
 
     def name_model(self, request: Any) -> dict[str, Any]:
