@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -201,6 +203,80 @@ async def test_stream_releases_text_in_windows_and_keeps_the_last_window_back() 
     gate.set()
     await task
     assert "".join(heard) == "".join(pieces)
+
+
+async def test_answer_behind_a_thought_leaves_while_the_model_writes() -> None:
+    gate = asyncio.Event()
+    pieces = [f"{number:02} " for number in range(20)]
+
+    def think(out: Any) -> None:
+        for piece in pieces:
+            out.thinking(piece)
+
+    events = [*speak(think, say(*pieces))(d.Request([d.User("Hi")], model="m", stream=True))]
+    read = 0
+
+    async def judge(subject: Subject) -> Action:
+        nonlocal read
+        read += len(subject.text)
+        return "allow"
+
+    model = Guard(Listed([*events[:-1], gate, events[-1]]), judge, on="text", window=10)
+    heard = list[str]()
+
+    async def listen() -> None:
+        async for text in model.stream("Hi").text():
+            heard.append(text)
+
+    task = asyncio.create_task(listen())
+    await settle()
+    assert "".join(heard) == "".join(pieces[:16])
+    gate.set()
+    await task
+    assert "".join(heard) == "".join(pieces)
+    assert read < 300  # of 120 characters: a window twice, and nothing more often
+
+
+async def test_text_that_waits_for_other_content_is_not_judged_again_and_again() -> None:
+    def write(out: Any) -> None:
+        out.text("One.")
+        for _ in range(300):
+            out.thinking("What is next? ")
+
+    read = 0
+
+    async def judge(subject: Subject) -> Action:
+        nonlocal read
+        read += len(subject.text)
+        return "allow"
+
+    model = Guard(Listed(speak(write)), judge, on="text", window=20)
+    assert (await collect(aiter(model.stream("Hi"))))[1] is None
+    assert read < 3 * 300 * 14
+
+
+@pytest.mark.parametrize("on", [EVERY, STREAMED], ids=["whole", "streamed"])
+async def test_work_of_a_guard_grows_with_the_length_of_a_reply(on: tuple[Stage, ...]) -> None:
+    async def count_steps(pieces: int) -> int:
+        source = Guard(Listed(speak(say(*["ab"] * pieces))), allow, on=on)
+        steps = 0
+
+        def count(frame: Any, event: str, arg: Any) -> Any:
+            nonlocal steps
+            steps += event == "line"
+            return count if "guard" in frame.f_code.co_filename else None
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            events, error = await collect(aiter(source.stream("Hi")))
+        finally:
+            sys.settrace(before)
+        assert error is None
+        assert len(events) >= pieces
+        return steps
+
+    assert await count_steps(800) < 6 * await count_steps(200)
 
 
 async def test_stream_releases_whole_sentences() -> None:
@@ -426,6 +502,17 @@ async def test_strictest_verdict_of_several_judges_counts() -> None:
     assert verdicts(reply) == [("reply", "flag"), ("reply", "block")]
 
 
+async def test_version_that_quotes_what_was_judged_is_not_on_record() -> None:
+    for version in (f"a {SECRET} key", SECRET * 1_000):
+        reply = Guard(Listed("Yes."), give(version=version)).open(
+            d.Request([d.User("Hi")], model="m")
+        )
+        while await reply.next():
+            pass
+        judged = [each for each in reply.history if isinstance(each, GuardJudged)]
+        assert {each.version for each in judged} == {None}
+
+
 # --- judges that fail ---------------------------------------------------------------------------
 
 
@@ -457,6 +544,33 @@ def answer_hugely(subject: Subject) -> Any:
     return "allow" * 1_000_000
 
 
+def give(**fields: Any) -> Judge:
+    async def judge(subject: Subject) -> Verdict:
+        return Verdict("allow", **fields)
+
+    return judge
+
+
+async def cancel(subject: Subject) -> Action:
+    raise asyncio.CancelledError
+
+
+WRONG: list[dict[str, Any]] = [
+    {"reason": 5},
+    {"code": ["x"]},
+    {"text": 5},
+    {"version": 5},
+    {"input": [1]},
+    {"cost_usd": 0.5},
+    {"cost_usd": Decimal("NaN")},
+    {"cost_usd": Decimal("sNaN")},
+    {"cost_usd": Decimal("Infinity")},
+    {"cost_usd": Decimal("1e9999999")},
+    {"cost_usd": Decimal("0e-9999999")},
+    {"cost_usd": Decimal(-1)},
+]
+
+
 @pytest.mark.parametrize(
     ("judge", "code"),
     [
@@ -465,8 +579,10 @@ def answer_hugely(subject: Subject) -> Any:
         (block_thread, "judge_late"),
         (answer_nonsense, "judge_failed"),
         (answer_hugely, "judge_failed"),
+        (cancel, "judge_failed"),
+        *[(give(**fields), "judge_failed") for fields in WRONG],
     ],
-    ids=["broken", "hang", "thread", "nonsense", "huge"],
+    ids=["broken", "hang", "thread", "nonsense", "huge", "cancel", *map(str, WRONG)],
 )
 async def test_judge_that_fails_blocks_unless_the_guard_is_open(judge: Any, code: str) -> None:
     seconds = 0.02 if code == "judge_late" else PATIENCE

@@ -63,11 +63,12 @@ def _list_absurd(usage: Usage, most: int) -> Iterator[str]:
         count = getattr(usage, name)
         if count is not None and not 0 <= count <= most:
             yield name
-    if usage.stated_cost_usd is not None and not _is_cost(usage.stated_cost_usd):
+    if usage.stated_cost_usd is not None and not is_cost(usage.stated_cost_usd):
         yield "stated_cost_usd"
 
 
-def _is_cost(amount: Decimal) -> bool:
+def is_cost(amount: Decimal) -> bool:
+    """Return whether an amount can be the cost of a call in US dollars."""
     exponent = amount.as_tuple().exponent
     if not isinstance(exponent, int) or not _FINEST <= exponent <= -_FINEST:
         return False

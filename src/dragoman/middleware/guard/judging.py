@@ -76,6 +76,11 @@ class Bench:
                 verdict = _read_answer(await _call(judge, subject))
         except TimeoutError:
             problem = LATE
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.warning("the judge %s was cancelled from within", name_judge(judge))
         except Exception as error:
             # Only the type is logged, because the message may quote what was judged.
             log.warning("the judge %s failed: %s", name_judge(judge), type(error).__name__)
@@ -94,7 +99,7 @@ class Bench:
             part=subject.part,
             action=verdict.action,
             judge=name_judge(judge),
-            version=verdict.version or _read_word(getattr(judge, "version", None)),
+            version=_read_word(verdict.version or getattr(judge, "version", None)),
             code=read_code(verdict),
             reason=None if reason is None else cut(reason, MAX_REASON),
             failed=is_failed,
@@ -116,12 +121,13 @@ async def _call(judge: Judge, subject: Subject) -> Any:
 
 def _read_answer(answer: object) -> Verdict:
     if isinstance(answer, Verdict):
+        answer.check()
         return answer
     return Verdict(answer)  # type: ignore[arg-type]  # which refuses other words
 
 
 def read_code(verdict: Verdict) -> str | None:
-    """Return the code of a verdict; ``None`` if it has spaces, since it might quote the content."""
+    """Return the code of a verdict; ``None`` if it is not a word, since it might quote the content."""
     return _read_word(verdict.code)
 
 

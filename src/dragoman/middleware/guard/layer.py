@@ -131,10 +131,8 @@ class Guard(Wrapper[Kind], Middleware[Kind]):
             while batch := await reply.next():
                 for event in batch:
                     release.add(event)
-                served.held = release.held
                 blocked = await self._judge_reply(release, reply)
                 events = release.take() if blocked is None else self._end(release, reply, blocked)
-                served.held = [] if blocked is not None else release.held
                 if events:
                     yield events
                 if blocked is not None and self._refusal is not None:
@@ -265,7 +263,7 @@ class GuardedReply(WrappedReply):
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         release = self._release
         if release.is_as_sent or release.out.complete is None:
-            return super().cancel(undelivered)
+            return super().cancel([*undelivered, *release.held])
         # The guard has ended the message itself, and the inner reply does not know it.
         closing = release.out.cut(undelivered)
         self._served.cancelled = self._served.cancelled or bool(closing)

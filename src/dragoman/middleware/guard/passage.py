@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Literal, TypeAlias
 
 Window: TypeAlias = int | Literal["sentence"]
@@ -25,32 +24,39 @@ class Passage:
 
     def __init__(self, window: Window | None) -> None:
         self._window = window
-        self._pieces: deque[str] = deque()  # what has arrived and is not released
+        self._kept: list[str] = []  # what has arrived and is not cleared
         self.arrived = 0
-        self.released = 0
         self.cleared = 0  # up to where the text may be released
         self._judged = 0
+        self._is_closed = False
 
     def add(self, piece: str) -> int:
         """Add a piece, and return the position of its end."""
-        self._pieces.append(piece)
+        self._is_closed = False
+        self._kept.append(piece)
         self.arrived += len(piece)
         return self.arrived
 
-    def release(self) -> None:
-        """Forget the oldest piece, which has been released."""
-        self.released += len(self._pieces.popleft())
-
     def forget(self) -> None:
-        """Forget all that is held back, which was replaced."""
-        self._pieces.clear()
-        self.arrived = self.released
-        self.cleared = self.released
-        self._judged = self.released
+        """Forget the whole text, which was replaced before any part of it was released."""
+        self._kept.clear()
+        self.arrived = 0
+        self.cleared = 0
+        self._judged = 0
 
     def read(self, upto: int) -> str:
-        """Return the text that is not released, up to a position."""
-        return "".join(self._pieces)[: upto - self.released]
+        """Return the text that is not cleared, up to a position.
+
+        What is cleared is not judged again, even if it has to wait for other content before it: the
+        cost of a long text would be quadratic.
+        """
+        return "".join(self._kept)[: upto - self.cleared]
+
+    def close(self) -> None:
+        """Note that other content follows, so that no more of the text is waited for."""
+        self._is_closed = True
+        if self._judged == self.arrived:
+            self.clear(self.arrived, at_end=True)
 
     def find_due(self, *, at_end: bool) -> int | None:
         """Return up to where the text must be judged now; ``None`` if nothing is due yet."""
@@ -61,16 +67,21 @@ class Passage:
             return self.arrived
         if self._window is None:
             return None
+        if self._is_closed:
+            return self.arrived
         if isinstance(self._window, int):
             return self.arrived if new > self._window else None
         if new >= LONGEST_SENTENCE:
             return self.arrived
         ends = [found.end() for found in _END.finditer(self.read(self.arrived))]
-        end = self.released + ends[-1] if ends else 0
+        end = self.cleared + ends[-1] if ends else 0
         return end if end > self._judged else None
 
     def clear(self, upto: int, *, at_end: bool) -> None:
         """Note that the text was judged and allowed up to a position."""
-        kept_back = self._window if isinstance(self._window, int) and not at_end else 0
+        is_over = at_end or self._is_closed
+        kept_back = self._window if isinstance(self._window, int) and not is_over else 0
         self._judged = upto
-        self.cleared = max(self.cleared, upto - kept_back)
+        cleared = max(self.cleared, upto - kept_back)
+        self._kept = ["".join(self._kept)[cleared - self.cleared :]]
+        self.cleared = cleared

@@ -81,6 +81,7 @@ class Release:
             "thinking": Passage(text_window),
         }
         self._held: deque[_Held] = deque()
+        self._detailed: deque[_Held] = deque()  # those with details that are not judged yet
         self._call: list[_Held] = []  # the events of the call that is arriving
         self._calls: list[list[_Held]] = []  # the complete calls that are not judged yet
         self._texts: dict[int, str] = {}  # the rewritten texts, by the index of the block
@@ -126,11 +127,15 @@ class Release:
         """Hold an event back."""
         held = _Held(event)
         self._held.append(held)
+        if isinstance(event, TextDelta | ToolUseStart):
+            # A thought is over; its last window would hold back the whole answer behind it.
+            self._passages["thinking"].close()
         if isinstance(event, TextDelta | ThinkingDelta) and "text" in self._stages:
             held.passage = self._passages["text" if isinstance(event, TextDelta) else "thinking"]
             held.end = held.passage.add(event.text)
             if event.continuity is not None:
                 held.details = read_texts(event.continuity)
+                self._detailed.append(held)
         elif (
             isinstance(event, ToolUseStart | ToolUseInputDelta | ToolUseEnd)
             and "intent" in self._stages
@@ -159,10 +164,7 @@ class Release:
             return []
         events = list[Event]()
         for _ in range(free):
-            held = self._held.popleft()
-            if held.passage is not None:
-                held.passage.release()
-            events.append(held.event)
+            events.append(self._held.popleft().event)
         return self.follow(events)
 
     def follow(self, events: list[Event]) -> list[Event]:
@@ -200,12 +202,13 @@ class Release:
                 continue
             subject = Subject(
                 stage="text", text=passage.read(upto), request=self._request, part=part,
-                position=passage.released, final=at_end,
+                position=passage.cleared, final=at_end,
             )  # fmt: skip
             yield Due(subject, partial(_clear, passage, upto, at_end))
 
     def _find_details(self) -> Iterator[Due]:
-        for held in self._held:
+        while self._detailed:
+            held = self._detailed.popleft()
             if held.details:
                 subject = Subject(
                     stage="text", text=held.details, request=self._request, part="other",
@@ -307,6 +310,7 @@ class Release:
         )  # fmt: skip
         self.error = out.error
         self._held.clear()
+        self._detailed.clear()
         for passage in self._passages.values():
             passage.forget()
         for event in [*events[:-1], last]:

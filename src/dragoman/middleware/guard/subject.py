@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from ...errors import quote
-from ...events import ToolIntent
+from ...events import MAX_COST, ToolIntent
+from ...events.bounds import is_cost
 from ...messages import Continuity, Inline, RedactedThinking, Request
 from ...retrieval import EmbedRequest, RerankRequest
 
@@ -85,6 +86,17 @@ class Verdict(_Decision, frozen=True, kw_only=True):
         if self.action not in STRICTER:
             allowed = ", ".join(map(repr, STRICTER))
             raise ValueError(f"a verdict is one of {allowed}, not {quote(self.action)}")
+
+    def check(self) -> None:
+        """Raise an error if a field has a value of another type, or a cost out of its range."""
+        for name in ("reason", "code", "text", "version"):
+            if not isinstance(getattr(self, name), str | None):
+                raise TypeError(f"the {name} of a verdict is a text")
+        if not isinstance(self.input, dict | None):
+            raise TypeError("the input of a verdict is an object")
+        cost = self.cost_usd
+        if cost is not None and not (isinstance(cost, Decimal) and is_cost(cost)):
+            raise ValueError(f"the cost of a verdict is a decimal number from 0 to {MAX_COST}")
 
 
 Answer: TypeAlias = Action | Verdict
