@@ -14,12 +14,14 @@ from dragoman import Guard
 from dragoman.calls import GuardJudged
 from dragoman.gateway import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.store import ResponseStore
 from dragoman.log import MemoryLog
 from dragoman.middleware.guard import Rules
 from dragoman.provider import connect
 from dragoman.registry import Registry
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule, SimServer
 from tests.server import serve
+from tests.waiting import poll
 
 from .serving import serving
 from .test_groups import answer
@@ -124,6 +126,36 @@ async def read_all(log: MemoryLog) -> Any:
             yield record.payload
 
 
+async def test_what_is_blocked_is_not_in_stored_responses(tmp_path: Path) -> None:
+    store = ResponseStore(tmp_path / "store.db")
+    with SimServer(ScriptedProvider(ScriptRule(PLACES["text"])), models=("sim",)) as server:
+        model = connect(
+            "sim", wire="responses", base_url=server.base_urls["responses"], api_key="k" * 12
+        )
+        guarded = Guard(model, Rules(RULES), on=("text", "intent"))
+        async with (
+            serving(create_app({"m": guarded}, store=store)) as url,
+            aiohttp.ClientSession(url) as http,
+        ):
+            for more in ({"stream": True}, {"background": True}, {}):
+                body = {"model": "m", "input": "Hi", "store": True, **more}
+                async with http.post("/v1/responses", json=body) as reply:
+                    found = await reply.text()
+                if "background" in more:
+                    path = f"/v1/responses/{json.loads(found)['id']}"
+
+                    async def ask(path: str = path) -> Any:
+                        async with http.get(path) as kept:
+                            return await kept.json()
+
+                    found = str(
+                        await poll(ask, lambda each: each["status"] == "failed", "the failure")
+                    )
+                assert SECRET not in found
+    store.close()
+    assert SECRET.encode() not in (tmp_path / "store.db").read_bytes()
+
+
 # --- configuration ------------------------------------------------------------------------------
 
 FILE = """
@@ -163,7 +195,13 @@ async def test_guards_of_the_file_judge_models_and_teams(tmp_path: Path) -> None
     async with serve(answer) as upstream:
         path = tmp_path / "models.yaml"
         path.write_text(FILE.format(url=upstream.base_url.removesuffix("/v1")))
-        app = create_app(Registry.load(path), keys=keys, log=log, admin=hash_key("admin-key-0001"))
+        app = create_app(
+            Registry.load(path),
+            keys=keys,
+            log=log,
+            admin=hash_key("admin-key-0001"),
+            ui="dragoman.gateway.web",
+        )
         async with serving(app) as url, aiohttp.ClientSession(url) as http:
 
             async def post(who: str, model: str, words: str) -> tuple[int, str]:
@@ -184,6 +222,17 @@ async def test_guards_of_the_file_judge_models_and_teams(tmp_path: Path) -> None
                 "/metrics", headers={"authorization": "Bearer admin-key-0001"}
             ) as reply:
                 lines = (await reply.text()).splitlines()
+            async with http.get(
+                "/ui/api/overview", headers={"authorization": "Bearer admin-key-0001"}
+            ) as reply:
+                shown = (await reply.json())["verdicts"]
+    assert {
+        "judge": "rules",
+        "model": "slow",
+        "stage": "reply",
+        "action": "block",
+        "count": 1,
+    } in shown
     counted = [line for line in lines if line.startswith("dragoman_guard_verdicts_total")]
     assert any('action="block"' in line and 'judge="rules"' in line for line in counted)
     judged = [each async for each in read_all(log) if isinstance(each, GuardJudged)]

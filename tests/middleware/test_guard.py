@@ -26,7 +26,7 @@ from dragoman.wire import CODECS
 from tests.listed import USAGE, Listed, broken, collect, reply, speak
 from tests.waiting import PATIENCE, settle
 
-from .test_wrapping import CASES, frames_of, open_case, places, read, sample, with_plain_ids
+from .test_wrapping import CASES, WHOLE, frames_of, open_case, places, read, sample, with_plain_ids
 
 SECRET = "swordfish"
 TOOL = d.Tool("open", parameters={"type": "object", "properties": {"key": {"type": "string"}}})
@@ -121,6 +121,7 @@ async def test_guard_that_blocks_everything_releases_nothing_of_a_reply(
             assert seen["error"][0] == "BlockedError", f"{wire}/{case}"
 
 
+@pytest.mark.exhaustive
 @given(
     st.sampled_from(["text", "thinking", "name", "id", "argument", "key", "escaped", "nested"]),
     st.lists(st.integers(0, 60), max_size=8),
@@ -129,7 +130,7 @@ async def test_guard_that_blocks_everything_releases_nothing_of_a_reply(
     st.text("abc .\n", max_size=60),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=10_000 if WHOLE else 300, deadline=None)
 def test_forbidden_text_never_leaves_wherever_it_is_cut(
     place: str,
     cuts: list[int],

@@ -318,6 +318,10 @@ class Service(Struct, kw_only=True, eq=False):
             return "ready", problems
         return "degraded" if len(problems) < self.models.checked else "not ready", problems
 
+    def gather_metrics(self) -> Metrics:
+        """Return the counters of all workers."""
+        return self.metrics if self.gathering is None else self.gathering.gather()
+
     async def read_budgets(self, only: Key | None = None) -> list[KeyBudget]:
         """Return what is left of the budgets of all keys, or of one key."""
         keys = () if self.keys is None else self.keys.keys

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -158,6 +158,14 @@ class Metrics:
                 own = self._seconds[name].get(labels, [0.0] * len(held))
                 summed = [mine + other for mine, other in zip(own, held, strict=True)]
                 self._seconds[name][labels] = summed
+
+    def list_verdicts(self) -> list[dict[str, Any]]:
+        """Return how often each judge gave each verdict, by model and stage."""
+        names = _LABELS["guard_verdicts"]
+        counted = sorted(self._counters["guard_verdicts"].items())
+        return [
+            {**dict(zip(names, labels, strict=True)), "count": each} for labels, each in counted
+        ]
 
     def text(self, budgets: Sequence[KeyBudget] = (), key: str | None = None) -> str:
         """Return all counters, and what is left of budgets, in the text format of Prometheus.

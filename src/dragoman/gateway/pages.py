@@ -129,8 +129,7 @@ class Pages:
         service = self._service
         own = caller.key
         budgets = await service.read_budgets(own)
-        metrics = service.metrics if service.gathering is None else service.gathering.gather()
-        text = metrics.text(budgets, None if own is None else own.id)
+        text = service.gather_metrics().text(budgets, None if own is None else own.id)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _list_models(self, asked: HttpAsked, caller: Caller) -> Any:

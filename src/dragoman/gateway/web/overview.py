@@ -63,6 +63,7 @@ async def read_overview(service: Service, request: Request) -> dict[str, Any]:
         **asdict(figures),
         "live": await book.list_live(),
         "lost": await book.list_losses(span.since),
+        "verdicts": service.gather_metrics().list_verdicts(),
         "budgets": await _read_budgets(service, book, span),
     }
 

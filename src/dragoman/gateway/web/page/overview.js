@@ -106,6 +106,9 @@ site.pages.overview = async (main, query, isCurrent) => {
     data.lost.length ? [h("h2", {}, "Clients that lose reasoning"), table("Clients that lose reasoning", ["Model", "API", "Key", { n: "Requests" }, "Last", "Sessions"], data.lost.map((each) =>
       [each.model, each.wire, each.key || "no key", { n: number(each.requests) }, `${when(each.at)} UTC`, sessions(each.sessions)])),
     h("p", { class: "soft" }, "These clients do not send back the reasoning before their calls. --store keeps it; see Reasoning through the gateway.")] : null,
+    data.verdicts.length ? [h("h2", {}, "Guards"), table("Guards", ["Judge", "Model", "Stage", "Verdict", { n: "Times" }], data.verdicts.map((each) =>
+      [each.judge, each.model, each.stage, each.action === "block" ? h("span", { class: "chip bad" }, "block") : each.action, { n: number(each.count) }])),
+    h("p", { class: "soft" }, "Verdicts since the gateway started. The log has each by itself.")] : null,
     h("h2", {}, "Budgets"), h("p", { class: "soft" }, "Those with the smallest part left come first."), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
       [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { ...(each.account.startsWith("team:") ? { team: each.account.slice(5) } : { key: each.account }), sort: "usd" }, money(each.left)) },
         each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
