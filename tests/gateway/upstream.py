@@ -134,6 +134,10 @@ class Bench:
             return reply.status, headers, json.loads(data) if is_json else data
 
 
+# The server of the Responses wire takes all kinds of tools, as OpenAI does.
+QUIRKS: dict[str, dict[str, Any]] = {"responses": {"tool_kinds": "all"}}
+
+
 @contextlib.asynccontextmanager
 async def bench(
     text: str = "Hello there",
@@ -155,7 +159,10 @@ async def bench(
     on_loss = settings.pop("on_loss", "warn")
     async with serve(handler) as upstream, aiohttp.ClientSession() as http:
         models: dict[str, Provider] = {
-            wire: connect("m", wire=wire, base_url=upstream.url, on_loss=on_loss) for wire in WIRES
+            wire: connect(
+                "m", wire=wire, base_url=upstream.url, on_loss=on_loss, quirks=QUIRKS.get(wire)
+            )
+            for wire in WIRES
         }
         async with serving(create_app(models, **settings)) as url:
             yield Bench(url, seen, http)

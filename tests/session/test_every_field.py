@@ -51,7 +51,8 @@ from dragoman.log import (
     Routing,
 )
 from dragoman.messages import LossWarning, Tool
-from dragoman.middleware import Cache, Fallback, Observe, Retry
+from dragoman.middleware import Cache, Fallback, Guard, Observe, Retry, Verdict
+from dragoman.middleware.guard import Action, Subject
 from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
 from dragoman.session import RemoteApprover, SessionTool, answer_question
@@ -478,9 +479,22 @@ async def change_tools(log: EventLog, seen: list[Any]) -> None:
         await Session(model, server.tools, ALL, log).run("Go.")
 
 
+async def guard(log: EventLog, seen: list[Any]) -> None:
+    async def flag(subject: Subject) -> Verdict:
+        return Verdict("flag", "odd", code="odd", cost_usd=Decimal("0.1"), version="7")
+
+    async def hang(subject: Subject) -> Action:
+        await asyncio.Event().wait()
+        return "allow"
+
+    inner = Guard(Listed(speak(lambda out: out.thinking("Hm."))), flag, include_content=True)
+    model = Guard(inner, hang, on="request", on_failure="open", deadline=0.001)
+    await Session(model, [], ALL, log).run("Go.")
+
+
 CORPUS: tuple[Run, ...] = (
     use_tools, report, approve, resume, shorten, compact, fail, keep_replies, prune, observe, retrieve,
-    serve, change_tools, change_days,
+    serve, change_tools, change_days, guard,
 )  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """The checks for a live server.
 
-A check may return a text about what it found, or raise an outcome such as ``Failed``.
+Each check decides its outcome: it may return a text about what it found, or raise ``Failed``,
+``Unsupported``, ``NotObserved`` or ``NotApplicable``. ``live.py`` runs the checks, and ``report.py``
+writes what they found.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _demand(holds: bool, found: str) -> None:
         raise Failed(found)
 
 
-def _observe(reply: Response, word: str, otherwise: str) -> None:
+def _require_word(reply: Response, word: str, otherwise: str) -> None:
     """Require a word in a reply that proves that the server read the request."""
     if word.lower() not in reply.text.lower():
         raise NotObserved(otherwise)
@@ -110,7 +112,7 @@ async def _text(server: Server) -> str:
 async def _system(server: Server) -> None:
     prompt = f"Answer every message with the single word {_WORD}."
     reply = await server.ask([m.System(prompt), m.User("Which word do you say?")])
-    _observe(reply, _WORD, "the system prompt is accepted, but the reply does not follow it")
+    _require_word(reply, _WORD, "the system prompt is accepted, but the reply does not follow it")
 
 
 @_check("text.turns", "reads earlier turns of a conversation")
@@ -122,7 +124,7 @@ async def _turns(server: Server) -> None:
             m.User("What is my name? Answer with my name."),
         ]
     )
-    _observe(
+    _require_word(
         reply, _NAME, "the turns are accepted, but the reply does not show that they are read"
     )
 
@@ -326,7 +328,9 @@ async def _results(server: Server) -> None:
         m.ToolResult("call_1", _RESULT),
     ]
     reply = await server.ask(talk, tools=[_TOOL])
-    _observe(reply, "37", "the result is accepted, but the reply does not show that it is read")
+    _require_word(
+        reply, "37", "the result is accepted, but the reply does not show that it is read"
+    )
 
 
 async def _judge(family: Family, server: Server) -> str:

@@ -154,7 +154,7 @@ class Guard(Wrapper[Kind], Middleware[Kind]):
     async def _judge_reply(self, release: Release, reply: Reply) -> BlockedError | None:
         """Judge what is due of a reply; return the error if a part of it is blocked."""
         try:
-            for due in release.find_due():
+            for due in release.advance():
                 await self._judge(release, due, reply)
         except BlockedError as error:
             return error

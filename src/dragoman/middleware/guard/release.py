@@ -74,8 +74,8 @@ class Release:
         self._request = request
         self._stages = stages
         self._rewrites = rewrites
-        self._is_held = "reply" in stages or bool(rewrites - {"request"})
-        text_window = None if self._is_held or not request.stream else window
+        self._waits_for_end = "reply" in stages or bool(rewrites - {"request"})
+        text_window = None if self._waits_for_end or not request.stream else window
         self._passages: Mapping[Part, Passage] = {
             "text": Passage(text_window),
             "thinking": Passage(text_window),
@@ -91,6 +91,7 @@ class Release:
         self._intents: dict[str, ToolIntent] = {}
         self._end: MessageComplete | None = None
         self.error: ProviderError | None = None  # what a rewritten answer violates
+        self._start: MessageStart | None = None
         self._records: list[CallRecord] = []
         self._copied = 0
         self.out = Follower(request_id=request.request_id)  # what was released
@@ -151,7 +152,7 @@ class Release:
         else:
             if isinstance(event, MessageStart):
                 self._start = event
-            held.is_cleared = not self._is_held
+            held.is_cleared = not self._waits_for_end
 
     def take(self) -> list[Event]:
         """Return the events that may leave, in order; the start leaves together with the next."""
@@ -175,13 +176,13 @@ class Release:
 
     # --- what must be judged
 
-    def find_due(self) -> Iterator[Due]:
-        """Yield what must be judged now; call ``Due.accept`` before you ask for the next."""
+    def advance(self) -> Iterator[Due]:
+        """Yield what must be judged now, and clear it; call ``Due.accept`` before the next."""
         while self._calls:
             call = self._calls.pop(0)
             accept = partial(self._accept_call, call)
             yield Due(self._describe_call(call), accept, "intent" in self._rewrites)
-        if not self._is_held:
+        if not self._waits_for_end:
             yield from self._find_details()
         if self._end is not None and "text" in self._rewrites:
             yield from self._find_blocks(self._end)
@@ -257,7 +258,7 @@ class Release:
         if verdict.action == "rewrite":
             self._inputs[end.tool_use_id] = verdict.input or {}
         for held in call:
-            held.is_cleared = not self._is_held
+            held.is_cleared = not self._waits_for_end
 
     # --- rewriting
 
@@ -280,6 +281,7 @@ class Release:
 
         The opaque state of what was rewritten is dropped, because it is bound to the original.
         """
+        assert self._start is not None
         out = RecordedAssembler(
             request_id=end.request_id, model=self._start.model, provider=self._start.provider,
             expected=Expectation(self._request), structured_path=end.structured_path,

@@ -106,7 +106,7 @@ class _Translation:
         """Pass the client's native fields on unchanged if the model uses the client's wire."""
         for left in self.asked.left:
             if left.rule.always:
-                self._apply(left.rule, left.code, left.path)
+                self._refuse_or_warn(left.rule, left.code, left.path)
         if any(left.rule.held and not self._is_kept(left) for left in self.asked.left):
             self.request = drop_marks(self.request)
         if self.wire not in self.target.wires:
@@ -138,8 +138,10 @@ class _Translation:
         """Report the fields that the model's wire cannot express, or reject the request."""
         for left in self.asked.left:
             is_sent = not self.others and self.withheld.isdisjoint(left.roots)
-            if not (left.rule.always or is_sent or self._is_kept(left) or self._serve(left)):
-                self._apply(left.rule, left.code, left.path)
+            if not (
+                left.rule.always or is_sent or self._is_kept(left) or self._try_hosted_tool(left)
+            ):
+                self._refuse_or_warn(left.rule, left.code, left.path)
         if self.others and any(tool.deferred for tool in self.request.tools):
             tools = [replace(tool, deferred=False) for tool in self.request.tools]
             self.request = replace(self.request, tools=tools)
@@ -149,7 +151,7 @@ class _Translation:
         is_represented = left.rule.held or left.path in self.asked.own
         return is_represented and not self.others and not self.withheld.isdisjoint(left.roots)
 
-    def _serve(self, left: Leftover) -> bool:
+    def _try_hosted_tool(self, left: Leftover) -> bool:
         """Offer a server tool to the model if the model's wire has it; return whether it does."""
         if left.tool is None or (self.request.tools and self.target.separates_tools):
             return False
@@ -228,7 +230,7 @@ class _Translation:
 
     # --- private methods
 
-    def _apply(self, rule: FieldRule, code: str, path: str) -> None:
+    def _refuse_or_warn(self, rule: FieldRule, code: str, path: str) -> None:
         if rule.effect == "refused" and not (self.drops and rule.can_drop):
             is_blocked = not self.others and self.asked.betas.block(rule)
             why = (
