@@ -22,7 +22,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +33,7 @@ from .validate.yaml import ConfigError, Section, read_yaml
 
 __all__ = [
     "Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict",
-    "ask", "find_prefix",
+    "Withheld", "ask", "find_prefix",
 ]  # fmt: skip
 
 log = logging.getLogger("dragoman")
@@ -309,6 +309,12 @@ class Verdict(Struct, frozen=True):
     reason: str = ""
 
 
+class Withheld(Protocol):
+    """Decide whether a call must hide a path, or a path that it would use with another effect."""
+
+    def __call__(self, path: str, side_effect: SideEffect | None = None, /) -> bool: ...
+
+
 class Policy:
     """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``."""
 
@@ -348,8 +354,10 @@ class Policy:
             ]
         )
 
-    def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
+    def withheld(self, proposal: Proposal) -> Withheld | None:
         """Return a function that decides whether an allowed call must hide a path.
+
+        It can also be asked about another side effect than that of the proposal.
 
         A tool that walks a folder names only the folder in its proposal. Each path that the tool
         then finds is checked against the rules that have a path and deny or ask. Rules that match
@@ -360,9 +368,13 @@ class Policy:
         open_rules = [rule for rule in strict if not rule.matches(proposal)]
         if not open_rules:
             return None
-        return lambda path: any(
-            rule.matches(replace(proposal, paths=(path,))) for rule in open_rules
-        )
+
+        def is_withheld(path: str, side_effect: SideEffect | None = None) -> bool:
+            effect = side_effect or proposal.side_effect
+            named = replace(proposal, paths=(path,), side_effect=effect)
+            return any(rule.matches(named) for rule in open_rules)
+
+        return is_withheld
 
     def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
         """Return the rules whose path can never match, because their tools never name paths.
@@ -395,6 +407,11 @@ class Policy:
             raise root.fail("must be ask or deny; write a rule to allow something", "default")
         return cls([_read_rule(item) for item in root.inners("rules")], default)
 
+    def describe(self) -> dict[str, Any]:
+        """Return the rules and the default as plain data, as in a file that ``load`` reads."""
+        rules = [msgspec.to_builtins(rule) for rule in self.rules]
+        return {"default": self.default, "rules": rules}
+
     def __repr__(self) -> str:
         return f"Policy({len(self.rules)} rules, default={self.default!r})"
 
@@ -405,6 +422,9 @@ class _NarrowedPolicy(Policy):
     def __init__(self, inner: Policy, outer: Policy) -> None:
         super().__init__((*inner.rules, *outer.rules))
         self._both = inner, outer
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._both[0].describe(), "within": self._both[1].describe()}
 
     def judge(self, proposal: Proposal) -> Verdict:
         verdicts = [policy.judge(proposal) for policy in self._both]

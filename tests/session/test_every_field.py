@@ -276,7 +276,12 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
     back = await Session.resume(Listed("Other."), [look_again], ALL, log, "killed", at=3)
     await back.run("Again.")
     forked = await Session.fork(
-        Listed("Third."), [look_again], ALL, log, "killed", new_id="forked"
+        Listed("Third."),
+        [look_again],
+        Policy([Rule("allow", "*")], "deny"),
+        log,
+        "killed",
+        new_id="forked",
     )
     await forked.run("Else.")
 

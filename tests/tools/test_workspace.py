@@ -350,7 +350,8 @@ async def test_command_runs_without_api_keys(root: Path, monkeypatch: pytest.Mon
     assert "key=\n" in str(seen.content)
     odd = await call(root, "bash", command=r"printf 'a\377\376b\357\277\275'; printf '\303' >&2")
     assert odd.content == "exit code: 0\n--- stdout\na\ufffd\ufffdb\ufffd\n--- stderr\n\ufffd"
-    assert odd.details == {"stdout_bytes": 7, "stderr_bytes": 1, "replaced_bytes": 3}
+    counts = {"stdout_bytes": 7, "stderr_bytes": 1, "replaced_bytes": 3}
+    assert odd.details == {**counts, "files": {}}
     assert (
         await call(root, "bash", command="a\0b")
     ).content == "rejected: command: must not contain a NUL"

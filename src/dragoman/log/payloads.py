@@ -66,6 +66,13 @@ class ForkedFrom(Struct, frozen=True):
     hash: str
 
 
+class PolicyInForce(Struct, frozen=True):
+    """The permission rules of a session as plain data, and the SHA-256 of their canonical JSON."""
+
+    rules: dict[str, Any]
+    sha256: str
+
+
 class CalledBy(Struct, frozen=True):
     """A reference to the tool call of another session that runs this one."""
 
@@ -82,6 +89,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
     session that this one continues. ``follows`` is the last record of the gateway's session
     before this one. ``called_by`` is the call of another session that a sub-session belongs to.
+    ``policy`` has the rules that decide about tool calls.
     """
 
     goal: str | None = None
@@ -95,6 +103,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True, kw_only=True):
     forked_from: ForkedFrom | None = None
     follows: ForkedFrom | None = None
     called_by: CalledBy | None = None
+    policy: PolicyInForce | None = None
 
 
 class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -105,7 +114,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):
     session although it might still run elsewhere. ``changed_tools`` has the new digest of each
     tool whose definition changed, and ``definitions`` the new definitions. ``at`` is the record
     after which the conversation continues, if it is not the last one; later messages stay in the
-    log and are not sent.
+    log and are not sent. ``policy`` has the permission rules if they have changed.
     """
 
     after: int
@@ -116,6 +125,7 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True, kw_only=True):
     changed_tools: dict[str, str] = field(default_factory=dict)
     definitions: tuple[Tool, ...] = ()
     at: int | None = None
+    policy: PolicyInForce | None = None
 
 
 class ToolsChanged(Struct, frozen=True, omit_defaults=True):
@@ -221,7 +231,8 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``reason`` is ``share`` if the estimated tokens exceeded the policy's share of the context
     window, or ``overflow`` if the model rejected the conversation. ``note`` is the text of a user
     message that is sent in place of the omitted messages; ``summary`` is the id of the
-    ``context.summarised`` record whose text it contains.
+    ``context.summarised`` record whose text it contains. ``tools`` are the deferred tools that are
+    not offered any more, until a search finds them again.
     """
 
     rule: str
@@ -232,6 +243,7 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True, kw_only=True):
     window: int | None = None
     note: str | None = None
     summary: str | None = None
+    tools: tuple[str, ...] = ()
 
 
 class ContextSummarised(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -171,6 +171,8 @@ def _text(content: Any) -> str:
 def _projected(it: logs.ContextProjected) -> str:
     why = " because the model refused it" if it.reason == "overflow" else ""
     count = _number(len(it.left_out), "message")
+    if it.tools:
+        count = _number(len(it.tools), "definition")
     return f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens"
 
 

@@ -6,6 +6,7 @@ The state is derived from the log alone, so the loop continues after any record 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
@@ -357,7 +358,6 @@ class Loop(Generic[Parsed]):
         message = read_goal(goal)
         metadata = {
             "budget": to_builtins(self.budget, enc_hook=str),
-            "policy": repr(self.policy),
             **self._metadata,
         }
         digests = {tool.name: tool.digest for tool in self.tools}
@@ -370,6 +370,7 @@ class Loop(Generic[Parsed]):
             tool_digests=digests,
             definitions=self.tools.describe(),
             called_by=None if self._parent is None else self._parent.reference,
+            policy=_describe_policy(self.policy),
         )
         await self._journal.write(started)
 
@@ -387,6 +388,7 @@ class Loop(Generic[Parsed]):
         definitions = tuple(
             [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
         )
+        policy = _describe_policy(self.policy)
         resumed = logs.SessionResumed(
             after=state.last_seq,
             open_intents=dangling,
@@ -396,6 +398,7 @@ class Loop(Generic[Parsed]):
             changed_tools=changed,
             definitions=definitions,
             at=self._at,
+            policy=None if policy.sha256 == state.policy_digest else policy,
         )
         await self._journal.write(resumed)
         continued: frozenset[str] = frozenset()
@@ -445,6 +448,12 @@ def read_goal(goal: str | User) -> User:
     if not message.content:
         raise ValueError("goal: is empty")
     return message
+
+
+def _describe_policy(policy: Policy) -> logs.PolicyInForce:
+    rules = policy.describe()
+    digest = hashlib.sha256(msgspec.json.encode(rules, order="sorted")).hexdigest()
+    return logs.PolicyInForce(rules, digest)
 
 
 def _read_output(text: str, output: Any) -> Any:

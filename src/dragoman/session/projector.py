@@ -56,6 +56,50 @@ class Projector:
         await self._shorten(provider, tools, "share", self._find_goal(window), parent, turn)
         return self._measure(provider, tools)
 
+    async def unload(
+        self,
+        provider: Provider,
+        tools: Sequence[m.Tool] | None,
+        loaded: Sequence[str],
+        parent: str,
+        turn: str,
+        *,
+        reason: Literal["share", "overflow"] = "share",
+    ) -> bool:
+        """Stop offering tools that a search found, in the order of ``loaded``, if it is too long.
+
+        With the reason ``overflow`` the model rejected the request. Return whether fewer are
+        offered from now on.
+        """
+        if self.keeps_all or not loaded:
+            return False
+        _, before = self._measure(provider, tools)
+        window = self._find_window(provider)
+        if reason == "share" and (window is None or before <= self._find_limit(window)):
+            return False
+        goal = before // 2 if window is None else min(before, self._find_goal(window))
+        sizes = {tool.name: self._frame(provider, [tool]) for tool in tools or ()}
+        empty = self._frame(provider, None)
+        after = before
+        gone: list[str] = []
+        for name in loaded:
+            if after <= goal:
+                break
+            gone.append(name)
+            after -= sizes[name] - empty
+        projected = ContextProjected(
+            rule="definitions",
+            reason=reason,
+            left_out=(),
+            tokens_before=before,
+            tokens_after=after,
+            window=window,
+            tools=tuple(gone),
+        )
+        if gone:
+            await self._journal.write(projected, parent=parent, turn=turn)
+        return bool(gone)
+
     async def shrink(
         self, provider: Provider, tools: Sequence[m.Tool] | None, parent: str, turn: str
     ) -> bool:

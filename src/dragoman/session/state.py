@@ -121,9 +121,12 @@ class State:
         self.key: str | None = None
         self.model: str | None = None
         self.tool_digests: dict[str, str] = {}
+        self.policy_digest: str | None = None
         self.ids = ToolIds()
         # the tools that were called or that a search found, in this order
         self.found: dict[str, None] = {}
+        # the number of the record that found or called each of them last
+        self.used: dict[str, int] = {}
         self._searches: set[str] = set()
         self._open: dict[str, IntentState] = {}
 
@@ -154,6 +157,7 @@ class State:
             self.epoch = 1
             self.model = f"{payload.provider}:{payload.model}"
             self.tool_digests = dict(payload.tool_digests)
+            self._set_policy(payload.policy)
         elif isinstance(payload, logs.TurnStarted):
             self.spent.turns = payload.number
             self.turn = record.turn
@@ -164,6 +168,7 @@ class State:
             self.epoch += 1
             self.finished = None
             self.tool_digests |= payload.changed_tools
+            self._set_policy(payload.policy)
         elif isinstance(payload, logs.SessionFinished):
             self._finish(payload)
         elif isinstance(payload, logs.ModelSwapped):
@@ -172,6 +177,10 @@ class State:
             self._follow_tools(payload)
         else:
             self._follow_intent(record, payload)
+
+    def _set_policy(self, policy: logs.PolicyInForce | None) -> None:
+        if policy is not None:
+            self.policy_digest = policy.sha256
 
     def _set_key(self, key: str | None) -> None:
         self.key = key
@@ -188,10 +197,10 @@ class State:
     def _hear(self, recorded: logs.MessageRecorded) -> None:
         message = recorded.message
         if isinstance(message, ToolResult) and message.tool_call_id in self._searches:
-            self.found |= dict.fromkeys(read_found(message.content))
+            self._use(read_found(message.content))
         if isinstance(message, Assistant):
+            self._use([call.name for call in message.tool_calls])
             for call in message.tool_calls:
-                self.found[call.name] = None
                 if call.name == SEARCH_TOOLS:
                     self._searches.add(call.id)
             if self.call is not None and recorded.request_id == self.call.started.request_id:
@@ -201,6 +210,11 @@ class State:
             for call_id, intent_id in recorded.tool_ids.items():
                 for name in {asked, recorded.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
+
+    def _use(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.found[name] = None
+            self.used[name] = self.last_seq
 
     def _follow_call(
         self,
@@ -220,6 +234,9 @@ class State:
             self.tool_digests.pop(name, None)
 
     def _follow_intent(self, record: logs.LogRecord, payload: object) -> None:
+        if isinstance(payload, logs.ContextProjected):
+            for name in payload.tools:
+                self.found.pop(name, None)
         kept = self.intents.get(getattr(payload, "intent_id", ""))
         if kept is not None and isinstance(payload, logs.SessionDelegated):
             kept.children = (*kept.children, payload.session)

@@ -31,6 +31,7 @@ from ..log import (
 )
 from ..log.writer import finish_writing
 from ..messages import (
+    Assistant,
     ForceTool,
     Message,
     Request,
@@ -129,18 +130,44 @@ class Turn:
 
     async def _call(self, parent: str) -> ev.Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
-        tools = self._offer()
-        messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
+        place = parent, self._id
+        await self.projector.unload(self.provider, self._offer(), self._list_loaded(), *place)
+        messages, estimate = await self.projector.fit(self.provider, self._offer(), *place)
         try:
             return await self._ask(messages, estimate, parent)
         except ContextOverflowError:
-            if self._ends or not await self.projector.shrink(
-                self.provider, tools, parent, self._id
-            ):
+            if self._ends:
+                raise
+            loaded = self._list_loaded()
+            is_shorter = await self.projector.unload(
+                self.provider, self._offer(), loaded, *place, reason="overflow"
+            )
+            is_shorter |= await self.projector.shrink(self.provider, self._offer(), *place)
+            if not is_shorter:
                 raise
         self._recorded = 0
-        messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
+        messages, estimate = await self.projector.fit(self.provider, self._offer(), *place)
         return await self._ask(messages, estimate, parent)
+
+    def _list_loaded(self) -> list[str]:
+        """Return the deferred tools that are offered, the least recently used first.
+
+        Those that the last reply called, or its searches found, are not in the list.
+        """
+        if self.provider.searches_tools:
+            return []
+        state = self.journal.state
+        deferred = {tool.name for tool in self.tools.describe() if tool.deferred}
+        newest = max(
+            [
+                each.seq
+                for each in state.conversation.entries
+                if isinstance(each.message, Assistant)
+            ],
+            default=0,
+        )
+        loaded = [name for name in state.found if name in deferred and state.used[name] < newest]
+        return sorted(loaded, key=lambda name: state.used[name])
 
     def _offer(self) -> Sequence[Tool] | None:
         choice = self.settings.tool_choice

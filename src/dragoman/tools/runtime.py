@@ -23,7 +23,7 @@ from ..errors import InvalidRequestError, quote
 from ..events import ToolIntent
 from ..log import SideEffect
 from ..messages import Audio, Document, Image, Inline, Text, Tool, UserBlock
-from ..permission import Decision
+from ..permission import Decision, Withheld
 from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 from .call_context import CONTEXT, ToolContext
@@ -40,7 +40,7 @@ FailureKind: TypeAlias = Literal[
 # A function that returns whether the running call must hide a path of the workspace. A tool that
 # walks a folder omits such paths and reports how many it omitted. The session derives the function
 # from the rules of its policy.
-WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)
+WITHHELD: ContextVar[Withheld | None] = ContextVar("withheld", default=None)
 # A function that asks the approver of the session on behalf of the running call.
 Ask: TypeAlias = Callable[[dict[str, Any]], Awaitable[Decision]]
 ASK: ContextVar[Ask | None] = ContextVar("ask", default=None)
@@ -272,7 +272,7 @@ class Toolbox:
         self,
         name: str,
         arguments: Mapping[str, Any],
-        withheld: Callable[[str], bool] | None = None,
+        withheld: Withheld | None = None,
         ask: Ask | None = None,
         context: ToolContext[Any] | None = None,
     ) -> Observation:

@@ -16,13 +16,15 @@ import stat
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from ..permission import Withheld
+from .runtime import ToolFailure
 from .seccomp import build_filter
 
 _PROGRAM = "bwrap"
@@ -44,6 +46,8 @@ _PRIVATE = (
     ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
     ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
 )  # fmt: skip
+_MAX_WITHHELD = 500  # how many paths of a workspace rules may hide from commands
+_ANY = "dragoman-any-name"
 # How many folders to search for .git before a command runs, the nearest first: 0.6 s for 10,000.
 _MAX_FOLDERS = 100_000
 
@@ -73,12 +77,14 @@ class Sandbox(Struct, frozen=True):
         *,
         network: bool = False,
         readable: Iterable[Path] = (),
+        withheld: Withheld | None = None,
         seccomp_fd: int | None = None,
     ) -> list[str]:
         """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
 
         ``readable`` lists further folders that the command may read, such as some below the user's
-        home. ``seccomp_fd`` is an inherited descriptor from which bubblewrap reads the system call
+        home. Paths of the workspace that are ``withheld`` are empty, or read-only if only writing
+        to them is. ``seccomp_fd`` is an inherited descriptor from which bubblewrap reads the system call
         filter; see ``open_filter``.
         """
         if self.program is None:
@@ -86,6 +92,8 @@ class Sandbox(Struct, frozen=True):
         # The prefix of /bin/python is / in some versions of Python.
         prefixes = [Path(each) for each in (sys.base_prefix, sys.prefix) if each != "/"]
         mounts = _list_mounts(workspace, [*prefixes, *readable], network=network)
+        if withheld is not None:
+            mounts += _withhold(workspace, withheld)
         # A mount hides what is below it, so parents come first.
         ordered = sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts))
         if workspace != Path("/"):
@@ -166,6 +174,51 @@ def _hide_sockets(folders: Sequence[Path], workspace: Path) -> list[_Mount]:
         for socket in opened
         if socket.is_relative_to(target)
     ]
+
+
+def _withhold(workspace: Path, withheld: Withheld) -> list[_Mount]:
+    """Return the mounts that keep commands from the paths that rules of the policy deny."""
+    mounts: list[_Mount] = []
+    waiting = deque([""])
+    looked = 0
+    while waiting:
+        folder = waiting.popleft()
+        looked += 1
+        if looked > _MAX_FOLDERS or len(mounts) > _MAX_WITHHELD:
+            what = f"{_MAX_WITHHELD} paths" if looked <= _MAX_FOLDERS else f"{looked} folders"
+            raise ToolFailure(
+                "not_started",
+                f"rules with a path would hide more than {what}, which the sandbox cannot do; deny "
+                "a folder as FOLDER/**",
+            )
+        try:
+            entries = list(os.scandir(workspace / folder))
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{folder}{entry.name}"
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _is_covered(path, withheld, is_folder=is_folder):
+                mounts += _hide(entry.path, is_folder=is_folder)
+            elif _is_covered(path, lambda it: withheld(it, "write"), is_folder=is_folder):
+                mounts.append(("--ro-bind", entry.path, entry.path))
+            elif is_folder:
+                waiting.append(f"{path}/")
+    return mounts
+
+
+def _is_covered(path: str, withheld: Callable[[str], bool], *, is_folder: bool) -> bool:
+    """Return whether a path is withheld, or a folder with everything that may be in it."""
+    if withheld(path):
+        return True
+    # No rule names a file like this one, so a rule that matches it matches every name.
+    return is_folder and withheld(f"{path}/{_ANY}") and withheld(f"{path}/{_ANY}/{_ANY}")
+
+
+def _hide(path: str, *, is_folder: bool) -> list[_Mount]:
+    if is_folder:
+        return [("--tmpfs", path), ("--remount-ro", path)]
+    return [] if Path(path).is_symlink() else [("--ro-bind", "/dev/null", path)]
 
 
 def list_homes() -> list[Path]:

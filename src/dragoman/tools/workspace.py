@@ -21,8 +21,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec.structs import replace
+
 from ..messages import Tool, new_ulid
 from .call_context import call_environment
+from .changes import SKIPPED, find_changes, take_snapshot
 from .function import FunctionTool
 from .process import NEEDS_POSIX, clean_environment, observe_process, run_process
 from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, WITHHELD, ExecutableTool, Observation
@@ -34,9 +37,6 @@ MAX_MATCHES = 200
 MAX_LINES = 2000
 MAX_LINE = 300  # characters of a matching line to show
 MAX_DEPTH = 2000  # largest depth of nested folders
-_SKIPPED = {
-    ".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache",
-}  # fmt: skip
 
 
 class PathError(ValueError):
@@ -175,7 +175,7 @@ class Workspace:
 
 def is_entered(folder: str) -> bool:
     """Return whether ``walk`` enters a folder with this path."""
-    return folder.rpartition("/")[2] not in _SKIPPED and folder.count("/") < MAX_DEPTH
+    return folder.rpartition("/")[2] not in SKIPPED and folder.count("/") < MAX_DEPTH
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -389,7 +389,12 @@ def _decode(path: str, data: bytes) -> str:
 
 
 class BashTool(ExecutableTool):
-    """A tool that runs a shell command in the workspace, confined if bubblewrap is installed."""
+    """A tool that runs a shell command in the workspace, confined if bubblewrap is installed.
+
+    In the sandbox, paths that rules of the session's policy deny are empty, and those that may not
+    be written are read-only. The details of the observation list the files that were created,
+    changed and deleted.
+    """
 
     def __init__(
         self,
@@ -439,10 +444,15 @@ class BashTool(ExecutableTool):
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         argv = [self._shell, "-c", arguments["command"]]
         with self._sandbox.open_filter() as descriptor:
-            settings: dict[str, Any] = {"network": self._network, "readable": self._readable}
+            settings: dict[str, Any] = {
+                "network": self._network,
+                "readable": self._readable,
+                "withheld": WITHHELD.get(),
+            }
             confined = await asyncio.to_thread(
                 self._sandbox.wrap, argv, self._workspace.root, seccomp_fd=descriptor, **settings
             )
+            before = await asyncio.to_thread(take_snapshot, self._workspace.root)
             done = await run_process(
                 confined,
                 cwd=self._workspace.root,
@@ -452,7 +462,9 @@ class BashTool(ExecutableTool):
                 # bubblewrap kills every process of its PID namespace
                 supervised=self._sandbox.program is None,
             )
-        return observe_process(done)
+        after = await asyncio.to_thread(take_snapshot, self._workspace.root)
+        seen = observe_process(done)
+        return replace(seen, details=seen.details | find_changes(before, after))
 
 
 def workspace_tools(
