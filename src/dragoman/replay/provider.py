@@ -19,7 +19,7 @@ import msgspec
 from .. import errors
 from .. import log as logs
 from ..events import Event, RecordedAssembler, ToolIntent, Usage
-from ..messages import Assistant, Message, Request, ToolCall
+from ..messages import Assistant, Message, Request, System, ToolCall
 from ..provider import AssembledReply, Reply, ReplyProvider
 from ..validate import Expectation
 from .diff import Difference, find_differences
@@ -90,6 +90,14 @@ class ReplayProvider(ReplyProvider):
             if isinstance(record.payload, logs.ToolsChanged):
                 self._varying |= {*record.payload.tool_digests, *record.payload.removed}
         self._asked = 0
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt of the run, to pass to a session that repeats it."""
+        for recorded in self._conversation.messages:
+            if isinstance(recorded.message, System):
+                return recorded.message.content
+        return None
 
     @property
     def remaining(self) -> int:
