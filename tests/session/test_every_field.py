@@ -64,6 +64,7 @@ from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
 from ..tools.test_mcp_changes import open_changing
 from . import test_compaction as compaction
+from . import test_definitions as definitions
 from .playing import anthropic_reply as body
 from .playing import call, over_wire, propose, text, until_asked
 from .test_context import read_page, reader
@@ -302,13 +303,16 @@ async def report(log: EventLog, seen: list[Any]) -> None:
 
 
 async def shorten(log: EventLog, seen: list[Any]) -> None:
-    """Run a conversation that is summarised, and one whose old results are omitted."""
+    """Run a conversation that is summarised, one whose old results are omitted, and one whose
+    definitions are.
+    """
     writer = Observe(
         Listed(reply("About a fox.", usage=EVERY), name="cheap", repeat=True), seen.append
     )
     for policy in (Summarise(writer, keep=1), dragoman.DropOldToolResults()):
         await Session(reader(4, window=2_500), [read_page], ALL, log, context=policy).run("Read.")
     await writer.close()
+    await definitions.start(definitions.make_model(16), log, session_id="searching").run("Go.")
 
 
 async def fail(log: EventLog, seen: list[Any]) -> None:
