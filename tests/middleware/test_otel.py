@@ -219,9 +219,9 @@ UNNAMED = {
     "ai21", "alibaba", "baidu", "baseten", "cerebras", "cloudflare", "databricks", "deepinfra",
     "fireworks", "github", "huggingface", "hyperbolic", "inception", "jina", "litellm",
     "llamacpp", "lmstudio", "minimax", "moonshot", "nebius", "novita", "nvidia", "ollama",
-    "ollama-cloud", "openrouter", "reka", "requesty", "sambanova", "sglang", "siliconflow",
+    "ollama-cloud", "openrouter", "portkey", "reka", "requesty", "sambanova", "sglang", "siliconflow",
     "snowflake", "stepfun", "tei", "tencent", "together", "upstage", "venice", "vercel",
-    "vllm", "volcengine", "voyage", "xiaomi", "zai",
+    "vllm", "volcengine", "voyage", "writer", "xiaomi", "zai",
 }  # fmt: skip
 
 

@@ -342,10 +342,12 @@ LEAVES = [
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_errors_keep_their_class_and_retry_delay_over_the_wire(wire: str) -> None:
+    # No wire has an error of guards, which reaches clients as that of an invalid request.
+    received = {d.BlockedError: d.InvalidRequestError, **WIRES[wire].errors}
     for kind in LEAVES:
         reply = SERVER_CODECS[wire].error(kind("something happened", retry_after=1.5))
         again = client(wire).error(reply.status, reply.headers, reply.body)
-        assert type(again) is WIRES[wire].errors.get(kind, kind)
+        assert type(again) is received.get(kind, kind)
         assert again.retry_after == 1.5, kind
         assert reply.headers["x-should-retry"] == str(kind.transient).lower(), kind
 

@@ -222,14 +222,19 @@ class HttpModel(Model):
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
+    async def _ask(self, question: HttpRequest) -> HttpReply:
+        # The reply has no name in the caller, whose local variables an error reporter may send: a
+        # server may have repeated the key in it.
+        return await self._transport.exchange(
+            question, await self._authorise(question), self._timeouts
+        )
+
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
         """Send the requests that a generator yields, pass it each reply, and return its result."""
         try:
             question = next(questions)
             while True:
-                credentials = await self._authorise(question)
-                reply = await self._transport.exchange(question, credentials, self._timeouts)
-                question = questions.send(reply)
+                question = questions.send(await self._ask(question))
         except StopIteration as end:
             return cast("_T", end.value)
         except ProviderError as error:
