@@ -201,7 +201,7 @@ class WaitingRun(Run):
             await asyncio.wait([task, *self._stopping])
             if not task.cancelled():
                 task.result()
-            for each in list_pending("s", session.state):
+            for each in list_pending(self.log, "s", session.state):
                 await session.answer(each.intent_id, Decision(True, "ann"))
         if session.state.finished is None:
             await session.step()
