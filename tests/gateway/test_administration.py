@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 import schemathesis
 from schemathesis.specs.openapi.checks import response_schema_conformance
+from yarl import URL
 
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
@@ -39,13 +42,13 @@ class Admin:
 
     async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self._http.request(
-            method, f"/v1/admin{path}", json=body, headers=self._headers
+            method, URL(f"/v1/admin{path}", encoded=True), json=body, headers=self._headers
         ) as reply:
             text = await reply.text()
             return reply.status, await reply.json() if text else None
 
 
-def make_app(place: Path, **more: Any) -> Any:
+def make_app(place: Path | str, **more: Any) -> Any:
     store = KeyStore(place)
     store.add(
         [
@@ -63,8 +66,8 @@ def make_app(place: Path, **more: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def gateway(folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    app = make_app(folder / "keys.db")
+async def gateway(place: Path | str) -> AsyncIterator[aiohttp.ClientSession]:
+    app = make_app(place / "keys.db" if isinstance(place, Path) else place)
     async with serving(app) as url, aiohttp.ClientSession(url) as http:
         yield http
     app.state.service.keys.close()
@@ -173,6 +176,55 @@ async def test_person_may_do_what_the_role_allows(
         assert found == status, answer
         _, keys = await Admin(http, "carla")("GET", "/keys")
         assert {each["team"] for each in keys["data"]} == {"research"}
+
+
+@pytest.mark.parametrize("base", ["sqlite", "postgres"])
+async def test_requests_about_one_key_at_the_same_time_agree(
+    tmp_path: Path, base: str, request: pytest.FixtureRequest
+) -> None:
+    place = tmp_path if base == "sqlite" else request.getfixturevalue("postgres_url")
+    async with gateway(place) as http:
+        ann = Admin(http, "ann")
+        made = [ann("PUT", "/keys/new", {"team": "web"}) for _ in range(8)]
+        assert sorted([status for status, _ in await asyncio.gather(*made)]) == [200] * 7 + [201]
+        gone = [ann("DELETE", "/keys/new") for _ in range(8)]
+        assert {status for status, _ in await asyncio.gather(*gone)} == {204}
+        _, changes = await ann("GET", "/audit?subject=new")
+    assert [each["action"] for each in changes["data"]] == ["revoke", "create"]
+
+
+@pytest.mark.parametrize("base", ["sqlite", "postgres"])
+async def test_name_with_any_character_is_found_or_refused(
+    tmp_path: Path, base: str, request: pytest.FixtureRequest
+) -> None:
+    place = tmp_path if base == "sqlite" else request.getfixturevalue("postgres_url")
+    async with gateway(place) as http:
+        ann = Admin(http, "ann")
+        for name in ("a/b", "a/rotate", "a%2Fb", "50%", "\U0001f600", "'; drop", "a b"):
+            path = f"/keys/{quote(name, safe='')}"
+            status, made = await ann("POST", "/keys", {"name": name})
+            assert status == 201, made
+            assert (await ann("GET", path))[1]["name"] == name
+            assert (await ann("PATCH", path, {"team": "web"}))[1]["team"] == "web"
+            assert (await ann("PUT", path, {"team": "ops"}))[1]["team"] == "ops"
+            assert (await ann("POST", f"{path}/rotate", {}))[1]["name"] == name
+            assert (await ann("DELETE", path))[0] == 204
+            assert (await ann("GET", path))[0] == 404
+        for path in ("/keys/a%00b", "/keys/%00", "/keys/"):
+            found = {
+                method: (await ann(method, f"{path}{end}", body))[0]
+                for method, end, body in [
+                    ("GET", "", None),
+                    ("PATCH", "", {}),
+                    ("PUT", "", {}),
+                    ("POST", "/rotate", {}),
+                ]
+            }
+            assert set(found.values()) <= {400, 404}, (path, found)
+        assert (await ann("GET", "/audit?subject=%00"))[1]["data"] == []
+        status, answer = await ann("PUT", "/teams/x", {"budget_usd_month": "x" * 10_000})
+        assert status == 400
+        assert len(str(answer)) < 500
 
 
 async def test_gateway_without_a_database_of_keys_names_the_reason(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ name. PUT and DELETE are idempotent: to send one again changes nothing more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from starlette.routing import Route
 from ..errors import AuthenticationError, InvalidRequestError, ProviderError, scrub
 from .access import Service, read_headers
 from .keys import MAX_NAME, Key, read_money
-from .keystore import KeyStore, show_key
+from .keystore import KeyStore, KnownKeyError, show_key
 from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields
 from .pages import refuse
 from .people import Person
@@ -82,7 +83,7 @@ class Administration:
         most = self._service.bounds.body_bytes
         return [
             Route(
-                ROOT + each.path,
+                ROOT + each.path.replace("{name}", "{name:path}"),
                 self._answer(getattr(self, f"_{each.handler}")),
                 methods=[each.method],
                 max_body_size=most,
@@ -165,10 +166,10 @@ class Administration:
     async def _put_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
         given = await _read(asked, KeyFields)
-        known = {key.id for key in await asyncio.to_thread(self._store().read_keys)}
-        if name not in known:
+        try:
             return _reply(await self._make(name, given, person), 201)
-        return await self._set(name, given, person)
+        except KnownKeyError:
+            return await self._set(name, given, person)
 
     async def _change_key(self, asked: HttpAsked, person: Person) -> Any:
         return await self._set(asked.path_params["name"], await _read(asked, KeyFields), person)
@@ -204,7 +205,7 @@ class Administration:
 
         def delete(store: KeyStore) -> None:
             check_own(store, person, name)
-            if any(key.id == name for key in store.read_keys()):
+            with contextlib.suppress(LookupError):  # another request has deleted it
                 store.revoke(name)
 
         await change_store(self._service, person, delete)

@@ -364,7 +364,7 @@ def read_money(text: str) -> Decimal:
     except InvalidOperation:
         money = Decimal(-1)
     if not (money.is_finite() and money >= 0):
-        raise ValueError(f"must be an amount of money, not {text!r}")
+        raise ValueError(f"must be an amount of money, not {cut(text, 40)!r}")
     exponent = money.as_tuple().exponent
     if money > MAX_LIMIT or not isinstance(exponent, int) or exponent < _FINEST:
         raise ValueError(

@@ -59,6 +59,10 @@ class AuditRecord(Struct, frozen=True):
     detail: dict[str, Any]
 
 
+class KnownKeyError(ValueError):
+    """A key with this name exists already."""
+
+
 def is_key_database(place: str | Path) -> bool:
     """Return whether a path or URL refers to a key database rather than a YAML file."""
     if is_postgres(place):
@@ -124,6 +128,8 @@ class KeyStore:
 
         ``subject`` restricts them to one key or team, ``before`` to those with a lower number.
         """
+        if subject is not None and not subject.isprintable():
+            return ()
         with self._lock:
             rows = self._base.run(
                 "select seq, at, actor, action, subject, detail from dragoman_audit "
@@ -156,7 +162,7 @@ class KeyStore:
                 _check_name(key.id)
                 _check_labels(key)
                 if key.id in names:
-                    raise ValueError(f"there is a key named {key.id!r} already")
+                    raise KnownKeyError(f"there is a key named {key.id!r} already")
                 if key.hash in hashes:
                     raise ValueError(f"the key {key.id!r} has the hash of another key")
                 names.add(key.id)
@@ -219,7 +225,9 @@ class KeyStore:
         return facts.st_dev, facts.st_ino
 
     def _read(self, name: str) -> Key:
-        rows = self._base.run("select data from dragoman_keys where id = ?", (name,))
+        # PostgreSQL takes no NUL in a text, not even to look for it.
+        find = "select data from dragoman_keys where id = ?"
+        rows = self._base.run(find, (name,)) if name.isprintable() else []
         if not rows:
             raise LookupError(f"there is no key named {name!r}")
         return msgspec.json.decode(rows[0][0], type=Key)
