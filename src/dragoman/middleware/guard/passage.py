@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 Window: TypeAlias = int | Literal["sentence"]
 # The end of a line, or of a sentence with its closing quotes and the white space behind it.
-_END = re.compile(r"[.!?…]+[\"'”’)\]»]*\s|[。！？]|\n")
+_END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]»]*+\s|[。！？]|\n")
 LONGEST_SENTENCE = 2_000
 """The number of characters after which text is judged although its sentence has not ended."""
 
