@@ -16,10 +16,12 @@ from dragoman import BatchReport, batch, errors
 from dragoman.batches.apis import APIS, BatchApi, open_api
 from dragoman.batches.remote import RemoteRunner
 from dragoman.events import Usage
+from dragoman.middleware.guard import Action, Subject
 from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
 from dragoman.wire import HttpRequest
 
 from .. import server as raw
+from ..listed import Listed
 from ..waiting import until
 from .conftest import results
 
@@ -305,3 +307,17 @@ def test_guarded_model_has_no_batch_api_since_its_replies_could_not_be_judged() 
     guarded = dragoman.Guard(model, lambda subject: "allow")
     with pytest.raises(errors.UnsupportedFeatureError, match="a guard judges each reply"):
         open_api(dragoman.Retry(guarded))
+
+
+async def test_rows_of_a_batch_are_judged_one_by_one(tmp_path: Path) -> None:
+    async def judge(subject: Subject) -> Action:
+        return "block" if "Ann" in subject.text else "allow"
+
+    texts = ["a river", "Ann", "a lake"]
+    rows = [{"id": str(at), "prompt": text} for at, text in enumerate(texts)]
+    model = dragoman.Guard(Listed("Yes.", repeat=True), judge)
+    report = await batch(rows, tmp_path / "out.jsonl", model)
+    written = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert report.failed == 1
+    assert sum("the guard withheld the request" in line for line in written) == 1
+    assert sum('"Yes."' in line for line in written) == 2

@@ -252,3 +252,27 @@ async def test_guard_judges_texts_for_embedders_and_rerankers_before_they_are_se
                 await model.embed(["a river", "Ann's river"])
     assert caught.value.provider_code == "name"
     assert server.requests == []
+
+
+async def test_guard_judges_queries_and_documents_before_they_are_ranked() -> None:
+    async with serve(replying(200, dump({"results": []}))) as server:
+        inner = d.connect_reranker("m", base_url=server.base_url)
+        async with Guard(inner, Rules([{"code": "name", "pattern": "Ann"}])) as model:
+            with pytest.raises(BlockedError):
+                await model.rerank("a river", ["the Rhine", "Ann's river"])
+            with pytest.raises(BlockedError):
+                await model.rerank("Ann's river", ["the Rhine"])
+    assert server.requests == []
+
+
+async def test_calls_of_gather_are_judged_one_by_one() -> None:
+    def answer(request: Request) -> str:
+        return f"to {request.messages[-1].text}"
+
+    model = Guard(Listed(answer, repeat=True), Rules([{"code": "name", "pattern": "Ann"}]))
+    texts = ["a river", "Ann", "a lake"]
+    gathered = {each.index: each async for each in d.gather(model, texts)}
+    assert {at: each.response.text for at, each in gathered.items() if each.response} == {
+        0: "to a river", 2: "to a lake",
+    }  # fmt: skip
+    assert isinstance(gathered[1].error, BlockedError)
