@@ -412,6 +412,24 @@ def test_problems_of_a_messages_body_name_each_misplaced_system_message(
     assert [*found] == problems
 
 
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+def test_blank_text_next_to_others_is_a_problem(wire: str) -> None:
+    kind = {"type": "text"} if wire == "anthropic" else {}
+    texts = [{**kind, "text": text} for text in ("Hi", " \n", "")]
+    quirks: Any = type("Given", (), {"server_tools": {}})
+
+    def list_problems(*contents: Any) -> list[str]:
+        body = {"messages": [{"role": "user", "content": content} for content in contents]}
+        server = SERVER_CODECS[wire]
+        return [*server.list_problems(body, quirks, reasons=False, known=())]
+
+    assert list_problems(texts[:1], "Hi") == []
+    assert [each[:11] for each in list_problems(texts[:1], texts[:2], texts[2:])] == [
+        "messages.1:",
+        "messages.2:",
+    ]
+
+
 def test_wires_without_rules_of_their_own_have_no_problems() -> None:
     server = SERVER_CODECS["cohere"]
     assert [*server.list_problems({}, None, reasons=True, known=())] == []

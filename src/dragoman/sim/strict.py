@@ -3,9 +3,9 @@
 A lenient simulator answers whatever it can read. With ``strict``, it refuses what the vendor of
 the model refuses: settings and amounts of reasoning that the model does not accept, a forced tool
 while it reasons, thinking that is missing, changed, or made by another model, a conversation that
-ends with the model's own text, instructions in the middle of it, response formats, cache settings
-and unknown fields. The rules are the rows in ``catalog/families``; the model's name and the vendor
-of the script select them.
+ends with the model's own text, instructions in the middle of it, blank texts, response formats,
+cache settings and unknown fields. The rules are the rows in ``catalog/families``; the model's name
+and the vendor of the script select them.
 
 The simulator signs its thinking, as vendors do: a token is bound to the wire, the model, the text
 and, where the vendor binds it, to the conversation before it. A token that comes back with

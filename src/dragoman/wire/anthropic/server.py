@@ -471,7 +471,7 @@ class AnthropicServer(ServerCodec):
     def list_problems(
         self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
-        """Yield each system message at a place that the server rejects, and tools of other models.
+        """Yield what the server rejects: misplaced system messages, blank texts, some tools.
 
         The words are those of BerriAI/litellm#33807 and anthropics/claude-code#73821; that a system
         message follows the user is in the vendor's page (maximhq/bifrost#3945; seen 2026-11-19).
@@ -479,6 +479,7 @@ class AnthropicServer(ServerCodec):
         for kind in list_other_forms(body, SERVER_TOOLS, quirks):
             # anthropics/anthropic-sdk-typescript#914, trycua/cua#1090
             yield f"this model does not support tool types: {kind}"
+        yield from list_blank_texts(body)
         roles = [turn.get("role") for turn in body["messages"]]
         for at, role in enumerate(roles):
             if role != "system":
@@ -509,3 +510,14 @@ class AnthropicServer(ServerCodec):
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return _error_record(error)
+
+
+def list_blank_texts(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each message with a blank text, which Claude rejects on each host.
+
+    See anthropics/claude-code#23440, and NousResearch/hermes-agent#41985 for Bedrock.
+    """
+    for at, message in enumerate(entries_of(body.get("messages"))):
+        texts = [block.get("text") for block in entries_of(message.get("content"))]
+        if any(isinstance(text, str) and not text.strip() for text in texts):
+            yield f"messages.{at}: text content blocks must contain non-whitespace text"

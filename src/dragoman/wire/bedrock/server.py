@@ -20,6 +20,7 @@ from ...messages import (
     Thinking,
     ToolCall,
 )
+from ..anthropic.server import list_blank_texts
 from ..codec import HttpReply
 from ..eventstream import MEDIA_TYPE, encode_message
 from ..headers import ATTEMPT, PROGRAM, SIGNED, HeaderRule
@@ -308,7 +309,8 @@ class BedrockServer(ServerCodec):
     def list_problems(
         self, body: Mapping[str, Any], quirks: Any, *, reasons: bool, known: Collection[str]
     ) -> Iterator[str]:
-        """Yield each unknown field of ``block_binding``, which has only one (vercel/ai#20728)."""
+        """Yield blank texts, and unknown fields of ``block_binding`` (vercel/ai#20728)."""
+        yield from list_blank_texts(body)
         binding = dig(body, "additionalModelRequestFields", "thinking", "block_binding")
         for name in dict_of(binding):
             if name != self.binding_field:
