@@ -75,8 +75,11 @@ def read_responses(reply: bytes, stream: bool) -> Read:
         output = [each.item for each in events if each.type == "response.output_item.done"]
     else:
         output = client.responses.create(model="m", input="Hi").output
-    items: list[Any] = [each.model_dump() for each in output]
-    parts = [part for item in items for part in item.get("content") or ()]
+    # OpenAI's SDK warns of the message of a user in a reply, which it has no type for.
+    items: list[Any] = [each.model_dump(warnings=False) for each in output]
+    # A stream has the message of a user at its end, as other items without deltas.
+    said = [item for item in items if item.get("role") != "user"]
+    parts = [part for item in said for part in item.get("content") or ()]
     return make(
         [part.get("text") for part in parts],
         [part["text"] for item in items for part in item.get("summary") or ()],
@@ -112,8 +115,14 @@ def read_bedrock(reply: bytes, stream: bool) -> Read:
     thoughts = [block["reasoningContent"] for block in blocks if "reasoningContent" in block]
     texts = [thought.get("reasoningText", {}) for thought in thoughts]
     calls = [block["toolUse"] for block in blocks if "toolUse" in block]
+    # A body has a text with its citations in one block; a stream sends its text as any other.
+    parts = [
+        part
+        for block in blocks
+        for part in block.get("citationsContent", {"content": [block]})["content"]
+    ]
     return make(
-        [block.get("text") for block in blocks],
+        [part.get("text") for part in parts],
         [each.get("text") for each in texts],
         [(call["toolUseId"], call["name"], call["input"]) for call in calls],
         [
