@@ -25,6 +25,7 @@ from dragoman.session.parent import MAX_DEPTH, MAX_SUBSESSIONS
 from dragoman.tools import ExecutableTool, tool
 
 from ..listed import Listed
+from ..waiting import PATIENCE
 from .playing import ALL, call, check_evidence, look, note, of, propose, ran
 
 ASK = Policy([Rule("allow", side_effect=["none", "read"])])
@@ -319,7 +320,7 @@ async def test_reads_of_a_reply_run_at_once_up_to_a_number() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        several.wait(30)  # passes only if as many calls as are allowed run at once
+        several.wait(PATIENCE)  # passes only if as many calls as are allowed run at once
         with lock:
             running -= 1
         return "ok"
