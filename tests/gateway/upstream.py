@@ -134,10 +134,6 @@ class Bench:
             return reply.status, headers, json.loads(data) if is_json else data
 
 
-# The server of the Responses wire takes all kinds of tools, as OpenAI does.
-QUIRKS: dict[str, dict[str, Any]] = {"responses": {"tool_kinds": "all"}}
-
-
 @contextlib.asynccontextmanager
 async def bench(
     text: str = "Hello there",
@@ -146,7 +142,7 @@ async def bench(
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """Serve a gateway for all wires; the list ``seen`` contains the latest request that the
-    upstream received. ``answer`` returns the reply to a request, given its wire and its body.
+    upstream received. ``quirks`` are those of the models, by wire. ``answer`` returns the reply to a request, given its wire and its body.
     """
     seen: list[Any] = []
 
@@ -157,10 +153,11 @@ async def bench(
         connection.reply(200, reply)
 
     on_loss = settings.pop("on_loss", "warn")
+    quirks: dict[str, Any] = settings.pop("quirks", {})
     async with serve(handler) as upstream, aiohttp.ClientSession() as http:
         models: dict[str, Provider] = {
             wire: connect(
-                "m", wire=wire, base_url=upstream.url, on_loss=on_loss, quirks=QUIRKS.get(wire)
+                "m", wire=wire, base_url=upstream.url, on_loss=on_loss, quirks=quirks.get(wire)
             )
             for wire in WIRES
         }
