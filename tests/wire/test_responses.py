@@ -146,6 +146,12 @@ def test_tools_and_calls_are_sent_as_functions_to_servers_without_other_kinds() 
     assert notes == ["tools_sent_as_functions"]
 
 
+def test_custom_tool_alone_is_sent_as_a_function() -> None:
+    sent, notes = pass_on(make_codec(), {"model": "m", "input": "Hi", "tools": [PATCH]})
+    assert [(tool["type"], tool["name"]) for tool in sent["tools"]] == [("function", "patch")]
+    assert notes == ["tools_sent_as_functions"]
+
+
 @pytest.mark.parametrize("tools", [[PATCH], [SPAWN], [SHELL, SEARCH]])
 def test_tools_are_sent_unchanged_to_servers_that_take_each_kind(
     tools: list[dict[str, Any]],
