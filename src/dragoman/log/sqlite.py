@@ -68,9 +68,9 @@ UPDATE records SET type = ?, payload = CAST(? AS TEXT) WHERE session = ? AND seq
 _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
 _END = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, x'', previous, hash
-FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
-    (SELECT min(seq) FROM records WHERE session = CAST(?1 AS TEXT)),
-    (SELECT max(seq) FROM records WHERE session = CAST(?1 AS TEXT))
+FROM records WHERE session = CAST(? AS TEXT) AND seq IN (
+    (SELECT min(seq) FROM records WHERE session = CAST(? AS TEXT)),
+    (SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT))
 ) ORDER BY seq"""
 
 _ERRORS: dict[str, type[LogError]] = {
@@ -227,7 +227,7 @@ class _SqliteView(SqlView):
         return session.encode("utf-8", "surrogateescape")
 
     def ends(self) -> list[tuple[Row, Row]]:
-        ends = [self.run(_END, (self.bind(name),)) for name in self.names()]
+        ends = [self.run(_END, (self.bind(name),) * 3) for name in self.names()]
         if not all(ends):
             raise LogCorruptError(
                 "the index lists a session that has no records; verify() locates the damage"
