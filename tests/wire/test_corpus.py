@@ -324,7 +324,7 @@ def test_recorded_errors_map_to_the_right_class(
 # --- replies that are sent back ----------------------------------------------------------------
 
 LOSSES = {"thinking_dropped", "message_dropped", "opaque_dropped", "dangling_call_dropped",
-          "id_projected", "citations_dropped"}  # fmt: skip
+          "id_projected", "citations_dropped", "blank_text_dropped"}  # fmt: skip
 CONFIG = d.RuntimeConfig(max_tokens=64)
 
 
