@@ -11,6 +11,7 @@ packages that take seconds to import run in the exhaustive run only. A page that
 finds the file ``log.db``, which contains the session ``fix-tests``.
 """
 
+import gc
 import inspect
 import io
 import json
@@ -18,6 +19,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -217,6 +219,11 @@ def importable(folder: Path) -> Iterator[None]:
 def run_page(page: Path, folder: Path) -> int:
     """Run the code blocks of a page; return the number of blocks."""
     blocks = read_blocks(page)
+    # What earlier tests of this process left behind is collected here, so that a page fails for its
+    # own connections only.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     with world(folder), importable(folder):
         # The code on the page reads a log, which must exist.
         if "readonly=True" in page.read_text():
