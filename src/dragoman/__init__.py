@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .session import (
         Budget, DropOldToolResults, KeepAll, NativeCompaction, Session, Summarise, Window,
     )
+    from .tools import tool
     from .transport import HttpTransport, Timeouts
     from .validate import Messages, Settings, Tools, parse_messages
     from .wire import SwapPlan
@@ -97,6 +98,7 @@ _NAMES = {
         "connect_embedder connect_reranker"
     ),
     "session": "Budget DropOldToolResults KeepAll NativeCompaction Session Summarise Window",
+    "tools": "tool",
     "transport": "HttpTransport Timeouts",
     "validate": "Messages Settings Tools parse_messages",
     "wire": "SwapPlan",
@@ -121,7 +123,7 @@ __all__ = [
     "UnsupportedContentError", "UnsupportedFeatureError", "Url", "Usage", "User", "Vectors",
     "Verdict", "Wallet", "Window", "batch", "check_events", "compare", "connect",
     "connect_embedder", "connect_reranker", "cost", "decode_event", "describe", "encode_event",
-    "fold", "gather", "parse_messages", "plan", "recorded_tools", "reprice", "to_model_events",
+    "fold", "gather", "parse_messages", "plan", "recorded_tools", "reprice", "to_model_events", "tool",
 ]
 # isort: on
 # fmt: on

@@ -10,6 +10,9 @@ from dragoman.capabilities import Capabilities
 from dragoman.messages import Request, RuntimeConfig, Tool, User
 from dragoman.messages.signatures import schema_of
 from dragoman.wire import CODECS
+from dragoman.wire.anthropic.schema import project_format
+from dragoman.wire.codec import Notes
+from dragoman.wire.gemini.schema import project_schema
 from dragoman.wire.strict import strict_form
 from tests.rows import read_table
 
@@ -98,6 +101,17 @@ def test_discriminated_union_is_sent_as_a_plain_union() -> None:
         "title": "Pet",
     }
     assert list(form["$defs"]["Cat"]["properties"]) == ["kind", "lives"]
+
+
+def test_tagged_union_is_projected_without_a_loss() -> None:
+    schema = schema_of(Owner)
+    notes = Notes()
+    for form in (project_format(schema, notes), project_schema(schema, "parameters", notes)):
+        pet = form["properties"]["pet"]
+        assert len(pet["anyOf"]) == 2
+        assert not {"oneOf", "discriminator", "description"} & set(pet)
+    lost = {warning.path.rpartition(".")[2] for warning in notes.warnings}
+    assert not {"oneOf", "discriminator"} & lost
 
 
 # --- the strict flag of a tool -----------------------------------------------------------------

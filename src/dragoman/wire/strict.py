@@ -33,16 +33,26 @@ _MAX_LEVELS = 32
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an equivalent schema that strict decoding accepts, or ``None`` if there is none.
-
-    A ``oneOf`` with a discriminator, as Pydantic writes it, becomes ``anyOf``. The meaning is the
-    same, because the branches exclude each other.
-    """
+    """Return an equivalent schema that strict decoding accepts, or ``None`` if there is none."""
     try:
         form = _convert(schema, 0)
     except _NotStrictError:
         return None
     return form if form.get("type") == "object" and "anyOf" not in form else None
+
+
+def join_tagged_union(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema whose ``oneOf`` with a discriminator is written as ``anyOf``.
+
+    Pydantic writes unions of tagged models in this way. The meaning is the same, because the tag
+    lets only one branch match. Every other schema is returned as it is.
+    """
+    if "discriminator" not in schema or "oneOf" not in schema or "anyOf" in schema:
+        return schema
+    joined = dict(schema)
+    del joined["discriminator"]
+    joined["anyOf"] = joined.pop("oneOf")
+    return joined
 
 
 def choose_strict(
@@ -99,17 +109,15 @@ def _convert(schema: Any, level: int) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
         raise _NotStrictError
     form: dict[str, Any] = {}
-    for keyword, value in schema.items():
+    for keyword, value in join_tagged_union(schema).items():
         if keyword in _KEPT:
             form[keyword] = value
         elif keyword in _NAMED and isinstance(value, Mapping):
             form[keyword] = {name: _convert(part, level + 1) for name, part in value.items()}
         elif keyword == "items":
             form[keyword] = _convert(value, level + 1)
-        elif keyword in _LISTED or (
-            keyword == "oneOf" and "discriminator" in schema and "anyOf" not in schema
-        ):
-            form["anyOf" if keyword == "oneOf" else keyword] = _convert_all(value, level + 1)
+        elif keyword in _LISTED:
+            form[keyword] = _convert_all(value, level + 1)
         elif keyword != "discriminator":
             raise _NotStrictError
     _check_kind(form)

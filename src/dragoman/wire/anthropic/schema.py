@@ -17,7 +17,7 @@ from typing import Any
 from ...messages import Tool
 from ..codec import Notes
 from ..json import json_text
-from ..strict import note_strict
+from ..strict import join_tagged_union, note_strict
 
 _FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
@@ -92,6 +92,7 @@ def project_format(
 def _project(node: Any, notes: Notes, path: str) -> Any:
     if not isinstance(node, Mapping):
         return node
+    node = join_tagged_union(node)
     written: dict[str, Any] = {}
     removed: dict[str, Any] = {}
     for word, value in node.items():

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import quote
 from ..codec import Notes
+from ..strict import join_tagged_union
 
 _KEPT = frozenset(
     {
@@ -64,7 +65,7 @@ class _Projector:
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
             return self.project(schema, path, above)
         made: dict[str, Any] = {}
-        for key, value in schema.items():
+        for key, value in join_tagged_union(schema).items():
             self._keyword(made, key, value, path, above)
         self._check_format(made, path)
         return made
