@@ -49,6 +49,49 @@ async def test_session_of_the_gateway_begins_with_the_first_call_that_can_be_wri
     ]  # fmt: skip
 
 
+class Days:
+    """A clock that a test sets, in days since 1970."""
+
+    day = 20_000.5
+
+    def __call__(self) -> float:
+        return self.day * 86_400
+
+
+class RefusingLog(MemoryLog):
+    """A log that refuses the first records that it is given."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__()
+        self.refused = refused
+
+    async def append(self, session: str, payload: Any, **facts: Any) -> LogRecord:
+        self.refused -= 1
+        if self.refused >= 0:
+            raise LogStorageError("the disk failed")
+        return await super().append(session, payload, **facts)
+
+
+@pytest.mark.parametrize("conversation", ["", "c"])
+@pytest.mark.parametrize("refused", range(12))
+async def test_session_begins_with_its_start_whatever_could_not_be_written(
+    refused: int, conversation: str
+) -> None:
+    log = RefusingLog(refused)
+    days = Days()
+    calls = CallLog(log, include_content=True, clock=days)
+    for _ in range(2):
+        calls.put([END], messages=TALK[:1], conversation=conversation)
+        calls.put([END], messages=TALK, conversation=conversation)
+        days.day += 1
+    await calls.close()
+    for entry in log.sessions():
+        kinds = [record.type for record in log.read(entry.session)]
+        assert kinds[0] == "session.started"
+        assert kinds.count("session.started") == kinds.count("session.finished") == 1
+        assert kinds[-1] == "session.finished"
+
+
 async def test_messages_that_could_not_be_written_are_written_with_the_next_call() -> None:
     log = FailingLog()
     log.is_down = False
@@ -140,15 +183,6 @@ async def test_connection_is_used_by_one_thread_until_it_has_ended() -> None:
     assert first.cancelled()
     assert order == ["first", "second"]
     book.close()
-
-
-class Days:
-    """A clock that a test sets, in days since 1970."""
-
-    day = 20_000.5
-
-    def __call__(self) -> float:
-        return self.day * 86_400
 
 
 class RetainingLog(MemoryLog):

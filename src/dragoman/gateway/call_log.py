@@ -48,11 +48,11 @@ class CallLog:
 
     A session is removed as a whole, so a gateway begins a new one each day (UTC), and after
     ``_MAX_RECORDS``. Each names the last record of the one before it, whose hash covers all of it.
-    With ``keep``, sessions that are older are removed then. A call of the playground is written to the session of its conversation. Records are written in
-    the background; ``close`` waits for the pending ones. The conversation and error messages are
-    written only with ``include_content``. With ``open_writer``, a file is open for writing only
-    while records are written, so that other programs can write to it too; ``events`` is then
-    only read.
+    With ``keep``, sessions that are older are removed then. A call of the playground is written
+    to the session of its conversation. Records are written in the background; ``close`` waits
+    for the pending ones. The conversation and error messages are written only with
+    ``include_content``. With ``open_writer``, a file is open for writing only while records are
+    written, so that other programs can write to it too; ``events`` is then only read.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class CallLog:
         self._opening: asyncio.Task[None] | None = None  # writes the start of the session
         self._defined: set[str] = set()  # the digests of tools that the session has
         self._recorded: dict[str, int] = {}  # number of messages of each conversation
+        # the starts of sessions that could not be written; each precedes the next record
+        self._unopened: dict[str, SessionStarted] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(
@@ -140,7 +142,7 @@ class CallLog:
         """End a session after what is ``writing``, and begin the one that follows it."""
         for task in writing:
             await asyncio.wait([task])
-        await self._write(earlier, [SessionFinished("completed")], None)
+        await self._finish(earlier)
         last = None
         try:
             last = await asyncio.to_thread(self._find_last, earlier)
@@ -206,6 +208,11 @@ class CallLog:
         self._recorded = {}
         self._defined.clear()
         for session in sessions:
+            await self._finish(session)
+
+    async def _finish(self, session: str) -> None:
+        """Record the end of a session, unless the log lacks its start, and so all of it."""
+        if self._unopened.pop(session, None) is None:
             await self._write(session, [SessionFinished("completed")], None)
 
     async def _write(
@@ -224,10 +231,23 @@ class CallLog:
             with nullcontext(self.events) if opened is None else opened as events:
                 for payload in payloads:
                     try:
-                        await events.append(session, payload, turn=turn)
+                        await self._append(events, session, payload, turn)
                     except LogError as error:
                         self._forget(session, payload, recorded)
                         log.warning("a record of the call %s could not be logged: %s", turn, error)
+
+    async def _append(
+        self, events: EventLog, session: str, payload: Payload, turn: str | None
+    ) -> None:
+        """Append a record, after the start of its session if that could not be written before."""
+        start = self._unopened.pop(session, None)
+        if start is not None:
+            try:
+                await events.append(session, start)
+            except LogError:
+                self._unopened[session] = start
+                raise
+        await events.append(session, payload, turn=turn)
 
     def _forget(self, session: str, payload: Payload, recorded: int) -> None:
         """Undo what ``put`` has noted about a record that could not be written.
@@ -237,9 +257,7 @@ class CallLog:
         """
         self._defined.clear()  # the log may lack definitions that were not written
         if isinstance(payload, SessionStarted):
-            self._recorded.pop(session, None)
-            if self._session == session:
-                self._session = None
+            self._unopened[session] = payload
         elif isinstance(payload, MessageRecorded) and session in self._recorded:
             self._recorded[session] = min(self._recorded[session], recorded)
 
