@@ -23,7 +23,7 @@ from dragoman.wire.headers import ALL_WIRES
 from dragoman.wire.policy import NEVER
 from dragoman.wire.rules import FieldRule
 
-from .vendor_pages import write_beliefs, write_more
+from .vendor_pages import write_beliefs
 
 PACKAGE = Path(dragoman.__file__).parent
 
@@ -44,7 +44,6 @@ def write_pages() -> dict[str, str]:
         "errors.md": write_errors(),
         "gateway-fields.md": write_gateway_fields(),
         "beliefs.md": write_beliefs(),
-        "../providers/more.md": write_more(),
         **write_modules(),
     }
 

@@ -1,9 +1,9 @@
 """Generate the vendor tables of the documentation from the catalogue; ``python -m
 tests.test_docs`` updates them.
 
-``write_beliefs`` is the page of all beliefs about models and hosts. In other pages, the comment
-``<!-- vendors -->`` marks the table of names and keys, and ``<!-- vendor: ID -->`` the table for one
-vendor.
+``write_beliefs`` is the page of all beliefs about models and hosts. Each vendor has a page, of which
+``<!-- vendor: ID -->``, ``<!-- connect: ID -->`` and ``<!-- models: ID -->`` mark the generated parts;
+a new vendor gets a page of these alone. The comment ``<!-- vendors -->`` marks the table of all.
 """
 
 import json
@@ -11,15 +11,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from dragoman.capabilities import Capabilities
+from dragoman.prices import PriceTable
 from dragoman.registry import Vendor, load_vendor, vendor_names
+from dragoman.wire import CODECS
 from dragoman.wire.beliefs import Belief, read_families
 
 from .run_tests import ROOT
+from .vendor_rules import write_models, write_rules
 
-PAGES = [
-    ROOT / "README.md", ROOT / "docs" / "index.md",
-    *sorted((ROOT / "docs" / "providers").glob("*.md")),
-]  # fmt: skip
+_FOLDER = ROOT / "docs" / "providers"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted(_FOLDER.glob("*.md"))]
+NAVIGATION = ROOT / "zensical.toml"
 
 # An example model for each hosted vendor and for well-known self-hosted servers.
 EXAMPLES = {
@@ -47,7 +50,8 @@ _FEATURES = {
 }
 _TABLE = re.compile(r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", re.DOTALL)
 _COUNT = re.compile(r"(\| vendors built in \| )\d+")
-_FACTS = re.compile(r"(<!-- vendor: ([\w-]+) -->\n).*?(<!-- /vendor -->)", re.DOTALL)
+_PARTS = re.compile(r"(<!-- (vendor|connect|models): ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+_LISTED = re.compile(r"(    # vendors \(generated\)\n).*?(    # /vendors\n)", re.DOTALL)
 _BELIEFS_HEAD = """# Beliefs about vendors
 
 What vendors demand and refuse changes from model to model, and few of it is documented. This page lists the rows of
@@ -57,52 +61,77 @@ rows that match a model, the most specific one decides each quirk. What you set 
 precedes every row. A row with *guess* has one source, or none that states it outright. `python -m scripts.old_beliefs` lists rows
 that are older than half a year. This page is generated.
 """
-_MORE_HEAD = """# More vendors
+_PAGE = """# {name}
 
-These vendors work by name as well, such as `connect("huggingface:openai/gpt-oss-120b")`. Their addresses, key variables and models
-come from public lists; their replies have not been recorded, except where [another page](index.md) says so. `dragoman check BASE_URL
---model MODEL --api-key-env VARIABLE` checks what a server really does. A vendor whose base URL is your own needs an adapter in
-[`models.yaml`](../reference/models-yaml.md), as [Azure](azure.md) does.
+<!-- vendor: {id} -->
+<!-- /vendor -->
 
-- *Address from* names the variables whose values are parts of the address, such as the account of Cloudflare and Snowflake, or
-  project and location of Vertex AI.
-- **Claude on Vertex AI** and its open models have the same name as Gemini there: `vertex:claude-opus-5-5`,
-  `vertex:openai/gpt-oss-120b-maas`. Install the extra `google` and log in with `gcloud auth application-default login`.
-- **Claude in Microsoft Foundry** is `foundry:claude-opus-5-5`, another name of [`azure:`](azure.md).
-- A token of IBM Cloud for watsonx lives an hour: an adapter with [`auth: {type: command}`](../reference/models-yaml.md#auth) renews it.
-- Perplexity sends a cumulative `message` next to each `delta`; only the delta is used (case `openai/message-beside-delta`). Its
-  sources become [citations](../concepts/citations.md) (case `openai/citations-of-a-search`).
+## Connect
 
-This page is generated.
+<!-- connect: {id} -->
+<!-- /connect -->
+
+<!-- models: {id} -->
+<!-- /models -->
 """
+_MODELS_HEAD = (
+    "## Models\n\nPrices are US dollars per million tokens on {day}; `?` is unknown, and `+` means that long"
+    " inputs cost more.{listed}\n\n"
+)
+_LISTED_HEAD = " *Listed* models come from public lists and have not been tried: {source}."
 _BELIEFS_COLUMNS = (
     "| models | vendor | wires | quirks | source | seen |\n|---|---|---|---|---|---|\n"
 )
 
 
 def write_tables(text: str) -> str:
-    """Replace the vendor tables in the text of a page; return the new text."""
+    """Replace the generated parts in the text of a page; return the new text."""
     text = _TABLE.sub(lambda found: found[1] + write_table() + found[2], text)
     text = _COUNT.sub(lambda found: f"{found[1]}{len(vendor_names())}", text)
-    return _FACTS.sub(lambda found: found[1] + write_facts(found[2]) + found[3], text)
+    write = {"vendor": write_facts, "connect": write_connect, "models": write_rows}
+    return _PARTS.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], text)
+
+
+def find_pages() -> dict[str, list[str]]:
+    """Return the names of the pages that have the facts of each vendor."""
+    found: dict[str, list[str]] = {vendor: [] for vendor in vendor_names()}
+    for page in PAGES:
+        for each in _PARTS.finditer(page.read_text()):
+            if each[2] == "vendor":
+                found[each[3]].append(page.name)
+    return found
+
+
+def write_missing_pages() -> None:
+    """Write a page for each vendor without one."""
+    for vendor, pages in find_pages().items():
+        if not pages:
+            text = _PAGE.format(name=load_vendor(vendor).name, id=vendor)
+            PAGES.append(_FOLDER / f"{vendor}.md")
+            PAGES[-1].write_text(write_tables(text))
+
+
+def write_navigation(text: str) -> str:
+    """Return ``zensical.toml`` with the pages of all vendors that the navigation does not name."""
+    others = _LISTED.sub("", text)
+    names = {vendor: pages[0] for vendor, pages in find_pages().items() if pages}
+    rows = [
+        f'      {{ "{load_vendor(vendor).name}" = "providers/{page}" }},\n'
+        for vendor, page in names.items()
+        if f'"providers/{page}"' not in others
+    ]
+    listed = "".join(sorted(rows, key=str.lower))
+    return _LISTED.sub(lambda found: f"{found[1]}{listed}{found[2]}", text)
 
 
 def write_table() -> str:
-    """Return the table of vendor names and key variables."""
-    rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in list_vendors()]
+    """Return the table of vendor names and key variables, for a page next to those of the vendors."""
+    pages = find_pages()
+    rows = [
+        f"| [{vendor.name}]({pages[vendor.id][0]}) | `{vendor.id}:{example(vendor)}` | {_key(vendor)} |\n"
+        for vendor in list_vendors()
+    ]
     return "".join(["| vendor | name | key |\n|---|---|---|\n", *rows])
-
-
-def write_more() -> str:
-    """Return the page of the vendors that no other page describes."""
-    others = [page.read_text() for page in PAGES if page.stem != "more"]
-    described = {found[2] for text in others for found in _FACTS.finditer(text)}
-    parts = [_MORE_HEAD]
-    for vendor in list_vendors():
-        if vendor.id not in described:
-            parts.append(f"\n## {vendor.name}\n\n{write_facts(vendor.id)}")
-            parts += [f"- seen in: {vendor.source}\n"] if vendor.source else []
-    return "".join(parts)
 
 
 def list_vendors() -> list[Vendor]:
@@ -177,15 +206,16 @@ def write_facts(vendor_id: str) -> str:
     others = [f", or `{name}`" for name in vendor.key_aliases]
     rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor) + "".join(others))]
     if vendor.aliases:
-        rows.append(("other names", ", ".join(vendor.aliases)))
+        rows.append(("other names", ", ".join([f"`{name}:`" for name in vendor.aliases])))
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))
     variables = [vendor.base_url_env] if vendor.base_url_env else []
     variables += [part.env[0] for part in vendor.parts.values()]
     if variables:
         names = dict.fromkeys(variables)
         rows.append(("address from", ", ".join([f"`{name}`" for name in names])))
-    others = [name for name in vendor.wires if name != vendor.wire]
-    rows.append(("wire", f"`{vendor.wire}`" + "".join([f", or `{name}`" for name in others])))
+    if vendor.api_key_env:
+        rows.append(("authentication", _authentication(vendor)))
+    rows += _wires(vendor)
     for side, label in ((vendor.embed, "embeddings"), (vendor.rerank, "reranking")):
         if side is not None:
             rows.append((label, f"wire `{side.wire}`"))
@@ -198,11 +228,78 @@ def write_facts(vendor_id: str) -> str:
         features = known if any(counts.values()) else "only the names are known"
         rows.append((f"{len(chat)} chat models", features))
     rows.append(("documentation", f"<{vendor.docs}>"))
+    if vendor.source:
+        rows.append(("seen in", vendor.source))
     models = max([day for day in (vendor.as_of, vendor.listed.as_of) if day is not None])
     checked = max([models, *_days_of_rules(vendor.id)])
     day = checked if checked == models else f"{checked}, list of models {models}"
     rows.append(("checked", f"{day}; [rules by model](../reference/beliefs.md)"))
     return "".join([f"- {label}: {value}\n" for label, value in rows])
+
+
+def _authentication(vendor: Vendor) -> str:
+    """Return the headers that a key is sent in, and the credentials that may replace it."""
+    headers: dict[str, None] = {}
+    for wire in vendor.wires if vendor.chats else ():
+        codec = CODECS[wire].connect(
+            "MODEL", vendor.base_url or "https://YOURS", vendor.quirks_of(wire), Capabilities()
+        )
+        for header, value in codec.authorise("KEY").items():
+            headers[f"`{header}: {value}`"] = None
+    shown = ", or ".join(headers) or "`authorization: Bearer KEY`"
+    if vendor.auth.type:
+        shown += (
+            f"; or credentials of {vendor.auth.type}, if one of "
+            + ", ".join([f"`{name}`" for name in vendor.auth.env])
+            + " is set"
+        )
+    return shown
+
+
+def _wires(vendor: Vendor) -> Iterator[tuple[str, str]]:
+    """Yield the wires of a vendor, and the addresses that differ from its base URL."""
+    others = [name for name in vendor.wires if name != vendor.wire]
+    if vendor.chats:
+        yield "wire", f"`{vendor.wire}`" + "".join([f", or `{name}`" for name in others])
+    for name, form in vendor.other_wires.items():
+        if form.base_url and form.base_url != vendor.base_url:
+            yield f"address of the wire {name}", f"`{form.base_url}`"
+
+
+def write_connect(vendor_id: str) -> str:
+    """Return how to call an example model of a vendor."""
+    vendor = load_vendor(vendor_id)
+    name = f"{vendor.id}:{example(vendor)}"
+    lines = [f"export {vendor.api_key_env}=...\n"] if vendor.api_key_env else []
+    missing = [
+        f"export {part.env[0]}=...\n" for key, part in vendor.parts.items() if key.isupper()
+    ]
+    lines += dict.fromkeys(missing)
+    if vendor.chats:
+        lines.append(f'dragoman ask {name} "Where does the Rhine rise?"\n')
+        lines.append(
+            f"dragoman check --vendor {vendor.id}   # what is believed, and the price of asking\n"
+        )
+    else:
+        lines.append(f'dragoman embed {name} "the Rhine"\n')
+    opener = "connect" if vendor.chats else "connect_embedder"
+    return f'```bash\n{"".join(lines)}```\n\nIn Python: `{opener}("{name}")`.\n'
+
+
+def write_rows(vendor_id: str) -> str:
+    """Return the sections with the rules and the models of a vendor."""
+    vendor = load_vendor(vendor_id)
+    rules = "".join(write_rules(vendor)) if vendor.chats else ""
+    models = "".join(write_models(vendor, example(vendor)))
+    parts = [f"## Rules\n\n{rules}\n"] if rules else []
+    if models:
+        day = PriceTable.bundled().generated_at
+        is_listed = any(row.get("listed") for row in vendor.rows.values())
+        listed = _LISTED_HEAD.format(source=vendor.listed.source) if is_listed else ""
+        parts.append(_MODELS_HEAD.format(day=day, listed=listed) + models)
+    else:
+        parts.append("## Models\n\nNone is listed; any name is sent as you write it.\n")
+    return "".join(parts)
 
 
 def _days_of_rules(vendor: str) -> list[str]:

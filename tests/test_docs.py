@@ -9,13 +9,22 @@ import click
 import pytest
 from bench import report
 from scripts.reference import MODULES, write_layers, write_pages
-from scripts.vendor_pages import EXAMPLES, write_tables
+from scripts.vendor_pages import (
+    EXAMPLES,
+    NAVIGATION,
+    find_pages,
+    write_missing_pages,
+    write_navigation,
+    write_tables,
+)
 from scripts.vendor_pages import PAGES as VENDOR_PAGES
+from scripts.vendor_rules import DESCRIBERS, UNDESCRIBED
 
 import dragoman
 from dragoman.cli import main
 from dragoman.local import LocalServer
 from dragoman.registry import load_vendor, vendor_names
+from dragoman.wire.beliefs import read_families
 
 from . import specified
 from .pages import PAGES, ROOT, read_blocks, run_page
@@ -91,6 +100,47 @@ def test_files_that_the_design_page_points_to_exist() -> None:
 def test_tables_of_vendors_match_the_catalogue(page: Path) -> None:
     text = page.read_text()
     assert text == write_tables(text), "run: python -m tests.test_docs"
+
+
+def test_each_vendor_has_one_page_with_all_generated_parts() -> None:
+    pages = find_pages()
+    assert set(pages) == set(vendor_names())
+    assert {vendor: found for vendor, found in pages.items() if len(found) != 1} == {}
+    for vendor, (page,) in pages.items():
+        text = (ROOT / "docs/providers" / page).read_text()
+        assert f"<!-- models: {vendor} -->" in text, page
+        assert re.search(r"- checked: 20\d\d-\d\d-\d\d", text), page
+        assert "connect" in text, page
+        assert len(text.splitlines()) <= 150, page
+
+
+def test_navigation_has_the_pages_of_all_vendors() -> None:
+    text = NAVIGATION.read_text()
+    assert text == write_navigation(text), "run: python -m tests.test_docs"
+
+
+def test_each_quirk_of_a_belief_is_described_on_pages_of_vendors_or_left_to_the_page_of_beliefs() -> (
+    None
+):
+    quirks = {
+        quirk for family in read_families().values() for row in family.rows for quirk in row.quirks
+    }
+    assert quirks == DESCRIBERS.keys() | UNDESCRIBED
+    assert not DESCRIBERS.keys() & UNDESCRIBED
+
+
+def test_page_of_a_vendor_states_rules_limits_prices_and_ends() -> None:
+    moonshot = (ROOT / "docs/providers/moonshot.md").read_text()
+    for fact in (
+        "`MOONSHOT_API_KEY`, or `KIMI_API_KEY`", "`authorization: Bearer KEY`", "`kimi:`",
+        "- wire: `openai`, or `anthropic`", "https://api.moonshot.ai/anthropic",
+        "- seen in: platform.kimi.ai/docs", 'connect("moonshot:kimi-k3")',
+        "accepts only `temperature` 1, `top_p` 0.95", "back in `reasoning_content`",
+        "| `kimi-k3` | 1,000,000 | 131,072 | 3 | 15 |",
+    ):  # fmt: skip
+        assert fact in moonshot, fact
+    openai = (ROOT / "docs/providers/openai.md").read_text()
+    assert re.search(r"\| `gpt-5` \| .* ends 2026-12-11 \|", openai)
 
 
 def test_example_models_are_in_the_catalogue() -> None:
@@ -210,5 +260,7 @@ if __name__ == "__main__":
     PAGE.write_text(with_table(PAGE.read_text()))
     survival.PAGE.write_text(survival.with_table(survival.PAGE.read_text()))
     specified.PAGE.write_text(specified.with_rules(specified.PAGE.read_text()))
+    write_missing_pages()
+    NAVIGATION.write_text(write_navigation(NAVIGATION.read_text()))
     for place in VENDOR_PAGES:
         place.write_text(write_tables(place.read_text()))

@@ -18,6 +18,8 @@ const OTHER_WORDS = {
 const WEIGHTS = [
   [/^concepts\/specification/, 0.08], [/^reference\/(beliefs|cli|python)/, 0.3], [/^scoreboards/, 0.08], [/^decisions\//, 0.3],
   [/^reference\//, 0.5], [/^adding-a|^design|^howto\/codec-by-hand|^concepts\/wires/, 0.4], [/^performance|^supply-chain|^concepts\/pains/, 0.5],
+  // a page with the facts of one vendor answers questions about that vendor alone
+  [/^providers\/(?!index|openai|anthropic|gemini|azure|bedrock|cohere|openrouter|ollama|vllm|llamacpp|lmstudio)/, 0.3],
   [/^howto\/frameworks/, 0.75], [/^(programs\/)?index/, 0.5], [/^programs\//, 0.9],
 ];
 
@@ -61,9 +63,14 @@ const buildIndex = (items) => {
     pages.set(each.page, found);
     for (const word of [...each.body.keys(), ...each.title]) found.add(word);
   }
-  for (const found of pages.values()) for (const word of found) pagesWith.set(word, (pagesWith.get(word) ?? 0) + 1);
+  // what fifty pages of vendors repeat does not make a word common
+  let total = 0;
+  for (const [page, found] of pages) {
+    total += weigh(page);
+    for (const word of found) pagesWith.set(word, (pagesWith.get(word) ?? 0) + weigh(page));
+  }
   const mean = sections.reduce((sum, each) => sum + each.length, 0) / Math.max(1, sections.length);
-  return { items, sections, pagesWith, pages: pages.size, mean };
+  return { items, sections, pagesWith, pages: total, mean };
 };
 
 const readQuestion = (index, input) => {
