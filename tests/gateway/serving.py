@@ -16,7 +16,7 @@ from tests.waiting import arrival
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
+async def serving(app: Any, *, port: int = 0, **settings: Any) -> AsyncIterator[str]:
     """Serve an application with uvicorn in this event loop; yield its address.
 
     The protocol is the gateway's, unless ``settings`` names another. Every reply of a gateway is checked against the vendors' descriptions.
@@ -28,7 +28,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
 
         checker = ReplyChecker(app)
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", port))
     listener.listen(4096)
     config = ServerConfig(
         checker or app,

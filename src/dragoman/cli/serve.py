@@ -69,7 +69,8 @@ class ServeOptions(Struct):
     ] = None
     jwt: Annotated[
         ExistingFile,
-        "Accept tokens of the identity providers that this YAML file names, too. Needs the extra jwt.",
+        "Accept tokens of the identity providers that this YAML file names, too. With login settings, "
+        "their people log in to the web pages. Needs the extra jwt.",
         option("FILE"),
     ] = None
     new_key: Annotated[
@@ -219,7 +220,7 @@ def command(options: ServeOptions) -> None:
         _check_state(_check(options, named), options)
         _check_log(options)
         is_keyed = options.keys is not None or options.jwt is not None
-        _check_tokens(options.jwt)
+        _check_tokens(options.jwt, options.admin)
         settings = {
             **asdict(options),
             "models": named,
@@ -289,11 +290,17 @@ def _check_state(ring: KeyRing, options: ServeOptions) -> None:
         Ledger(state).close()
 
 
-def _check_tokens(place: str | None) -> None:
+def _check_tokens(place: str | None, admin: str | None) -> None:
     """Read the file of --jwt before the server starts, so that a mistake is one line."""
-    if place is not None:
-        with report_mistakes(), reject(ImportError):
-            importlib.import_module("dragoman.gateway.tokens").load_tokens(Path(place))
+    if place is None:
+        return
+    with report_mistakes(), reject(ImportError):
+        tokens = importlib.import_module("dragoman.gateway.tokens").load_tokens(Path(place))
+    if tokens.login is not None and admin is None:
+        raise click.UsageError(
+            f"--jwt: {place}: people log in to the pages, which need --admin; its key opens them "
+            "if the identity provider is down"
+        )
 
 
 def _load_keys(place: str) -> KeyRing:

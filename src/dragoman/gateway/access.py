@@ -45,7 +45,8 @@ from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
 
 if TYPE_CHECKING:
-    from .tokens import Tokens  # its library is an extra
+    from .login import LogIn  # its library is an extra
+    from .tokens import Tokens
 
 Scope = MutableMapping[str, Any]
 
@@ -229,6 +230,7 @@ class Service(Struct, kw_only=True, eq=False):
     usage: UsageBook | None
     tokens: Tokens | None = None  # callers with tokens of identity providers
     people: People | None  # who may open the pages with data
+    login: LogIn | None = None  # people who log in to the pages at an identity provider
     # opens the models of a vendor whose key is stored on the page; only ``dragoman ui`` sets it
     registry: Registry | None = None
     tracing: Tracing | None

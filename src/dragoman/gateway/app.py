@@ -63,7 +63,8 @@ from .usage_book import UsageBook
 from .worker_metrics import MetricsFolder
 
 if TYPE_CHECKING:
-    from .tokens import Tokens  # its library is an extra
+    from .login import LogIn  # its library is an extra
+    from .tokens import Tokens
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, but no keys."""
@@ -73,6 +74,7 @@ _CORS_WITHOUT_KEYS = (
 _LIMITS_WITHOUT_LEDGER = (
     "workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)"
 )
+_LOGIN_WITHOUT_ADMIN = "login: people log in to the pages, which need admin=; its key opens them if the provider is down"
 # The settings of a worker that are passed to ``create_app`` unchanged.
 _PASSED_ON = (
     "workers", "check_host", "log_content", "log_days", "cors", "url_keys", "admin", "open_ready", "betas",
@@ -126,8 +128,8 @@ def create_app(
         raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
     service = Service(
-        models=Models(models), keys=keys, tokens=tokens, ledger=LedgerWriter(ledger, limits),
-        url_keys=url_keys,
+        models=Models(models), keys=keys, tokens=tokens, login=_open_login(tokens, admin),
+        ledger=LedgerWriter(ledger, limits), url_keys=url_keys,
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
         calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
         store=store, background=None if store is None else Background(store), betas=betas,
@@ -357,6 +359,16 @@ def _load_tokens(place: str | None) -> Tokens | None:
     if place is None:
         return None
     found: Tokens = importlib.import_module("dragoman.gateway.tokens").load_tokens(Path(place))
+    return found
+
+
+def _open_login(tokens: Tokens | None, admin: str | None) -> LogIn | None:
+    """Return what logs people in to the pages, if the file of ``--jwt`` has settings for it."""
+    if tokens is None or tokens.login is None:
+        return None
+    if admin is None:
+        raise ValueError(_LOGIN_WITHOUT_ADMIN)
+    found: LogIn = importlib.import_module("dragoman.gateway.login").LogIn(tokens)
     return found
 
 

@@ -10,6 +10,9 @@ The file of ``--admin`` has one hash, or a line for each person: a name, a role,
 - ``admin`` sees and changes everything.
 - ``viewer`` reads figures, keys and the bill, but no content, and changes nothing.
 - ``lead`` reads the keys and the bill of a team, and creates, limits, rotates and blocks its keys.
+
+People who log in at an identity provider (``dragoman.gateway.login``) have a role too. Most have
+``self``: they see and renew their own keys, their own spending and their own limits.
 """
 
 from __future__ import annotations
@@ -20,23 +23,29 @@ from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from .keys import MAX_NAME, hash_key, is_hash
+from .keys import MAX_NAME, Key, hash_key, is_hash
 
-Role: TypeAlias = Literal["admin", "viewer", "lead"]
+Role: TypeAlias = Literal["admin", "viewer", "lead", "self"]
 ROLES: tuple[Role, ...] = get_args(Role)
-_ROLES_BY_NAME: dict[str, Role] = {role: role for role in ROLES}
+OPERATORS: frozenset[Role] = frozenset({"admin", "viewer", "lead"})
+"""The roles that a line of the file can have: those that see keys of others."""
+_ROLES_BY_NAME: dict[str, Role] = {role: role for role in OPERATORS}
 READERS: frozenset[Role] = frozenset({"admin", "viewer"})
 """The roles that read the figures of all keys."""
 _WRONG = "must have one line, sha256: and 64 hexadecimal digits, or NAME ROLE [TEAM] HASH on each"
 
 
 class Person(Struct, frozen=True):
-    """A person who may open the pages: a name for audit records, a role, and a lead's team."""
+    """A person who may open the pages: a name for audit records, a role, and a lead's team.
+
+    ``own`` is what a person who logged in may do as a caller: the key for which a token stands.
+    """
 
     name: str
     role: Role
     hash: str
     team: str | None = None
+    own: Key | None = None
 
 
 class People:

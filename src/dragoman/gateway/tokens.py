@@ -11,6 +11,9 @@ rights of a key::
           - {claims: {groups: research}, team: research, models: [fast], budget_usd_month: "20"}
           - {claims: {email: "*@example.com"}, requests_per_minute: 60}
 
+With ``login``, the people of an issuer log in to the web pages too, and the ``role`` of a rule is
+what they may do there; see ``dragoman.gateway.login``.
+
 A token is accepted if a key of its issuer has signed it by an asymmetric algorithm, if it is meant
 for this audience, is valid now, and fits a rule; the first one counts. Its header chooses among the
 issuer's keys and never names another source of keys.
@@ -21,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -34,9 +38,11 @@ from msgspec import Struct
 from ..errors import AuthenticationError, ProviderError, UnavailableError, advise_import
 from ..transport import HttpTransport, Timeouts, Transport
 from ..transport.connect import is_loopback
+from ..transport.contract import Secret
 from ..validate.yaml import Section, read_yaml
 from ..wire.codec import HttpRequest
 from .keys import MAX_NAME, Key, check_label, check_models, read_money
+from .people import ROLES, Role
 
 with advise_import("--jwt needs the extra jwt: pip install 'dragoman[jwt]'"):
     import jwt
@@ -64,6 +70,9 @@ _RENEW = 600.0  # seconds after which the keys of an issuer are read again
 _LEAST = 30.0  # seconds between two attempts to read them, however many unknown keys tokens name
 _KEPT = 10_000  # verified tokens that are remembered
 _TIMEOUTS = Timeouts(connect=5, total=10)
+_MOST_HOURS = 168  # of a session
+_MOST_DAYS = 3650  # of a key that a person made
+_SHORTEST_SECRET = 32
 _RIGHTS = (
     "models",
     "requests_per_minute",
@@ -75,10 +84,14 @@ _RIGHTS = (
 
 
 class Rule(Struct, frozen=True):
-    """The claims that a token must have, and the fields of the key that it then stands for."""
+    """The claims that a token must have, and the fields of the key that it then stands for.
+
+    ``role`` is what a person who logs in with these claims may do on the pages.
+    """
 
     claims: Mapping[str, str]
     fields: Mapping[str, Any]
+    role: Role = "self"
 
     def fits(self, token: Mapping[str, Any]) -> bool:
         """Return whether each claim, or one value of its list, matches the pattern of the rule."""
@@ -86,6 +99,40 @@ class Rule(Struct, frozen=True):
             any(fnmatchcase(each, pattern) for each in _list_values(token.get(name)))
             for name, pattern in self.claims.items()
         )
+
+
+class SecretPlace(Struct, frozen=True):
+    """Where a secret is: a file, or an environment variable. It is read each time it is needed."""
+
+    file: str | None = None
+    variable: str | None = None
+
+    def read(self) -> list[str]:
+        """Return the words at the place, of which the first is the newest secret."""
+        if self.file is not None:
+            try:
+                text = Path(self.file).read_text("utf-8")
+            except (OSError, UnicodeDecodeError):
+                raise UnavailableError(f"the secret in {self.file} cannot be read") from None
+        else:
+            text = os.environ.get(self.variable or "", "")
+        words = text.split()
+        if not words:
+            raise UnavailableError(f"{self.file or self.variable} has no secret")
+        return words
+
+
+class LoginSettings(Struct, frozen=True, kw_only=True):
+    """How people of an issuer log in to the pages, whose address is ``url``."""
+
+    url: str
+    client_id: str
+    client_secret: SecretPlace | None
+    session_secret: SecretPlace
+    session_hours: float = 8.0
+    key_days: int = 90
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    label: str = ""
 
 
 class Issuer(Struct, frozen=True, kw_only=True):
@@ -98,6 +145,16 @@ class Issuer(Struct, frozen=True, kw_only=True):
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     leeway: float = 30.0
     user: str = "sub"
+    login: LoginSettings | None = None
+
+    def reads(self, name: str, value: Any) -> bool:
+        """Return whether a rule asks for this value of a claim."""
+        return any(
+            isinstance(value, str)
+            and name in rule.claims
+            and fnmatchcase(value, rule.claims[name])
+            for rule in self.rules
+        )
 
 
 class _Keys(Struct):
@@ -123,6 +180,8 @@ class Tokens:
         self._keys = {each.issuer: _Keys() for each in issuers}
         self._transport = transport or HttpTransport()
         self._clock = clock
+        self.login = next((each for each in issuers if each.login is not None), None)
+        """The issuer whose people log in to the pages, if there is one."""
         self._known: OrderedDict[bytes, tuple[Key, float]] = OrderedDict()
 
     async def prepare(self, presented: str | None) -> None:
@@ -144,22 +203,53 @@ class Tokens:
         that is not accepted.
         """
         issuer, key_id = self._inspect(presented)
-        if issuer is None or presented is None:
+        if issuer is None or presented is None or not issuer.audience:
             return None
         digest = hashlib.sha256(presented.encode()).digest()
         now = self._clock()
         known = self._known.get(digest)
         if known is not None and now < known[1]:
             return known[0]
-        keys = self._keys[issuer.issuer]
-        if keys.read_at is None:
-            raise UnavailableError("the keys of the token's issuer cannot be read", status=503)
-        claims = self._verify(presented, issuer, keys.found.get(key_id))
-        key = _make_key(issuer, claims)
+        claims = self._verify(presented, issuer, key_id, issuer.audience)
+        key, _ = grant(issuer, claims)
         self._known[digest] = key, float(claims["exp"]) + issuer.leeway
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return key
+
+    async def read_identity(self, issuer: Issuer, presented: str) -> dict[str, Any]:
+        """Return the claims of a token that an issuer made for the pages of this gateway."""
+        assert issuer.login is not None
+        await self.prepare(presented)
+        named, key_id = self._inspect(presented)
+        if named is not issuer:
+            raise AuthenticationError("the token is not one of this issuer")
+        return self._verify(presented, issuer, key_id, (issuer.login.client_id,))
+
+    async def describe(self, issuer: Issuer) -> dict[str, Any]:
+        """Return the description that an issuer publishes; raise ``ValueError`` if it is another's."""
+        place = f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
+        document = await self.fetch(HttpRequest("GET", place, {"Accept": "application/json"}))
+        if document.get("issuer") != issuer.issuer:
+            raise ValueError("its description names another issuer")
+        return document
+
+    async def fetch(
+        self, question: HttpRequest, credentials: Mapping[str, Secret] | None = None
+    ) -> dict[str, Any]:
+        """Return the JSON object with which an issuer answers; raise ``ValueError`` without one."""
+        check_url(question.url)
+        reply = await self._transport.exchange(question, credentials or {}, _TIMEOUTS)
+        if reply.status != 200:
+            raise StatusError(question.url, reply.status)
+        document = msgspec.json.decode(reply.body)
+        if not isinstance(document, dict):
+            raise ValueError(f"{question.url} is not a JSON object")
+        return document
+
+    def now(self) -> float:
+        """Return the time by which tokens are judged."""
+        return float(self._clock())
 
     async def close(self) -> None:
         """Close the connections to the issuers."""
@@ -193,15 +283,11 @@ class Tokens:
         """Replace the keys of an issuer; keep those that were read before if it does not answer."""
         keys.tried_at = self._clock()
         try:
-            url = issuer.jwks_url
-            if url is None:
-                place = f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
-                document = await self._fetch(place)
-                url = document.get("jwks_uri") if document.get("issuer") == issuer.issuer else None
+            url = issuer.jwks_url or (await self.describe(issuer)).get("jwks_uri")
             if not isinstance(url, str):
-                raise ValueError("its description names no jwks_uri, or another issuer")
-            _check_url(url)
-            found = _read_set(await self._fetch(url), issuer)
+                raise ValueError("its description names no jwks_uri")
+            listed = await self.fetch(HttpRequest("GET", url, {"Accept": "application/json"}))
+            found = _read_set(listed, issuer)
         except (ProviderError, ValueError) as error:
             log.warning("the keys of %s cannot be read: %s", issuer.issuer, error)
             return
@@ -209,17 +295,13 @@ class Tokens:
         keys.read_at = self._clock()
         self._known.clear()  # a token may be signed by a key that was withdrawn
 
-    async def _fetch(self, url: str) -> dict[str, Any]:
-        question = HttpRequest("GET", url, {"Accept": "application/json"})
-        reply = await self._transport.exchange(question, {}, _TIMEOUTS)
-        if reply.status != 200:
-            raise ValueError(f"{url} answered with status {reply.status}")
-        document = msgspec.json.decode(reply.body)
-        if not isinstance(document, dict):
-            raise ValueError(f"{url} is not a JSON object")
-        return document
-
-    def _verify(self, token: str, issuer: Issuer, key: Any) -> dict[str, Any]:
+    def _verify(
+        self, token: str, issuer: Issuer, key_id: str, audience: Sequence[str]
+    ) -> dict[str, Any]:
+        keys = self._keys[issuer.issuer]
+        if keys.read_at is None:
+            raise UnavailableError("the keys of the token's issuer cannot be read", status=503)
+        key = keys.found.get(key_id)
         if key is None:
             raise AuthenticationError("the token is signed by a key that its issuer does not have")
         try:
@@ -227,7 +309,7 @@ class Tokens:
                 token,
                 key,
                 algorithms=[each for each in issuer.algorithms if each == key.algorithm_name],
-                audience=issuer.audience,
+                audience=audience,
                 issuer=issuer.issuer,
                 leeway=issuer.leeway,
                 options={
@@ -237,13 +319,13 @@ class Tokens:
                     "verify_iat": False,
                 },
             )
-            _check_times(claims, self._clock(), issuer.leeway)
+            check_times(claims, self._clock(), issuer.leeway)
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise AuthenticationError(f"the token is not accepted: {error}") from None
         return claims
 
 
-def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
+def check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
     """Raise ``ValueError`` if a token is not valid now."""
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name)
@@ -257,7 +339,22 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
             raise ValueError("it is not valid yet")
 
 
-def _make_key(issuer: Issuer, claims: Mapping[str, Any]) -> Key:
+class StatusError(ValueError):
+    """An identity provider answered with another status than 200."""
+
+    def __init__(self, url: str, status: int) -> None:
+        super().__init__(f"{url} answered with status {status}")
+        self.status = status
+
+
+def grant(issuer: Issuer, claims: Mapping[str, Any]) -> tuple[Key, Role]:
+    """Return the key for which claims stand, and the role of the first rule that fits them.
+
+    An email address that its owner has not confirmed counts as missing, since every user of the
+    issuer could have entered it.
+    """
+    if claims.get("email_verified") in (False, "false"):  # Cognito sends text
+        claims = {name: value for name, value in claims.items() if name != "email"}
     user = claims.get(issuer.user)
     if not isinstance(user, str):
         raise AuthenticationError(f"the token has no claim {issuer.user}")
@@ -267,7 +364,7 @@ def _make_key(issuer: Issuer, claims: Mapping[str, Any]) -> Key:
         raise AuthenticationError(f"the claim {issuer.user} {error}") from None
     for rule in issuer.rules:
         if rule.fits(claims):
-            return Key(PREFIX + user, "", **{"user": user, **rule.fields})
+            return Key(PREFIX + user, "", **{"user": user, **rule.fields}), rule.role
     raise AuthenticationError(
         "the token is valid, but no rule of this gateway fits it", status=403
     )
@@ -303,12 +400,17 @@ def load_tokens(path: Path) -> Tokens:
     """Return the verifier of the issuers in a file; raise ``ConfigError`` about a mistake."""
     root = read_yaml(path)
     root.allow("issuers")
-    return Tokens([_read_issuer(each) for each in root.inners("issuers", required=True)])
+    sections = root.inners("issuers", required=True)
+    issuers = [_read_issuer(each) for each in sections]
+    with_login = [section for section in sections if "login" in section.data]
+    if len(with_login) > 1:
+        raise with_login[1].fail("only one issuer can have it", "login")
+    return Tokens(issuers)
 
 
 def _read_issuer(section: Section) -> Issuer:
     section.allow(
-        "issuer", "audience", "jwks_url", "algorithms", "leeway_seconds", "user", "rules"
+        "issuer", "audience", "jwks_url", "algorithms", "leeway_seconds", "user", "login", "rules"
     )
     issuer = section.need_text("issuer")
     audience = section.take("audience")
@@ -323,28 +425,83 @@ def _read_issuer(section: Section) -> Issuer:
         raise section.fail("must be a number of seconds from 0 to 300", "leeway_seconds")
     jwks_url = section.text("jwks_url")
     for name, url in (("issuer", issuer), ("jwks_url", jwks_url)):
-        if url is not None and (name == "jwks_url" or jwks_url is None):
-            try:
-                _check_url(url)
-            except ValueError as error:
-                raise section.fail(str(error), name) from None
+        if url is not None and (name == "jwks_url" or jwks_url is None or "login" in section.data):
+            _check_address(section, name, url)
     named = (audience,) if isinstance(audience, str) else section.texts("audience")
-    if not named:
+    login = section.inner("login")
+    if not named and login is None:
         raise section.fail("is required: for whom tokens must be meant", "audience")
     return Issuer(
         issuer=issuer,
-        audience=named,
+        audience=named or (),
         rules=tuple([_read_rule(each) for each in section.inners("rules", required=True)]),
         jwks_url=jwks_url,
         algorithms=algorithms,
         leeway=30.0 if leeway is None else float(leeway),
         user=section.text("user") or "sub",
+        login=None if login is None else _read_login(login, issuer),
     )
+
+
+def _read_login(section: Section, issuer: str) -> LoginSettings:
+    section.allow(
+        "url", "client_id", "client_secret_file", "client_secret_env", "session_secret_file",
+        "session_secret_env", "session_hours", "key_days", "scopes", "label",
+    )  # fmt: skip
+    url = section.need_text("url").rstrip("/")
+    _check_address(section, "url", url)
+    hours = section.number("session_hours")
+    if hours is not None and not 0 < hours <= _MOST_HOURS:
+        raise section.fail(f"must be at most {_MOST_HOURS} hours", "session_hours")
+    days = section.whole("key_days")
+    if days is not None and not 1 <= days <= _MOST_DAYS:
+        raise section.fail(f"must be a number of days from 1 to {_MOST_DAYS}", "key_days")
+    scopes = section.texts("scopes")
+    if scopes is not None and "openid" not in scopes:
+        raise section.fail("must contain openid", "scopes")
+    session_secret = _read_secret(section, "session_secret")
+    if session_secret is None:
+        raise section.fail("session_secret_file or session_secret_env is required")
+    if any(len(each) < _SHORTEST_SECRET for each in session_secret.read()):
+        raise section.fail(
+            f"a session secret has at least {_SHORTEST_SECRET} characters; openssl rand -hex 32 "
+            "makes one"
+        )
+    return LoginSettings(
+        url=url,
+        client_id=section.need_text("client_id"),
+        client_secret=_read_secret(section, "client_secret"),
+        session_secret=session_secret,
+        session_hours=8.0 if hours is None else float(hours),
+        key_days=days or 90,
+        scopes=scopes or ("openid", "profile", "email"),
+        label=section.text("label") or issuer.partition("://")[2],
+    )
+
+
+def _read_secret(section: Section, name: str) -> SecretPlace | None:
+    """Return the place of a secret, in which there must be one."""
+    file = section.text(f"{name}_file")
+    variable = section.text(f"{name}_env")
+    if file is None and variable is None:
+        return None
+    if file is not None and variable is not None:
+        raise section.fail("a file and a variable are given; keep one of them", f"{name}_env")
+    place = SecretPlace(file, variable)
+    try:
+        place.read()
+    except UnavailableError as error:
+        raise section.fail(
+            error.message, f"{name}_env" if file is None else f"{name}_file"
+        ) from None
+    return place
 
 
 def _read_rule(section: Section) -> Rule:
     without = [name for name in Key.__struct_fields__ if name not in _RIGHTS]
-    found = section.values(Key, without=without, more=["claims", "budget_usd", "budget_usd_month"])
+    found = section.values(
+        Key, without=without, more=["claims", "role", "budget_usd", "budget_usd_month"]
+    )
     for name in ("budget_usd", "budget_usd_month"):
         amount = section.get(name, (str, int, float))
         if amount is not None:
@@ -363,10 +520,20 @@ def _read_rule(section: Section) -> Rule:
             raise section.fail(
                 f"must be a text or a pattern of at most {MAX_NAME} characters", f"claims.{name}"
             )
-    return Rule(claims, found)
+    role = section.choice("role", ROLES) or "self"
+    if role == "lead" and "team" not in found:
+        raise section.fail("a lead needs a team", "role")
+    return Rule(claims, found, role)
 
 
-def _check_url(url: str) -> None:
+def _check_address(section: Section, name: str, url: str) -> None:
+    try:
+        check_url(url)
+    except ValueError as error:
+        raise section.fail(str(error), name) from None
+
+
+def check_url(url: str) -> None:
     """Raise ``ValueError`` if keys from an address could be replaced on their way."""
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].rpartition("@")[2]

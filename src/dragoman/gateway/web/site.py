@@ -2,15 +2,16 @@
 
 The files contain no data, so that every browser may load them. Data needs the admin key as a bearer
 token, which a script of the page sends; a gateway without keys and without an admin key shows the
-playground and the models to its own machine. There is no cookie: a browser sends no credential by
-itself that another site could use (CSRF), and there is no session that an attacker could choose
-(session fixation). Other sites can neither read data nor show the pages in a frame.
+playground and the models to its own machine. The only cookie is the session of a person who logged
+in at an identity provider: it counts for the data of these pages alone, browsers send it with
+requests of these pages only (SameSite), and requests of other sites are refused (CSRF). Other sites
+can neither read data nor show the pages in a frame.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
 from ..administration import find_store
 from ..clients import ADDRESS, Target, fill_steps, read_clients
-from ..people import READERS, ROLES, Person, Role
+from ..people import OPERATORS, READERS, ROLES, Person, Role
 from .keys import PERSON, change_key, list_keys
+from .login import LoginPages, read_cookie
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
 from .vendors import list_vendors, store_vendor_key
@@ -71,7 +73,7 @@ class Site:
             api += [("GET overview", read_overview, READERS), ("GET calls", list_calls, READERS)]
             api.append(("GET names", list_names, READERS))
         if find_store(service) is not None:
-            api += [("GET keys", list_keys, _ALL), ("POST keys", change_key, _CHANGERS)]
+            api += [("GET keys", list_keys, OPERATORS), ("POST keys", change_key, _CHANGERS)]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
         most = service.bounds.body_bytes
         for named, make, roles in api:
@@ -79,6 +81,8 @@ class Site:
             handle = self._answer(make, roles)
             routes.append(Route(f"/ui/api/{name}", handle, methods=[method], max_body_size=most))
         routes.append(Route("/ui/api/chat", PlaygroundChat(service), methods=["POST"]))
+        if service.login is not None:
+            routes += LoginPages(service.login).routes()
         if service.people is not None and service.calls is not None:
             viewer = Viewer(service.calls.events, _TRACES, self._check_reader)
             routes.append(Route(f"{_TRACES}/", self._send_viewer))
@@ -109,11 +113,23 @@ class Site:
         is_foreign = site not in ("same-origin", "none") if site else origin is not None
         if is_foreign and (site or origin.partition("://")[2] != headers.get("host")):  # type: ignore[union-attr]
             return 403, "these pages are not for other sites"
+        try:
+            person = scope[PERSON] = self._find_person(headers)
+        except ProviderError as error:  # the secret of sessions cannot be read
+            return error.status or 503, error.message
         asks_state = scope["path"] == _STATE and "authorization" not in headers
-        person = scope[PERSON] = self._service.find_person(headers)
         if self._service.people is None or asks_state or person is not None:
             return None
+        if self._service.login is not None and "authorization" not in headers:
+            return 401, "your session is over; log in again"
         return 401, "the admin key is missing or wrong"
+
+    def _find_person(self, headers: Mapping[str, str]) -> Person | None:
+        """Return the person whose key a request has, or whose session if it has no key."""
+        login = self._service.login
+        if login is None or "authorization" in headers:
+            return self._service.find_person(headers)
+        return login.find_person(read_cookie(headers, login.cookie_name("session")))
 
     def _check_reader(self, scope: Scope) -> tuple[int, str] | None:
         """Return why a request for content is refused: only an admin reads it."""
@@ -162,18 +178,22 @@ def _refuse(status: int, why: str) -> Response:
 
 async def _read_state(service: Service, request: Request) -> dict[str, Any]:
     """Return which pages there are, and what the playground needs."""
-    if service.people is not None and "authorization" not in request.headers:
-        return {"sign_in": True}
     person = request.scope[PERSON]
+    log_in = {} if service.login is None else {"log_in": service.login.settings.label}
+    if service.people is not None and person is None:
+        return {"sign_in": True, **log_in}
     role = None if person is None else person.role
     key = request.headers.get("authorization", "").partition(" ")[2]
+    own = None if person is None else person.own
     pages = ["playground", "models"]
     pages = ["overview", *pages] if service.usage is not None and role in READERS else pages
-    pages += ["keys"] if find_store(service) is not None else []
+    pages = [*pages, "keys"] if find_store(service) is not None and role in OPERATORS else pages
     pages += ["traces"] if role == "admin" and service.calls is not None else []
     pages += ["clients"]
     return {
         "person": None if person is None else {"name": person.name, "role": role},
+        "logged_in": own is not None,
+        **log_in,
         "version": version("dragoman"),
         "pages": pages,
         "models": service.models.names(),

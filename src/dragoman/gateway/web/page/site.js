@@ -56,7 +56,8 @@ const site = (() => {
   function signIn(error) {
     const input = h("input", { type: "password", id: "key", autocomplete: "current-password", required: true });
     const form = h("form", { class: "sheet sign-in" }, h("h1", {}, "Sign in"),
-      h("p", {}, "These pages are for the admin key of this gateway. It stays in this tab until you close it."),
+      facts.log_in ? h("a", { class: "button", href: `${root}ui/login` }, `Log in with ${facts.log_in}`) : null,
+      h("p", {}, facts.log_in ? "Or use the admin key of this gateway. It stays in this tab until you close it." : "These pages are for the admin key of this gateway. It stays in this tab until you close it."),
       error ? h("p", { class: "note", role: "alert" }, error.message) : null,
       h("input", { type: "text", value: "admin", autocomplete: "username", hidden: true }), h("label", {}, "Admin key", input), h("button", { class: "primary", type: "submit" }, "Sign in"));
     form.addEventListener("submit", (event) => {
@@ -69,12 +70,23 @@ const site = (() => {
   }
 
   async function start() {
-    try { facts = await ask("state"); } catch (error) { return fail(error); }
+    try { facts = await ask("state"); } catch (error) {
+      if (error.status !== 401 || !sessionStorage.getItem("key")) return fail(error);
+      sessionStorage.removeItem("key"); // without the wrong key, the state says how people sign in
+      facts = await ask("state").catch(() => facts);
+      return signIn(error);
+    }
     if (facts.sign_in) return signIn();
+    if (facts.logged_in) document.querySelector("aside > header").append(h("button", { class: "quiet", type: "button", on: logOut }, "Log out"));
     if (inTraces) return draw("traces");
     $("version").textContent = facts.version;
     addEventListener("hashchange", show);
     await show();
+  }
+
+  async function logOut() {
+    try { await send("logout", { body: {} }); } catch (error) { if (error.status !== 401) return fail(error); }
+    location.href = root || "./";
   }
 
   // A link cannot send the key, so a script fetches what is saved as a file.
