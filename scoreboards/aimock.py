@@ -7,9 +7,9 @@ import contextlib
 import functools
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dragoman as d
 from dragoman.conformance import check_server
@@ -166,10 +166,63 @@ EXPECTED = {
 }
 
 
+# --- negative controls: damage to the replies that must be noticed ------------------------------
+
+Response = dict[str, Any]
+
+
+class Control(NamedTuple):
+    """A damage to the responses of all fixtures, and the rows that compare what it changes."""
+
+    damage: Callable[[Response], Response]
+    rows: tuple[str, ...]
+
+
+def _replace(name: str, change: Callable[[Any], Any]) -> Callable[[Response], Response]:
+    """Return a function that changes a field of a response that has it."""
+    return lambda found: {**found, name: change(found[name])} if name in found else found
+
+
+def _fail(response: Response) -> Response:
+    return {"error": {"message": "out of order", "type": "api_error"}, "status": 500}
+
+
+_REFUSED = tuple(f"{kind} {status}" for kind in ("HTTP", "plain") for status in ERRORS)
+CONTROLS = {
+    "text changed": Control(
+        _replace("content", lambda text: f"{text}!"),
+        (
+            "text", "escapes and emoji", "thinking", "cut at the limit", "structured output",
+            "tool call and result",
+        ),
+    ),
+    "thinking changed": Control(_replace("reasoning", lambda text: f"{text}!"), ("thinking",)),
+    "reason of the end changed": Control(
+        _replace("finishReason", lambda _: "stop"), ("cut at the limit",)
+    ),
+    "arguments changed": Control(
+        _replace("toolCalls", lambda calls: [{**each, "arguments": "{}"} for each in calls]),
+        ("tool call and result", "two tool calls"),
+    ),
+    "call removed": Control(
+        _replace("toolCalls", lambda calls: calls[1:]),
+        ("tool call and result", "two tool calls"),
+    ),
+    "status changed": Control(_replace("status", lambda _: 418), _REFUSED),
+}  # fmt: skip
+_UNTOUCHED = "check:errors.malformed"
+"""The only check that no fixture has a part in: aimock refuses a body that is not JSON by itself."""
+
+
+def damage_fixtures(damage: Callable[[Response], Response]) -> list[dict[str, Any]]:
+    """Return the fixtures with damaged responses."""
+    return [{**each, "response": damage(each["response"])} for each in FIXTURES]
+
+
 @contextlib.asynccontextmanager
-async def _serve() -> AsyncIterator[str]:
+async def _serve(given: list[dict[str, Any]]) -> AsyncIterator[str]:
     fixtures = HOME / "aimock-fixtures.json"
-    fixtures.write_text(json.dumps(FIXTURES))
+    fixtures.write_text(json.dumps(given))
     process = await asyncio.create_subprocess_exec(
         node(), str(HERE / "aimock.mjs"), str(install_node()), str(fixtures),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -193,12 +246,15 @@ async def _ask(model: d.Provider, streamed: bool, messages: Any, **more: Any) ->
     return stream.response
 
 
-async def collect() -> dict[tuple[str, str], str]:
+Cells = dict[tuple[str, str], str]
+
+
+async def collect(rows: Iterable[str], fixtures: list[dict[str, Any]]) -> Cells:
     """Return the outcome of each row on each wire, with a complete and a streamed reply."""
-    cells: dict[tuple[str, str], str] = {}
-    async with _serve() as url:
+    cells: Cells = {}
+    async with _serve(fixtures) as url:
         for streamed in (False, True):
-            for name, row in ROWS.items():
+            for name in rows:
                 for wire in WIRES:
                     model = d.connect(
                         "m", wire=wire, base_url=url + PATHS.get(wire, ""), api_key="k" * 12
@@ -206,12 +262,19 @@ async def collect() -> dict[tuple[str, str], str]:
 
                     shown = f"{name}, streamed" if streamed else name
                     try:
-                        await row(functools.partial(_ask, model, streamed))
+                        await ROWS[name](functools.partial(_ask, model, streamed))
                         cells[shown, wire] = ""
                     except Exception as error:
                         text = f"{type(error).__name__}: {error}"[:200]
                         cells[shown, wire] = f"{wire}, {name}: {text}"
                     await model.close()
+    return cells
+
+
+async def check(fixtures: list[dict[str, Any]]) -> Cells:
+    """Return what ``dragoman check`` finds on each wire, without what it did not observe."""
+    cells: Cells = {}
+    async with _serve(fixtures) as url:
         for wire in WIRES:
             at = url + PATHS.get(wire, "")
             report = await check_server(at, "m", wire, "k" * 12)
@@ -220,6 +283,24 @@ async def collect() -> dict[tuple[str, str], str]:
                     failed = f"{wire}, check {found.name}: {found.detail}"
                     cells[f"check:{found.name}", wire] = "" if found.status == "pass" else failed
     return cells
+
+
+async def try_controls(passed: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
+    """Return how often each damage was noticed, and how often it was tried.
+
+    ``passed`` names the cells that pass without damage.
+    """
+    found = {}
+    for name, control in CONTROLS.items():
+        cells = await collect(control.rows, damage_fixtures(control.damage))
+        tried = [cell for cell in cells if cell in passed]
+        found[name] = (sum(bool(cells[cell]) for cell in tried), len(tried))
+    cells = await check(damage_fixtures(_fail))
+    # a check that is no longer observed, or not made, is no longer passed
+    tried = [each for each in passed if each[0].startswith("check:") and each[0] != _UNTOUCHED]
+    noticed = [each for each in tried if cells.get(each, "not made")]
+    found["failures in place of all replies, rows with `check:`"] = (len(noticed), len(tried))
+    return found
 
 
 def run() -> Board:
@@ -231,9 +312,12 @@ def run() -> Board:
         "Dragoman's client against [aimock](https://aimock.copilotkit.dev), a simulator of the vendors' APIs, with a\n"
         "complete and with a streamed reply. The server is theirs; the fixtures and the checks are ours. Plain errors have\n"
         "no type. Rows with `check:` are what `dragoman check` finds of a mock, without what it reports as unsupported or not\n"
-        "observed: a mock with one answer to every request proves nothing about system prompts, turns, results and seeds.",
+        "observed: a mock with one answer to every request proves nothing about system prompts, turns, results and seeds.\n"
+        f"`{_UNTOUCHED}` has no damage to notice, since no fixture takes part in it.",
         expected=EXPECTED,
     )
-    board.cells = asyncio.run(collect())
+    board.cells = asyncio.run(collect(ROWS, FIXTURES)) | asyncio.run(check(FIXTURES))
+    passed = [cell for cell, outcome in board.cells.items() if not outcome]
+    board.controls = asyncio.run(try_controls(passed))
     board.versions = {PACKAGE: node_version(PACKAGE)}
     return board

@@ -20,13 +20,16 @@ TITLE = "Load"
 ABOUT = """\
 Requests through a gateway to a mock server, on one machine, sent by AIPerf. `direct` is the mock without a gateway. Streams
 have 500 chunks; replies are short texts. Times are in milliseconds. The load generator uses the same processors, so compare
-the rows with each other; `CPU` is what the gateway, a single process, used for a request."""
+the rows with each other; `CPU` is what the gateway, a single process, used for a request. A cell fails if a request fails;
+the figures are measured, not compared, and no text is. So the only damage to notice is a request that is not answered."""
 # the model, how many requests are measured, and how many of them at a time
 CASES = {"stream": ("paced", 80, 8), "reply": ("text", 800, 16)}
 COLUMNS = {
     "stream": ("requests/s", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "CPU"),
     "reply": ("requests/s", "latency p50", "latency p99", "CPU"),
 }
+NOWHERE = "nowhere"
+"""A path that no gateway serves, so that each request is answered with status 404."""
 EXPECTED = {
     ("portkey", "stream"): "Portkey's gateway answers each streamed request with status 500: "
     "it changes the headers of Node's `fetch`, which are immutable",
@@ -80,6 +83,9 @@ def run() -> Board:
                     board.cells[name, case] = problem and f"{name}: {problem}"
                     shown = [found[column] for column in COLUMNS[case]]
                     lines[case].append(f"| {name} | {' | '.join(shown)} |")
+        with _serving("dragoman", base, None) as (url, _):
+            refused = _measure(aiperf, Path(folder), f"{url}/{NOWHERE}", "reply", [], None)
+        board.controls["requests answered with status 404"] = (int("problem" in refused), 1)
     tables = []
     for case, (_, _, together) in CASES.items():
         head = f"| {case}, {together} at a time | {' | '.join(COLUMNS[case])} |"

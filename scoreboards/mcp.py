@@ -68,21 +68,19 @@ def read_outcome(scenario: str, printed: str) -> str:
     return f"{scenario}: {', '.join(dict.fromkeys(failed)) or 'the client failed'}"
 
 
-def run() -> Board:
-    """Run every client scenario at every revision that it applies to."""
-    board = Board(
-        "mcp",
-        TITLE,
-        "`McpServer` against the client scenarios of the Model Context Protocol's conformance suite, revision by\n"
-        "revision. In a passed scenario at least one check was made, and none was skipped. The client program logs in without a browser, and finds\n"
-        "the issuer that two scenarios of client credentials do not name; for the one with a JWT it passes the MCP\n"
-        "library's own provider as `oauth`. It accepts each question of a server.",
-        expected=EXPECTED,
-    )
-    home = install_node()
-    suite = [node(), str(home / "node_modules" / PACKAGE / "dist" / "index.js")]
-    listing = subprocess.run([*suite, "list", "--client"], capture_output=True, text=True)
-    client = f"{shlex.quote(sys.executable)} -m scoreboards.mcp_client"
+PROGRAM = f"{shlex.quote(sys.executable)} -m scoreboards.mcp_client"
+# Programs that a scenario must notice in place of the client. Their server is part of the suite, so
+# what is damaged is the client.
+CONTROLS = {
+    "a client that sends nothing": f"{shlex.quote(sys.executable)} -c pass",
+    "a client that neither logs in nor calls a tool": f"{PROGRAM} --idle",
+}
+OPENED = ("initialize",)
+"""The scenarios that check nothing but the opening of a server, which an idle client does too."""
+
+
+def run_suite(suite: list[str], keys: list[tuple[str, str]], client: str) -> list[str]:
+    """Return the outcome of each scenario, by name and revision, with a client."""
     settings = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
     def try_scenario(key: tuple[str, str]) -> str:
@@ -94,12 +92,35 @@ def run() -> Board:
         done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=ROOT)
         return read_outcome(scenario, done.stdout + done.stderr)
 
-    keys = find_scenarios(listing.stdout)
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(try_scenario, keys))
+        return list(pool.map(try_scenario, keys))
+
+
+def run() -> Board:
+    """Run every client scenario at every revision that it applies to."""
+    board = Board(
+        "mcp",
+        TITLE,
+        "`McpServer` against the client scenarios of the Model Context Protocol's conformance suite, revision by\n"
+        "revision. In a passed scenario at least one check was made, and none was skipped. The client program logs in without a browser, and finds\n"
+        "the issuer that two scenarios of client credentials do not name; for the one with a JWT it passes the MCP\n"
+        "library's own provider as `oauth`. It accepts each question of a server. The suite is the server, so that the\n"
+        "controls damage the client; `initialize` checks nothing that an idle client does not do.",
+        expected=EXPECTED,
+    )
+    home = install_node()
+    suite = [node(), str(home / "node_modules" / PACKAGE / "dist" / "index.js")]
+    listing = subprocess.run([*suite, "list", "--client"], capture_output=True, text=True)
+    keys = find_scenarios(listing.stdout)
+    outcomes = run_suite(suite, keys, PROGRAM)
     for revision in sorted({revision for _, revision in keys}):
         for key, outcome in zip(keys, outcomes, strict=True):
             if key[1] == revision:
                 board.cells[key] = outcome
+    passed = [key for key, outcome in board.cells.items() if not outcome]
+    for control, client in CONTROLS.items():
+        tried = [key for key in passed if "--idle" not in client or key[0] not in OPENED]
+        noticed = [outcome for outcome in run_suite(suite, tried, client) if outcome]
+        board.controls[control] = (len(noticed), len(tried))
     board.versions = {PACKAGE: node_version(PACKAGE), "node": node_version("node")}
     return board

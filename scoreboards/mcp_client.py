@@ -1,8 +1,8 @@
 """The program that the MCP conformance suite runs: open a server by ``McpServer``, call its tools.
 
-    python -m scoreboards.mcp_client URL
+    python -m scoreboards.mcp_client [--idle] URL
 
-The arguments of a call are made from the tool's schema. The login page of the suite redirects at
+With ``--idle``, as a negative control, it neither logs in nor calls a tool. The arguments of a call are made from the tool's schema. The login page of the suite redirects at
 once, so that no browser is needed.
 """
 
@@ -114,13 +114,14 @@ async def approve(question: dict[str, Any]) -> Decision:
     return Decision(True, "suite", input={"answer": {**answer, **question["answer"]}})
 
 
-async def main(url: str) -> None:
-    """Open the server and call each of its tools."""
+async def main(url: str, *, is_idle: bool) -> None:
+    """Open the server and call each of its tools; an idle client only opens it."""
     wanted = find_arguments()
-    oauth = make_oauth(url, CONTEXT) if SCENARIO.startswith("auth/") else None
+    has_login = SCENARIO.startswith("auth/") and not is_idle
+    oauth = make_oauth(url, CONTEXT) if has_login else None
     async with McpServer(url, start_timeout=PATIENCE, timeout=PATIENCE, oauth=oauth) as server:
         tools = Toolbox(server.tools)
-        for tool in server.tools:
+        for tool in () if is_idle else server.tools:
             usual = [make_arguments(tool.description.parameters)]
             if tool.name == "json_schema_echo":  # one scenario asks which schema was received
                 usual = [{"schema": server.tools[0].description.parameters}]
@@ -132,4 +133,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[-1]))
+    asyncio.run(main(sys.argv[-1], is_idle="--idle" in sys.argv))

@@ -11,12 +11,13 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import struct
 import subprocess
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -26,6 +27,7 @@ from dragoman.sim import Answer, Call, RequestMatch, ScriptedProvider, ScriptRul
 from dragoman.transport.serving import serving
 
 from .board import Board
+from .damage import Damaged
 from .install import install_node, install_python, node, node_version
 
 WIRES = ("openai", "responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
@@ -95,14 +97,17 @@ def script() -> ScriptedProvider:
 
 
 @contextlib.asynccontextmanager
-async def gateway() -> AsyncIterator[str]:
-    """Serve a gateway with one model per wire, named after the wire; yield its address."""
+async def gateway(damage: Callable[[bytes], bytes] = bytes) -> AsyncIterator[str]:
+    """Serve a gateway with one model per wire, named after the wire; yield its address.
+
+    ``damage`` changes the bytes of its replies.
+    """
     with SimServer(script(), models=("sim",)) as upstream:
         models: dict[str, Provider] = {
             wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire], api_key="k" * 12)
             for wire in WIRES
         }
-        async with serving(create_app(models)) as url:
+        async with serving(Damaged(create_app(models), damage)) as url:
             yield url
 
 
@@ -138,11 +143,16 @@ def find_fault(name: str, wire: str, found: list[dict[str, Any]]) -> str:
     return ""
 
 
-async def collect() -> dict[tuple[str, str], list[dict[str, Any]] | str]:
+Cells = dict[tuple[str, str], str]
+
+
+async def collect(
+    names: Iterable[str] = tuple(REQUESTS), damage: Callable[[bytes], bytes] = bytes
+) -> dict[tuple[str, str], list[dict[str, Any]] | str]:
     """Return the reply to each request by each wire, or why it is not the wanted one."""
     cells: dict[tuple[str, str], list[dict[str, Any]] | str] = {}
-    async with gateway() as url:
-        for name in REQUESTS:
+    async with gateway(damage) as url:
+        for name in names:
             for wire in WIRES:
                 try:
                     found = await exchange(url, name, wire)
@@ -152,15 +162,110 @@ async def collect() -> dict[tuple[str, str], list[dict[str, Any]] | str]:
     return cells
 
 
-async def _ask_client(command: list[str]) -> dict[str, str]:
-    async with gateway() as url:
+def validate(cells: Mapping[tuple[str, str], list[dict[str, Any]] | str]) -> tuple[Cells, str]:
+    """Return the outcome of each reply, and the version of the types that it is validated against."""
+    replies = [[*key, found] for key, found in cells.items() if not isinstance(found, str)]
+    checked = subprocess.run(
+        [install_python("openresponses-types"), str(HERE / "open_responses_types.py")],
+        input=json.dumps(replies),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = json.loads(checked.stdout)
+    faults = {(row, column): fault for row, column, fault in result["faults"]}
+    outcomes = {
+        key: found if isinstance(found, str) else faults[key] for key, found in cells.items()
+    }
+    return outcomes, result["version"]
+
+
+async def ask_client(damage: Callable[[bytes], bytes] = bytes) -> Cells:
+    """Return the outcome of each call of the client, by its row and the wire."""
+    command = [node(), str(HERE / "open_responses.mjs"), str(install_node())]
+    async with gateway(damage) as url:
         process = await asyncio.create_subprocess_exec(
             *command, url, *WIRES, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         out, err = await process.communicate()
     if process.returncode:
-        return {"": err.decode("utf-8", "replace").strip()[-300:]}
+        return {("client", "all"): err.decode("utf-8", "replace").strip()[-300:]}
     found: dict[str, str] = json.loads(out)
+    return {
+        (f"client, {key.partition('/')[0]}", key.partition("/")[2]): outcome
+        for key, outcome in found.items()
+    }
+
+
+# --- negative controls: damage to the replies that must be noticed ------------------------------
+
+
+class Control(NamedTuple):
+    """A damage, and the rows of each kind in whose replies there is something to damage."""
+
+    damage: Callable[[bytes], bytes]
+    requests: tuple[str, ...] = ()
+    client: tuple[str, ...] = ()
+
+
+def _rename(pattern: bytes, replacement: bytes) -> Callable[[bytes], bytes]:
+    """Return a function that replaces what matches in the bytes of a reply."""
+    return lambda body: re.sub(pattern, replacement, body)
+
+
+EVERY = tuple(REQUESTS)
+STREAMED = tuple(name for name, fields in REQUESTS.items() if fields.get("stream"))
+CALLS = tuple(name for name in REQUESTS if "tool" in name)
+CLIENT_TEXTS = ("client, text", "client, stream")
+CLIENT_CALLS = ("client, tool call", "client, streamed tool call")
+CONTROLS = {
+    "field of the reply renamed": Control(_rename(rb'"created_at":', b'"made_at":'), EVERY),
+    "field of an item renamed": Control(_rename(rb'"(text|arguments)":', rb'"x_\1":'), EVERY),
+    "unknown type of event": Control(
+        _rename(rb'"type":"response.output_item.added"', b'"type":"response.thing.added"'),
+        STREAMED,
+    ),
+    "status changed": Control(_rename(rb'"status":"completed"', b'"status":"incomplete"'), EVERY),
+    "model renamed": Control(_rename(rb'"model":"', b'"model":"x'), EVERY),
+    "items of another type": Control(
+        _rename(rb'"type":"(message|function_call)"', b'"type":"reasoning"'), EVERY
+    ),
+    "arguments not streamed": Control(
+        _rename(
+            rb'"type":"response.function_call_arguments.(delta|done)"', b'"type":"response.queued"'
+        ),
+        ("streamed tool call",),
+    ),
+    "text changed": Control(_rename(rb"Ahoy", b"Ohay"), client=CLIENT_TEXTS),
+    "arguments changed": Control(_rename(rb"San Francisco", b"Oslo"), client=CLIENT_CALLS),
+    "reply cut at its limit": Control(
+        _rename(
+            rb'"status":"completed"(.*?)"incomplete_details":null',
+            rb'"status":"incomplete"\1"incomplete_details":{"reason":"max_output_tokens"}',
+        ),
+        client=CLIENT_TEXTS,
+    ),
+    "tokens of the prompt removed": Control(
+        _rename(rb'"input_tokens":\d+', b'"input_tokens":0'), client=("client, text",)
+    ),
+}
+
+
+def try_controls(passed: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
+    """Return how often each damage was noticed, and how often it was tried.
+
+    ``passed`` names the cells that pass without damage, as row and wire.
+    """
+    found = {}
+    for name, control in CONTROLS.items():
+        outcomes: Cells = {}
+        if control.requests:
+            outcomes, _ = validate(asyncio.run(collect(control.requests, control.damage)))
+        if control.client:
+            asked = asyncio.run(ask_client(control.damage))
+            outcomes |= {key: why for key, why in asked.items() if key[0] in control.client}
+        tried = [key for key in outcomes if key in passed]
+        found[name] = (sum(bool(outcomes[key]) for key in tried), len(tried))
     return found
 
 
@@ -174,27 +279,12 @@ def run() -> Board:
         "validated against the specification's types; an event of an unknown type fails. The rows with `client` are\n"
         "calls of the AI SDK's client for Open Responses.",
     )
-    python = install_python("openresponses-types")
-    folder = install_node()
-    cells = asyncio.run(collect())
-    replies = [[*key, found] for key, found in cells.items() if not isinstance(found, str)]
-    checked = subprocess.run(
-        [python, str(HERE / "open_responses_types.py")],
-        input=json.dumps(replies),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    result = json.loads(checked.stdout)
-    faults = {(row, column): fault for row, column, fault in result["faults"]}
-    for key, found in cells.items():
-        board.cells[key] = found if isinstance(found, str) else faults[key]
-    asked = asyncio.run(_ask_client([node(), str(HERE / "open_responses.mjs"), str(folder)]))
-    for key_text, outcome in asked.items():
-        row, _, wire = key_text.partition("/")
-        board.cells[f"client, {row}", wire] = outcome
+    install_node()
+    outcomes, version = validate(asyncio.run(collect()))
+    board.cells = outcomes | asyncio.run(ask_client())
+    board.controls = try_controls([key for key, why in board.cells.items() if not why])
     board.versions = {
-        "openresponses-types": result["version"],
+        "openresponses-types": version,
         "@ai-sdk/open-responses": node_version("@ai-sdk/open-responses"),
     }
     return board

@@ -112,6 +112,19 @@ def fill(board: Board, names: dict[str, str], recorded: set[str]) -> None:
         board.cells[name, kind] = "" if name in recorded else "not recorded"
 
 
+def try_controls(names: dict[str, str], recorded: set[str]) -> dict[str, tuple[int, int]]:
+    """Return for each kind how often a name that is recorded under another one was noticed."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in sorted(recorded & names.keys()):
+        board = Board("otel", TITLE, "", expected=EXPECTED)
+        fill(board, names, recorded - {name} | {f"{name}_x"})
+        control = f"{names[name]} recorded under another name"
+        noticed, tried = found.get(control, (0, 0))
+        is_noticed = board.surprises == [f"{name}, {names[name]}: not recorded"]
+        found[control] = (noticed + is_noticed, tried + 1)
+    return found
+
+
 def run() -> Board:
     """Compare the names of the newest packages with those of a run."""
     python = install_python(PACKAGE)
@@ -121,10 +134,11 @@ def run() -> Board:
         "otel",
         TITLE,
         "The attributes and metrics of the conventions for generative AI in OpenTelemetry's own packages, and those\n"
-        "that a session with a tool, its streams and an embedding record.",
+        "that a session with a tool, its streams and an embedding record. Names alone are compared, not their values.",
         versions=printed["versions"],
         expected=EXPECTED,
     )
     recorded = asyncio.run(record())
     fill(board, printed["names"], recorded)
+    board.controls = try_controls(printed["names"], recorded)
     return board

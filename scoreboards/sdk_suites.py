@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from typing import Any
 
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
@@ -14,6 +13,7 @@ from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.transport.serving import serving
 
 from .board import Board
+from .damage import Damaged
 from .install import HOME, SOURCES, install_source, install_suite
 
 TITLE = "Suites of SDKs"
@@ -64,20 +64,9 @@ _VARIANT = re.compile(r"^test_(?:method_|raw_response_|streaming_response_|path_
 _DAMAGED = re.compile(rb'"(id|object|input_tokens)":')
 
 
-class Damaged:
+def rename_fields(body: bytes) -> bytes:
     """Rename the fields of JSON replies that every client needs."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def write(message: Any) -> None:
-            if body := message.get("body"):
-                renamed = _DAMAGED.sub(lambda found: b'"' + b"x" * len(found[1]) + b'":', body)
-                message = {**message, "body": renamed}
-            await send(message)
-
-        await self._app(scope, receive, write)
+    return _DAMAGED.sub(lambda found: b'"' + b"x" * len(found[1]) + b'":', body)
 
 
 def read_outcomes(report: str) -> dict[str, str]:
@@ -119,7 +108,7 @@ async def fill(board: Board) -> None:
             for name in names
         }
         app = create_app(models)
-        async with serving(app) as url, serving(Damaged(app)) as damaged_url:
+        async with serving(app) as url, serving(Damaged(app, rename_fields)) as damaged_url:
             for package in FILES:
                 found = await run_suite(package, url, "not delete and not aiohttp")
                 for row, outcome in found.items():

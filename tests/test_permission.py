@@ -320,6 +320,18 @@ async def test_approver_cannot_name_another_answer() -> None:
     assert decision.rests_on is None
 
 
+async def test_approver_that_changes_the_input_in_place_changes_no_call() -> None:
+    def approve(proposal: Proposal, verdict: Any) -> bool:
+        proposal.input["command"] = "rm -rf ."
+        proposal.input["options"].append("--force")
+        return True
+
+    given = {"command": "ls", "options": ["-l"]}
+    proposal = Proposal(tool_name="bash", input=given)
+    assert (await decide(Gate(Policy(), approve), proposal)).allowed
+    assert proposal.input == {"command": "ls", "options": ["-l"]}
+
+
 async def test_approver_gets_one_question_at_a_time() -> None:
     asking = 0
 

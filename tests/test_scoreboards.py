@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scoreboards import open_responses
 from scoreboards.__main__ import PAGE, renew
+from scoreboards.aimock import CONTROLS as AIMOCK_CONTROLS
+from scoreboards.aimock import FIXTURES, damage_fixtures
 from scoreboards.aws import try_stream
 from scoreboards.bfcl import (
     CONTROLS,
@@ -32,6 +35,7 @@ from scoreboards.litellm_calls import Server as LiteLLMServer
 from scoreboards.litellm_calls import fill as fill_calls
 from scoreboards.mcp import find_scenarios, read_outcome
 from scoreboards.otel import EXPECTED, fill, record
+from scoreboards.otel import try_controls as try_names
 from scoreboards.otel_names import list_names
 
 import dragoman as d
@@ -314,6 +318,75 @@ async def test_each_name_of_opentelemetry_is_recorded_or_left_out_for_a_reason()
     assert board.surprises == [
         "gen_ai.tool.name, attribute: not recorded", "gen_ai.new, attribute: not recorded",
     ]  # fmt: skip
+
+
+async def test_opentelemetry_name_that_is_recorded_under_another_one_is_noticed() -> None:
+    names = list_names()
+    found = try_names(names, await record())
+    assert set(found) == {f"{kind} recorded under another name" for kind in names.values()}
+    assert all(noticed == tried > 0 for noticed, tried in found.values())
+    # a damage is not noticed by reasons that explain nothing
+    assert try_names({"gen_ai.tool.name": "attribute"}, {"gen_ai.tool.name"}) == {
+        "attribute recorded under another name": (0, 1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("control", "fault"),
+    [
+        ("status changed", "the status is incomplete"),
+        ("model renamed", "the model is xopenai"),
+        ("items of another type", "the output has ['reasoning']"),
+        ("arguments not streamed", "the stream has ["),
+    ],
+)
+async def test_damage_to_replies_of_open_responses_is_noticed(control: str, fault: str) -> None:
+    name = "streamed tool call"
+    sent = await open_responses.collect([name])
+    assert isinstance(sent[name, "openai"], list)
+    damaged = await open_responses.collect([name], open_responses.CONTROLS[control].damage)
+    assert str(damaged[name, "openai"]).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("control", "name", "before", "after"),
+    [
+        ("field of the reply renamed", "text", '"created_at"', '"made_at"'),
+        ("field of an item renamed", "text", '"text"', '"x_text"'),
+        ("unknown type of event", "stream", "output_item.added", "thing.added"),
+        ("text changed", "text", "Ahoy", "Ohay"),
+        ("arguments changed", "tool call", "San Francisco", "Oslo"),
+        ("reply cut at its limit", "text", '"reason"', '"reason": "max_output_tokens"'),
+        ("tokens of the prompt removed", "text", '"input_tokens"', '"input_tokens": 0'),
+    ],
+)
+async def test_damage_to_replies_of_open_responses_changes_what_it_names(
+    control: str, name: str, before: str, after: str
+) -> None:
+    """The type checker and the client that notice these are programs of others."""
+    async with open_responses.gateway() as url:
+        sent = json.dumps(await open_responses.exchange(url, name, "openai"))
+    async with open_responses.gateway(open_responses.CONTROLS[control].damage) as url:
+        damaged = json.dumps(await open_responses.exchange(url, name, "openai"))
+    assert before in sent or before == '"reason"'
+    assert after not in sent
+    assert after in damaged
+
+
+@pytest.mark.parametrize("name", AIMOCK_CONTROLS)
+def test_damage_to_fixtures_of_aimock_changes_responses_and_nothing_else(name: str) -> None:
+    damaged = damage_fixtures(AIMOCK_CONTROLS[name].damage)
+    assert [each["match"] for each in damaged] == [each["match"] for each in FIXTURES]
+    changed = [
+        {key for key in before["response"] if before["response"][key] != after["response"][key]}
+        for before, after in zip(FIXTURES, damaged, strict=True)
+    ]
+    fields = {
+        "text changed": "content", "thinking changed": "reasoning", "status changed": "status",
+        "reason of the end changed": "finishReason", "arguments changed": "toolCalls",
+        "call removed": "toolCalls",
+    }  # fmt: skip
+    assert set().union(*changed) == {fields[name]}
 
 
 async def send(server: LiteLLMServer, path: str, request: dict[str, Any]) -> tuple[int, bytes]:

@@ -20,6 +20,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
@@ -463,7 +464,7 @@ def _read_rule(item: Section) -> Rule:
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
 """A callback that decides about a proposal: it returns ``True``, ``False`` or a ``Decision``.
 
-To wait for a person, use a coroutine function.
+To wait for a person, use a coroutine function. To change the input, return a ``Decision``.
 """
 
 
@@ -476,9 +477,8 @@ async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) ->
         answer = await answer
     if isinstance(answer, Decision):
         return answer
-    return Decision(
-        answer is True, "user", reason="" if answer is True else "not allowed", rule=verdict.rule
-    )
+    reason = "" if answer is True else "not allowed"
+    return Decision(answer is True, "user", reason=reason, rule=verdict.rule)
 
 
 class _Grant(Struct, frozen=True, kw_only=True):
@@ -569,13 +569,14 @@ class Gate:
             if not once and (earlier := self._find_earlier(proposal)) is not None:
                 return earlier
             try:
-                decision = await ask(self._approve, proposal, verdict)
+                # what runs is what was judged, even if the approver changes its copy of it
+                shown = replace(proposal, input=deepcopy(proposal.input))
+                decision = await ask(self._approve, shown, verdict)
             except Exception as error:
                 name = type(error).__name__
                 log.warning("asking about %s failed: %s", proposal.tool_name, name)
-                return Decision(
-                    False, "nobody", reason=f"asking failed: {name}", rule=verdict.rule
-                )
+                reason = f"asking failed: {name}"
+                return Decision(False, "nobody", reason=reason, rule=verdict.rule)
             decision = replace(decision, rests_on=None)  # no approver may name another answer
             if not once:
                 self.remember(decision, proposal)

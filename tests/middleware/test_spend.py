@@ -245,12 +245,19 @@ async def test_unknown_price_is_refused() -> None:
     assert local.requests == []
 
 
-async def test_no_call_follows_one_whose_cost_is_unknown() -> None:
-    model = Spend(make(reply("text", usage=Usage(input_tokens=5)), spoken(1)), usd=5)
+@pytest.mark.parametrize(
+    ("usage", "reason"),
+    [
+        (Usage(input_tokens=5), "listed:m: usage not reported: output_tokens"),
+        (Usage(), "listed:m: the server reported no usage"),
+    ],
+)
+async def test_no_call_follows_one_whose_cost_is_unknown(usage: Usage, reason: str) -> None:
+    model = Spend(make(reply("text", usage=usage), spoken(1)), usd=5)
     await ask(model, 1)
     refused = await ask(model, 1)
     assert isinstance(refused, d.QuotaExceededError)
-    assert "usage not reported: output_tokens" in str(refused)
+    assert reason in str(refused)
 
 
 async def test_free_models_cost_nothing() -> None:

@@ -19,6 +19,7 @@ from dragoman.session import (
     Session,
     SessionError,
     answer,
+    answer_question,
     find_questions,
     observe,
     reduce_records,
@@ -196,6 +197,16 @@ async def test_answer_that_nobody_waits_for_is_an_error(log: SqliteLog, given: s
     await session.close_open_intents("no")
     with pytest.raises(SessionError, match="no open question"):
         answer(log, "s1", intent if given == "closed" else given, YES)
+
+
+@pytest.mark.parametrize("give", [answer, answer_question])
+async def test_answer_to_no_session_in_particular_is_refused(log: SqliteLog, give: Any) -> None:
+    """It would be stored where no session reads it, and returned as the one that counts."""
+    intent = (await make(log, propose(call("pay", amount=80))).run("Refund.")).pending[0].intent_id
+    with pytest.raises(TypeError, match="must be the id of a session, not None"):
+        give(log, None, intent, YES)
+    await go_on(log)
+    assert ran == []
 
 
 def test_approve_must_be_a_function_or_wait() -> None:

@@ -93,6 +93,25 @@ def test_progress_that_cannot_be_recorded_is_rejected(progress: Any) -> None:
         ToolContext[None]("tu_1", "s1").report(progress)
 
 
+@pytest.mark.parametrize("later", [object(), float("nan"), "\ud800", "x" * 10_001, 2])
+async def test_report_is_recorded_as_it_was_when_it_was_made(later: Any) -> None:
+    """A tool that goes on to change the value, also to one that cannot be recorded, loses nothing."""
+
+    @tool(side_effect="read")
+    async def count(context: ToolContext[None]) -> str:
+        """Report a value, and change it before it can be written."""
+        progress: dict[str, Any] = {"done": 1, "files": []}
+        context.report(progress)
+        progress["done"] = later
+        progress["files"].append(progress)
+        return "counted"
+
+    records = await play(MemoryLog(), Listed(propose(call("count")), "Done.", name="p"), [count])
+    assert [it.progress for it in of(records, "tool.progress")] == [{"done": 1, "files": []}]
+    assert [it.content for it in of(records, "tool.observed")] == ["counted"]
+    check_evidence(records)
+
+
 async def test_thread_sees_that_its_call_was_cancelled() -> None:
     stopped = threading.Event()
 

@@ -123,7 +123,8 @@ class Wallet:
         if call.cost_usd is not None:
             self.spent_usd = EXACT.add(self.spent_usd, call.cost_usd)
         else:
-            self.unpriced = f"{call.provider}:{call.model}: {call.cost_unknown}"
+            reason = call.cost_unknown or "the server reported no usage"
+            self.unpriced = f"{call.provider}:{call.model}: {reason}"
 
     def _wake(self) -> None:
         if self._waiting:

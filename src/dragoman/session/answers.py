@@ -162,6 +162,8 @@ def is_machine(by: str) -> bool:
 
 def name_answers(session: str) -> str:
     """Return the name of the session that stores the answers to another session's questions."""
+    if not isinstance(session, str):  # of None, the questions of all sessions would be found
+        raise TypeError(f"session: must be the id of a session, not {session!r}")
     return f"{session}.answers"
 
 

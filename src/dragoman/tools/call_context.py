@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from types import UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
+import msgspec
+
 from ..log import InvalidRecordError, ToolProgress
 from ..log.payloads import encode_payload
 from ..messages import new_ulid
@@ -61,18 +63,19 @@ class ToolContext(Generic[Deps]):
         """Record how far the call is, as any JSON value of up to 10,000 bytes.
 
         Any thread can call this. If reports arrive faster than the log stores them, the latest
-        replaces those that still wait. Raise ``ValueError`` for a value that cannot be recorded.
+        replaces those that still wait. The value is recorded as it is now. Raise ``ValueError`` for a value that cannot be recorded.
         """
         try:
-            size = len(encode_payload(ToolProgress(self.intent_id, "", progress))[1])
+            _, data = encode_payload(ToolProgress(self.intent_id, "", progress))
         except InvalidRecordError as error:
             raise ValueError(f"progress: {error}") from error
-        if size > MAX_PROGRESS:
+        if len(data) > MAX_PROGRESS:
             raise ValueError(
-                f"progress: has {size} bytes as JSON; the limit is {MAX_PROGRESS} bytes"
+                f"progress: has {len(data)} bytes as JSON; the limit is {MAX_PROGRESS} bytes"
             )
         if self._report is not None and not self.cancelled:
-            self._report(progress)
+            # A report is written later, and the tool may have changed its value by then.
+            self._report(msgspec.json.decode(data, type=ToolProgress).progress)
 
     def cancel(self) -> None:
         """Mark the call as cancelled. The session does this."""
