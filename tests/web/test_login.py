@@ -87,25 +87,27 @@ class LoginProvider(Provider):
             await super().handle(connection)
 
 
-@contextlib.asynccontextmanager
-async def provided(
-    folder: Path, pages: str = "https://pages.example", **changes: str
-) -> AsyncIterator[tuple[LoginProvider, LogIn, Clock]]:
-    provider = LoginProvider()
+def load_login(folder: Path, issuer: str, pages: str) -> tuple[LogIn, Clock]:
+    """Return the log-in of the file of these tests, and its clock."""
     (folder / "client").write_text("client secret+\n")
     (folder / "session").write_text(SECRET)
+    (folder / "jwt.yaml").write_text(FILE.format(url=issuer, pages=pages, folder=folder))
+    tokens = load_tokens(folder / "jwt.yaml")
+    clock = Clock(NOW)
+    tokens._clock = clock  # noqa: SLF001 - the file sets no clock
+    return LogIn(tokens), clock
+
+
+@contextlib.asynccontextmanager
+async def provided(
+    folder: Path, pages: str = "https://pages.example"
+) -> AsyncIterator[tuple[LoginProvider, LogIn, Clock]]:
+    provider = LoginProvider()
     async with serve(provider.handle) as server:
         provider.url = server.url
-        text = FILE.format(url=server.url, pages=pages, folder=folder)
-        for old, new in changes.items():
-            assert old in text
-            text = text.replace(old, new)
-        (folder / "jwt.yaml").write_text(text)
-        tokens = load_tokens(folder / "jwt.yaml")
-        clock = Clock(NOW)
-        tokens._clock = clock  # noqa: SLF001 - the file sets no clock
-        yield provider, LogIn(tokens), clock
-        await tokens.close()
+        login, clock = load_login(folder, server.url, pages)
+        yield provider, login, clock
+        await login._tokens.close()  # noqa: SLF001 - the gateway closes them
 
 
 class Begun:

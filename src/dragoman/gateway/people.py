@@ -47,6 +47,10 @@ class Person(Struct, frozen=True):
     team: str | None = None
     own: Key | None = None
 
+    def sees(self, model: str) -> bool:
+        """Return whether the pages show a model; with the role ``self``, those that may be called."""
+        return self.role != "self" or self.own is None or self.own.allows(model)
+
 
 class People:
     """The people of a gateway; ``text`` is the content of the file of ``--admin``."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from starlette.requests import Request as HttpAsked
 from starlette.types import Receive, Scope, Send
 
-from ...errors import InvalidRequestError, ProviderError, scrub
+from ...errors import InvalidModelError, InvalidRequestError, ProviderError, scrub
 from ...events import Event, MessageComplete, encode_event
 from ...messages import Request, new_ulid
 from ...middleware.translation import check_translated
@@ -32,6 +32,7 @@ from ..reading import Incoming, parse_body
 from ..request_account import Account, ChatCall
 from ..unknown_paths import find_codec
 from ..writing import ReplyWriter, write_events
+from .keys import PERSON
 
 _CALL_KEY = b"x-call-key"
 _KEY = "$API_KEY"  # stands for the key of a model in what the page shows
@@ -172,7 +173,10 @@ async def preview(service: Service, asked: HttpAsked) -> dict[str, Any]:
     """
     question = _read_question(parse_body(await asked.body(), service.bounds))
     sent: list[dict[str, Any]] = []
+    person = asked.scope.get(PERSON)
     for name in dict.fromkeys(asked.query_params.getlist("model")):
+        if person is not None and not person.sees(name):
+            raise InvalidModelError("no model of this name is served here")
         provider = service.models.find(name)
         plan = provider.plan(question.messages) if question.messages else None
         shown = None if plan is None else {**msgspec.to_builtins(plan), "fits": plan.fits}

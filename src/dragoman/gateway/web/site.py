@@ -33,6 +33,7 @@ from ..clients import ADDRESS, Target, fill_steps, read_clients
 from ..people import OPERATORS, READERS, ROLES, Person, Role
 from .keys import PERSON, change_key, list_keys
 from .login import LoginPages, read_cookie
+from .me import change_own, read_own
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
 from .vendors import list_vendors, store_vendor_key
@@ -41,7 +42,10 @@ PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _FILES = {
     "": PAGE / "site.html",
-    **{name: PAGE / name for name in ("site.css", "site.js", "overview.js", "playground.js")},
+    **{
+        name: PAGE / name
+        for name in ("site.css", "site.js", "overview.js", "playground.js", "me.js")
+    },
     **{name: TRACE_PAGE / name for name in ("trace.css", "render.js")},
 }
 _STATE = "/ui/api/state"  # without a key, it reports only that one is needed
@@ -74,6 +78,8 @@ class Site:
             api.append(("GET names", list_names, READERS))
         if find_store(service) is not None:
             api += [("GET keys", list_keys, OPERATORS), ("POST keys", change_key, _CHANGERS)]
+        if service.login is not None:
+            api += [("GET me", read_own, _ALL), ("POST me", change_own, _ALL)]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
         most = service.bounds.body_bytes
         for named, make, roles in api:
@@ -182,31 +188,45 @@ async def _read_state(service: Service, request: Request) -> dict[str, Any]:
     log_in = {} if service.login is None else {"log_in": service.login.settings.label}
     if service.people is not None and person is None:
         return {"sign_in": True, **log_in}
-    role = None if person is None else person.role
     key = request.headers.get("authorization", "").partition(" ")[2]
-    own = None if person is None else person.own
-    pages = ["playground", "models"]
-    pages = ["overview", *pages] if service.usage is not None and role in READERS else pages
-    pages = [*pages, "keys"] if find_store(service) is not None and role in OPERATORS else pages
-    pages += ["traces"] if role == "admin" and service.calls is not None else []
-    pages += ["clients"]
     return {
-        "person": None if person is None else {"name": person.name, "role": role},
-        "logged_in": own is not None,
+        "person": None if person is None else {"name": person.name, "role": person.role},
+        "logged_in": person is not None and person.own is not None,
         **log_in,
         "version": version("dragoman"),
-        "pages": pages,
-        "models": service.models.names(),
+        "pages": _list_pages(service, person),
+        "models": [name for name in service.models.names() if person is None or person.sees(name)],
         "needs_key": service.keys is not None and service.keys.find(key) is None,
         "stores_keys": service.registry is not None,
         "keeps_content": service.calls is not None and service.calls.include_content,
     }
 
 
+def _list_pages(service: Service, person: Person | None) -> list[str]:
+    """Return the names of the pages that a person may open, in their order."""
+    role = None if person is None else person.role
+    has_me = person is not None and person.own is not None
+    pages = ["playground", "models"]
+    if role == "self":
+        pages = ["me", *pages]
+    if service.usage is not None and role in READERS:
+        pages = ["overview", *pages]
+    if find_store(service) is not None and role in OPERATORS:
+        pages.append("keys")
+    if role == "admin" and service.calls is not None:
+        pages.append("traces")
+    pages.append("clients")
+    if has_me and role != "self":
+        pages.append("me")
+    return pages
+
+
 async def _read_models(service: Service, request: Request) -> dict[str, Any]:
     """Return what is known of the models; check their readiness only if the page requests it."""
     problems = await service.models.problems() if "check" in request.query_params else None
-    return {"models": service.models.describe(problems)}
+    person = request.scope[PERSON]
+    described = service.models.describe(problems)
+    return {"models": [each for each in described if person is None or person.sees(each["name"])]}
 
 
 async def _list_clients(service: Service, request: Request) -> dict[str, Any]:
@@ -214,7 +234,8 @@ async def _list_clients(service: Service, request: Request) -> dict[str, Any]:
     query = request.query_params
     name = query.get("model")
     target = Target(query.get("url", ADDRESS), name)
-    if name in service.models.names():
+    person = request.scope[PERSON]
+    if name in service.models.names() and (person is None or person.sees(name)):
         listed = service.models.list_model(name)
         target = replace(target, window=listed.window, longest_reply=listed.longest_reply)
     return {

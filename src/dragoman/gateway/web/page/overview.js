@@ -160,18 +160,24 @@ site.pages.models = async (main, query, isCurrent) => {
 
 // --- clients -------------------------------------------------------------------------------------
 
+const askClients = (model) => site.ask("clients", { query: { url: location.origin, ...(model ? { model } : {}) } });
+
+function showClients(clients, open = []) {
+  const step = (each) => h("section", { class: "card", "aria-label": each.file || "Commands" }, h("h2", {}, each.file || "Commands"),
+    copyable(h("pre", { tabindex: "0" }, each.text || each.run), each.text || each.run));
+  return h("div", { class: "stack" }, clients.map((each) => h("details", { class: "proposal", open: open.includes(each.name) }, h("summary", {}, h("strong", {}, each.name), h("span", { class: "gist" }, each.trial)), each.steps.map(step))));
+}
+
 site.pages.clients = async (main, query, isCurrent) => {
   const { models } = site.facts, model = models.includes(query.get("model")) ? query.get("model") : models[0];
-  const { clients } = await site.ask("clients", { query: { url: location.origin, ...(model ? { model } : {}) } });
+  const { clients } = await askClients(model);
   if (!isCurrent()) return;
   const select = h("select", { "aria-label": "Model" }, models.map((each) => h("option", { selected: each === model }, each)));
   select.addEventListener("change", () => { location.hash = `clients?${new URLSearchParams({ model: select.value })}`; });
   const open = [...main.querySelectorAll("details[open] strong")].map((each) => each.textContent);
-  const step = (each) => h("section", { class: "card", "aria-label": each.file || "Commands" }, h("h2", {}, each.file || "Commands"),
-    copyable(h("pre", { tabindex: "0" }, each.text || each.run), each.text || each.run));
   main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Clients"), h("div", { class: "find" }, models.length ? select : null)),
     h("p", { class: "soft" }, "How coding agents use this gateway. If it has keys, put yours in place of unused."),
-    h("div", { class: "stack" }, clients.map((each) => h("details", { class: "proposal", open: open.includes(each.name) }, h("summary", {}, h("strong", {}, each.name), h("span", { class: "gist" }, each.trial)), each.steps.map(step))))));
+    showClients(clients, open)));
 };
 
 // --- keys ----------------------------------------------------------------------------------------
