@@ -75,7 +75,17 @@ ALLOWED = {
     ("cli/import.py", "litellm"): "the program whose configuration is converted",
     **{
         (f"compat/litellm/{name}.py", "litellm"): "the library whose functions it has"
-        for name in ("__init__", "calls", "exceptions", "facts", "names", "other_calls", "proxy")
+        for name in (
+            "__init__",
+            "calls",
+            "daily_spend",
+            "database",
+            "exceptions",
+            "facts",
+            "names",
+            "other_calls",
+            "proxy",
+        )
     },
     **{
         (f"compat/litellm/{name}.py", "litellm"): "the library whose functions it has"

@@ -190,25 +190,41 @@ def add_sums(base: Database, rows: Iterable[Billed]) -> None:
         _add(same[start, *labels, row.error], amounts)
         if row.status < 400:
             times[start, row.model, find_bucket(row.latency)][0] += 1
+    _add_amounts(base, same, [*KEPT])
+    latency: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0])
+    for (start, model, bucket), (count,) in times.items():
+        for step in (MINUTES, HOUR, DAY):
+            for name in {"", model}:
+                latency[step, name, start - start % step, bucket][0] += count
+    _upsert(base, "dragoman_latency", ("step", "model", "start", "bucket"), COUNTS[:1], latency)
+
+
+def add_days(base: Database, days: Mapping[tuple[Any, ...], Sequence[int]]) -> None:
+    """Add amounts that are known by day alone to the sums of days and weeks.
+
+    A key of the mapping is the beginning of a day and the labels of a bill; a value has an amount
+    for each column of ``COUNTS``, and negative ones subtract.
+    """
+    _add_amounts(base, days, [DAY, WEEK])
+
+
+def _add_amounts(
+    base: Database, amounts: Mapping[tuple[Any, ...], Sequence[int]], steps: Sequence[int]
+) -> None:
+    """Add amounts, by their start and labels, to the bill and the totals of some steps."""
     bill: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
     totals: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0] * len(COUNTS))
-    latency: dict[tuple[Any, ...], Counts] = defaultdict(lambda: [0])
-    for (start, *found), added in same.items():
+    for (start, *found), added in amounts.items():
         key, user, team, tag, model, _, _, error = found
-        for step in KEPT:
+        for step in steps:
             at = start - start % step
             if step in (HOUR, DAY):
                 _add(bill[step, at, *found], added)
             for kind, name in zip(KINDS, ("", key, user, team, tag, model, error), strict=True):
                 if (name or kind in ("", "key")) and (step != WEEK or kind in MANY):
                     _add(totals[step, kind, at, name], added)
-    for (start, model, bucket), (count,) in times.items():
-        for step in (MINUTES, HOUR, DAY):
-            for name in {"", model}:
-                latency[step, name, start - start % step, bucket][0] += count
     _upsert(base, "dragoman_bill", ("step", "start", *_LABELS), COUNTS, bill)
     _upsert(base, "dragoman_totals", ("step", "kind", "start", "name"), COUNTS, totals)
-    _upsert(base, "dragoman_latency", ("step", "model", "start", "bucket"), COUNTS[:1], latency)
 
 
 def prune_sums(base: Database, now: int) -> None:

@@ -59,7 +59,8 @@ _SCHEMA = [
         "life text primary key, at double precision not null, data text not null)"
     ),
 ]
-_LOCK = "usage"
+USAGE_LOCK = "usage"
+"""The lock under which rows and sums are written."""
 _FLUSH_SECONDS = 2.0
 # if a process has not written for this many seconds, it is assumed to have ended
 _FRESH_SECONDS = 15.0
@@ -306,7 +307,7 @@ class UsageBook:
         return kept
 
     def _write(self, rows: Sequence[UsageRow], lost: Sequence[LostReasoning], live: bytes) -> None:
-        with self._base.transaction(_LOCK) as now:
+        with self._base.transaction(USAGE_LOCK) as now:
             self._add(rows)
             for loss in lost:
                 statement = "insert into dragoman_lost_reasoning values (?, ?, ?, ?, ?)"
@@ -367,7 +368,7 @@ class UsageBook:
         """Move the oldest rows of an earlier version; return whether there were any."""
         if not self._base.run("select at from dragoman_requests limit 1"):
             return False
-        with self._base.transaction(_LOCK):
+        with self._base.transaction(USAGE_LOCK):
             last = self._base.run(
                 "select at from dragoman_requests order by at limit 1 offset ?", (_MOVED - 1,)
             )

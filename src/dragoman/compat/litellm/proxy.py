@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from ...gateway.keys import hash_key
+from ...gateway.keys import Key, hash_key
 from ...registry import find_pattern_problem
 from ...validate.yaml import ConfigError, Section, plain, read_yaml
 from .names import Named, find_name, read_table
 
+_MASTER = "master"
+"""The name of the master key."""
 _REFERENCE = "os.environ/"
 _LIMITS = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _AVAILABILITY = {"allowed_fails": "failures", "cooldown_time": "quiet_seconds"}
@@ -50,9 +52,14 @@ class Conversion:
         self.models |= {"groups": groups, "serve": self._patterns, "availability": available}
         key = self._read_master_key(general)
         rights = {"on_loss": "drop"} if self._library.data.get("drop_params") is True else {}
-        self.keys = {"keys": {"master": {"hash": hash_key(key), **rights}}} if key else {}
+        self._master: dict[str, Any] = {"hash": hash_key(key), **rights} if key else {}
+        self.keys = {"keys": {_MASTER: self._master}} if key else {}
         for name in (*sections, ""):
             self._report(name, root.section(name) if name else root)
+
+    def list_keys(self) -> list[Key]:
+        """Return the master key, if there is one, as an entry of a database of keys."""
+        return [Key(_MASTER, **self._master)] if self._master else []
 
     def _remark(self, section: Section, name: str, why: str = "") -> None:
         advice = read_table().advice.get(name, "has no equal")
