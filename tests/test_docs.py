@@ -37,8 +37,9 @@ def blocks(path: Path) -> list[str]:
     return [block.text for block in read_blocks(path) if block.language == "python"]
 
 
-# tests/test_programs.py runs the whole programs
-WITH_PYTHON = [page for page in PAGES if blocks(page) and page.parent.name != "programs"]
+# tests/test_programs.py runs the whole programs, tests/clients/test_engines.py those of engines
+ELSEWHERE = ("programs", "engines")
+WITH_PYTHON = [page for page in PAGES if blocks(page) and page.parent.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))

@@ -62,6 +62,13 @@ def test_example_programs_are_short(name: str, most: int) -> None:
     assert count_code(EXAMPLES / f"{name}.py") <= most
 
 
+@pytest.mark.parametrize("name", ["payments", "on_dbos", "on_restate", "on_temporal", "on_ray"])
+def test_pages_of_engines_print_the_programs_that_run_on_them(name: str) -> None:
+    page = "index" if name == "payments" else name.removeprefix("on_")
+    program = (EXAMPLES / "engines" / f"{name}.py").read_text()
+    assert f"```python\n{program}```" in (ROOT / f"docs/engines/{page}.md").read_text()
+
+
 async def test_agent_example_runs() -> None:
     model = ScriptedProvider(
         Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years."

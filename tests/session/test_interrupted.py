@@ -1,5 +1,6 @@
 """Test what a resumed session does with a call that ran when the process ended: ``on_resume``."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,14 @@ from dragoman.log import SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Decision, Policy, Rule
 from dragoman.replay import read_steps
-from dragoman.session import Outcome, Session, answer, find_questions, reduce_records
+from dragoman.session import (
+    Outcome,
+    Session,
+    SessionTool,
+    answer,
+    find_questions,
+    reduce_records,
+)
 from dragoman.tools import ExecutableTool, Observation, ToolContext, tool
 
 from ..listed import Listed
@@ -278,3 +286,117 @@ async def test_rule_that_denies_now_keeps_an_interrupted_call_from_running_again
 def test_setting_that_cannot_be_is_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         make_pay(**settings)
+
+
+class Slow:
+    """A tool whose first call does not end, and whose other calls do."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.seen: list[tuple[str, int]] = []
+
+        @tool(side_effect="network", on_resume="run")
+        async def slow(context: ToolContext[None]) -> str:
+            """Take a while."""
+            self.seen.append((context.intent_id, context.attempt))
+            if len(self.seen) == 1:
+                self.begun.set()
+                await asyncio.Event().wait()
+            return "done"
+
+        self.tool = slow
+
+
+async def open_slow(log: SqliteLog, slow: Slow, *replies: Any) -> Session:
+    return await Session.open(Listed(*replies, name="p"), [slow.tool], ALL, log, "s1")
+
+
+@pytest.mark.parametrize("how", ["the same object", "another process"])
+@pytest.mark.parametrize("method", ["run", "step"])
+async def test_goal_of_a_key_continues_after_its_task_was_cancelled(
+    log: SqliteLog, how: str, method: str
+) -> None:
+    slow = Slow()
+    session = await open_slow(log, slow, propose(call("slow")), "Done.")
+
+    async def job() -> Outcome | None:
+        if method == "run":
+            return await session.run("Go.", key="k")
+        outcome = None
+        while outcome is None:
+            outcome = (await session.step("Go.", key="k")).outcome
+        return outcome
+
+    running = asyncio.create_task(job())
+    await slow.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    left = list(log.read("s1"))
+    assert types(left)[-1] == "tool.started"  # as after a kill
+    if how == "another process":
+        session = await open_slow(log, slow, "Done.")
+    outcome = await job()
+    assert outcome is not None
+    assert outcome.outcome == "completed"
+    assert len({intent for intent, _ in slow.seen}) == 1
+    assert [attempt for _, attempt in slow.seen] == [1, 2]
+    assert result(log) == "done"
+    check(log)
+
+
+async def test_only_cancel_ends_the_goal_of_a_key(log: SqliteLog) -> None:
+    slow = Slow()
+    session = await open_slow(log, slow, propose(call("slow")), "Done.")
+    running = asyncio.create_task(session.run("Go.", key="k"))
+    await slow.begun.wait()
+    await session.cancel("enough")
+    assert (await running).outcome == "cancelled"
+    again = await open_slow(log, slow, "Done.")
+    outcome = await again.run("Go.", key="k")
+    assert outcome.outcome == "cancelled"
+    assert outcome.detail == "enough"
+    assert len(slow.seen) == 1
+
+
+@pytest.mark.parametrize("is_cancelled_by_name", [True, False])
+async def test_sub_session_follows_its_parent_when_that_is_stopped(
+    log: SqliteLog, is_cancelled_by_name: bool
+) -> None:
+    slow = Slow()
+    child = SessionTool(
+        "ask", "Ask.", Listed(propose(call("slow")), "Well.", name="c"), [slow.tool], ALL
+    )
+    session = await Session.open(
+        Listed(propose(call("ask", task="x")), "Done.", name="p"), [child], ALL, log, "s1"
+    )
+    running = asyncio.create_task(session.run("Go.", key="k"))
+    await slow.begun.wait()
+    if is_cancelled_by_name:
+        await session.cancel()
+        assert (await running).outcome == "cancelled"
+    else:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    [below] = [each.session for each in of(list(log.read("s1")), "session.delegated")]
+    ends = of(list(log.read(below)), "session.finished")
+    assert [end.outcome for end in ends] == (["cancelled"] if is_cancelled_by_name else [])
+    if not is_cancelled_by_name:
+        assert (await session.run("Go.", key="k")).text == "Done."
+        assert [attempt for _, attempt in slow.seen] == [1, 2]
+        assert result(log) == "Well."
+
+
+async def test_sub_session_ends_with_the_time_of_its_call(log: SqliteLog) -> None:
+    slow = Slow()
+    child = SessionTool(
+        "ask", "Ask.", Listed(propose(call("slow")), name="c"), [slow.tool], ALL, timeout=0.2
+    )
+    session = await Session.open(
+        Listed(propose(call("ask", task="x")), "Done.", name="p"), [child], ALL, log, "s1"
+    )
+    assert (await session.run("Go.", key="k")).text == "Done."
+    [below] = [each.session for each in of(list(log.read("s1")), "session.delegated")]
+    [end] = of(list(log.read(below)), "session.finished")
+    assert end.outcome == "cancelled"

@@ -52,13 +52,14 @@ class Pipeline:
 
     With ``waits``, the approver is not asked: an intent that needs a decision stays open. ``deps``
     are passed to tools with a context. ``depth`` is the number of sessions in whose tool calls this
-    one runs.
+    one runs. ``stays_open`` returns whether a call that is cancelled stays open for the next run.
     """
 
     tools: Toolbox
     gate: Gate
     journal: Journal
     account: SharedBudget
+    stays_open: Callable[[], bool]
     waits: bool = False
     depth: int = 0
     deps: Any = None
@@ -472,6 +473,8 @@ class _IntentRun:
             )
             await self._write(failed)
         except asyncio.CancelledError:
+            if self._pipeline.stays_open():
+                raise
             left = (
                 "was stopped"
                 if tool.interruptible
@@ -507,6 +510,7 @@ class _IntentRun:
             waits=self._waits,
             depth=self._pipeline.depth,
             linked=self._pipeline.linked,
+            stays_open=self._pipeline.stays_open,
             deps=self._deps,
         )
         token = PARENT.set(parent)

@@ -234,7 +234,21 @@ class Loop(Generic[Parsed]):
         kind: StepKind = "waiting" if outcome.outcome == "waiting" else "end"
         return Step(self.state.spent.turns, None, outcome=outcome, kind=kind)
 
+    def _stays_open(self) -> bool:
+        """Return whether what is open stays open for the next run.
+
+        This is so if the task that pursues the goal of a key was cancelled. An engine that shuts
+        down cancels its tasks, and repeats the job later; only ``cancel()`` ends such a goal. A
+        sub-session follows the session that runs it.
+        """
+        if self._parent is not None:
+            return self._parent.stays_open()
+        return self._supervisor.is_interrupted and self.state.key is not None
+
     async def _wind_up(self) -> Step:
+        if self._stays_open():
+            self._loaded = True
+            raise asyncio.CancelledError
         stop = self._supervisor.stop
         ending, reason = (
             (stop.ending, stop.reason)

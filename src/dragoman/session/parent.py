@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ class ParentCall:
     waits: bool
     depth: int
     linked: set[str]  # the sessions that the calls of the parent have run
+    stays_open: Callable[[], bool]  # whether what the parent does now continues in its next run
     deps: Any = None
 
     def __post_init__(self) -> None:

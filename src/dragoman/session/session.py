@@ -165,7 +165,7 @@ class Session(Displayed, Loop[Parsed]):
         gate = Gate(self.policy, _find_approver(approve, policy))
         return Pipeline(
             tools=self.tools, gate=gate, journal=self._journal, account=self._account,
-            waits=waits, depth=depth, deps=deps,
+            waits=waits, depth=depth, deps=deps, stays_open=self._stays_open,
         )  # fmt: skip
 
     @classmethod

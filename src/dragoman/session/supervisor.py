@@ -23,10 +23,14 @@ class Stop(Struct, frozen=True):
 
 
 class Supervisor:
-    """Run one coroutine at a time. While it is being stopped, ``stop`` holds the reason."""
+    """Run one coroutine at a time. While it is being stopped, ``stop`` holds the reason.
+
+    ``is_interrupted`` is true if the task that waits for it was cancelled instead.
+    """
 
     def __init__(self, session: str) -> None:
         self.stop: Stop | None = None
+        self.is_interrupted = False
         self._session = session
         self._task: asyncio.Task[Any] | None = None
 
@@ -36,6 +40,7 @@ class Supervisor:
             work.close()
             raise SessionError("the session is running already; wait for run()")
         self.stop = None
+        self.is_interrupted = False
         task = asyncio.create_task(work)
         self._task = task
         timer: asyncio.TimerHandle | None = None
@@ -77,6 +82,7 @@ class Supervisor:
             except asyncio.CancelledError as error:
                 # a second cancellation does not interrupt recording the first
                 if cancelled is None:
+                    self.is_interrupted = self.stop is None
                     task.cancel()
                 cancelled = error
         if cancelled is not None:
