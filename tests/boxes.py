@@ -66,6 +66,14 @@ BOXES = {
         extras="agents dspy langchain llm local parquet ray pydantic-ai starlette",
         packages="langchain-anthropic langchain-ollama langchain-openai langchain-tests fastapi gguf",
     ),
+    "service": Box(
+        "sessions over HTTP",
+        "service",
+        imports="agent gateway",
+        tests_use="kit",
+        extras="gateway",
+        packages="aiohttp anthropic openai google-genai ollama cohere boto3 schemathesis fastapi",
+    ),
     "cli": Box(
         "the command",
         "cli",
@@ -121,6 +129,7 @@ TESTS = {
         "wire/test_refused_state.py wire/test_request_bytes.py wire/test_tables.py"
     ),
     "extras": ("batches integrations local compat tools/test_mcp_changes.py"),
+    "service": "service",
     "cli": (
         "cli log/test_cli.py log/test_jsonl.py middleware/test_redis_availability.py "
         "replay/test_cli.py replay/test_session.py session/test_approval.py "

@@ -151,6 +151,7 @@ def test_copy_of_a_box_lacks_the_files_of_the_others(box: str) -> None:
         "gateway": [files[2], files[3]],
         "kit": [*files[1:4], files[5]],
         "extras": [files[2], files[3]],
+        "service": [files[2], files[3]],
         "cli": [files[1], files[2], files[7]],
     }
     assert absent == expected[box]

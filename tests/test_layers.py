@@ -41,6 +41,7 @@ FLOORS = {
     "comparison": "recorded calls, asked again of other models",
     "conformance": "cases and checks for codecs, providers and servers",
     "sim": "scripted providers and servers", "gateway": "the HTTP service in front of providers, and its web pages",
+    "service": "agents that clients run over HTTP",
     "local": "the embedded model",
     "integrations": "models for other frameworks",
     "compat": "the functions of other libraries", "testing": "the pytest plugin",

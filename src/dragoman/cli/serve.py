@@ -184,6 +184,12 @@ class ServeOptions(Struct):
         "Delete stored responses and reasoning after this many days.",
         option("DAYS", ge=0.001),
     ] = 30.0
+    sessions: Annotated[
+        str | None,
+        "Run the agents of a YAML file, or of MODULE:FUNCTION, for clients at /v1/sessions. "
+        "Their tools run in this process; without the option, the gateway runs no tool.",
+        option("FILE"),
+    ] = None
     admin: Annotated[
         ExistingFile,
         "Show overview, keys and traces at /, and the figures of all keys at /metrics, to the key "
@@ -219,6 +225,7 @@ def command(options: ServeOptions) -> None:
         tls = _read_tls(options.tls_cert, options.tls_key)
         _check_state(_check(options, named), options)
         _check_log(options)
+        _check_sessions(options)
         is_keyed = options.keys is not None or options.jwt is not None
         _check_tokens(options.jwt, options.admin)
         settings = {
@@ -360,6 +367,22 @@ def _check_log(options: ServeOptions) -> None:
         )
 
 
+def _check_sessions(options: ServeOptions) -> None:
+    """Read the agents once, and open their log, to report a mistake before the server starts."""
+    place = options.sessions
+    if place is None:
+        return
+    with report_mistakes(), reject(LogError, about="--sessions: "):
+        service = importlib.import_module("dragoman.service").load_sessions(place)
+    is_file = not isinstance(service.log, PostgresLog)
+    service.log.close()
+    if options.workers > 1 and is_file:
+        raise click.UsageError(
+            "--sessions: the log of the agents is a file, which has one writer; give a postgresql:// "
+            "URL in it, or --workers 1"
+        )
+
+
 def _fit_open_files(connections: int) -> int:
     """Raise the limit of open files if necessary; return how many connections it allows.
 
@@ -416,7 +439,7 @@ def _check(options: ServeOptions, named: dict[str, str]) -> KeyRing:
     """
     with report_mistakes():
         registry = Registry.load(options.config)
-        if not named and not registry.served():
+        if not named and not registry.served() and options.sessions is None:
             raise click.UsageError(
                 "models.yaml lists no models; add models, groups or serve to it, or give --model"
             )

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from msgspec import Struct, field
+from starlette.routing import BaseRoute
 
 from ..errors import (
     AuthenticationError,
@@ -37,6 +38,7 @@ from .ledger_writer import CallLease, LedgerWriter
 from .lost_reasoning import ReasoningWatch
 from .metrics import Metrics
 from .models import Models
+from .operations import Operation
 from .people import People, Person
 from .recent_responses import RecentResponses
 from .store import ResponseStore
@@ -196,6 +198,31 @@ def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
     return ResolvedModel(served, provider, models.find_upstream(served))
 
 
+class SessionService(Protocol):
+    """A service of sessions, which a gateway serves only if it is given one.
+
+    A gateway runs no tools. ``dragoman.service.Sessions`` is such a service.
+    """
+
+    operations: Sequence[Operation]
+
+    def routes(self, service: Service, /) -> Sequence[BaseRoute]:
+        """Return the routes of the service, for a gateway in this state."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run the service until the end of the block."""
+        ...
+
+    async def read_page(self, person: Person | None, query: Mapping[str, str], /) -> Any:
+        """Return the queue of questions for the web page."""
+        ...
+
+    async def answer_page(self, person: Person | None, body: bytes, /) -> Any:
+        """Record an answer that was given on the web page."""
+        ...
+
+
 class Service(Struct, kw_only=True, eq=False):
     """The state that all routes share: the models, the keys and the counters."""
 
@@ -234,6 +261,7 @@ class Service(Struct, kw_only=True, eq=False):
     # opens the models of a vendor whose key is stored on the page; only ``dragoman ui`` sets it
     registry: Registry | None = None
     tracing: Tracing | None
+    sessions: SessionService | None = None
     live: set[Any] = field(default_factory=set)  # the requests in progress
     # origins of web pages that may call the gateway from a browser
     origins: frozenset[str]

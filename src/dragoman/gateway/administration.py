@@ -16,20 +16,16 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 from starlette.requests import Request as HttpAsked
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import AuthenticationError, InvalidRequestError, ProviderError, scrub
+from ..errors import AuthenticationError, InvalidRequestError
 from .access import Service, read_headers
 from .keys import MAX_NAME, Key, read_money
 from .keystore import KeyStore, KnownKeyError, show_key
 from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields
-from .pages import refuse
+from .pages import answer_json, read_body, read_number, read_size, write_json
 from .people import Person
-from .unknown_paths import find_codec
-
-_PAGE = 100
-_MOST = 1000
 
 
 def find_store(service: Service) -> KeyStore | None:
@@ -93,18 +89,7 @@ class Administration:
 
     def _answer(self, handle: Handle) -> Callable[[HttpAsked], Awaitable[Response]]:
         async def answer(asked: HttpAsked) -> Response:
-            try:
-                person = self._find_person(asked)
-                made = await handle(asked, person)
-            except ProviderError as error:
-                return refuse(find_codec(asked.url.path, asked.headers), error)
-            except LookupError as error:
-                missing = InvalidRequestError(scrub(str(error.args[0])), status=404)
-                return refuse(find_codec(asked.url.path, asked.headers), missing)
-            except ValueError as error:
-                wrong = InvalidRequestError(scrub(str(error)))
-                return refuse(find_codec(asked.url.path, asked.headers), wrong)
-            return made if isinstance(made, Response) else _reply(made)
+            return await answer_json(asked, lambda: handle(asked, self._find_person(asked)))
 
         return answer
 
@@ -159,20 +144,22 @@ class Administration:
         raise LookupError(f"there is no key named {name!r}")
 
     async def _create_key(self, asked: HttpAsked, person: Person) -> Any:
-        given = await _read(asked, NewKey)
+        given = await read_body(asked, NewKey)
         made = await self._make(given.name, given, person)
-        return _reply(made, 201)
+        return write_json(made, 201)
 
     async def _put_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
-        given = await _read(asked, KeyFields)
+        given = await read_body(asked, KeyFields)
         try:
-            return _reply(await self._make(name, given, person), 201)
+            return write_json(await self._make(name, given, person), 201)
         except KnownKeyError:
             return await self._set(name, given, person)
 
     async def _change_key(self, asked: HttpAsked, person: Person) -> Any:
-        return await self._set(asked.path_params["name"], await _read(asked, KeyFields), person)
+        return await self._set(
+            asked.path_params["name"], await read_body(asked, KeyFields), person
+        )
 
     async def _make(self, name: str, given: KeyFields, person: Person) -> dict[str, Any]:
         fields = given.read()
@@ -213,7 +200,7 @@ class Administration:
 
     async def _rotate_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
-        given = await _read(asked, Rotation)
+        given = await read_body(asked, Rotation)
         self._store()
 
         def rotate(store: KeyStore) -> dict[str, Any]:
@@ -240,7 +227,7 @@ class Administration:
         if person.team is not None:
             raise AuthenticationError("only an admin changes teams", status=403)
         name = asked.path_params["name"]
-        given = await _read(asked, TeamFields)
+        given = await read_body(asked, TeamFields)
         text = given.budget_usd_month
         budget = None if text is None else read_money(text)
         self._store()
@@ -295,9 +282,9 @@ class Administration:
     async def _list_changes(self, asked: HttpAsked, person: Person) -> Any:
         if person.team is not None:
             raise AuthenticationError("only admins and viewers read the changes", status=403)
-        size = _read_size(asked)
+        size = read_size(asked)
         subject = asked.query_params.get("subject")
-        before = _read_number(asked, "before", 0, 2**53)
+        before = read_number(asked, "before", 0, 2**53)
         records = await asyncio.to_thread(self._store().audit, subject, size + 1, before)
         more = len(records) > size
         return {"data": records[:size], "next": records[size - 1].seq if more else None}
@@ -309,39 +296,12 @@ def _show(key: Key) -> dict[str, Any]:
     return {**shown, "blocked": key.expires is not None and key.expires < date.today()}
 
 
-async def _read(asked: HttpAsked, kind: Any) -> Any:
-    """Read the body of a change as JSON; a missing body is an empty object."""
-    sort = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await asked.body()
-    if body and sort != "application/json":
-        raise InvalidRequestError("the body must be JSON", status=415)
-    return msgspec.json.decode(body or b"{}", type=kind)
-
-
 def _page(rows: Sequence[Mapping[str, Any]], asked: HttpAsked) -> dict[str, Any]:
     """Return the rows behind ``after``, a name, and the name after which the next page begins."""
-    size = _read_size(asked)
+    size = read_size(asked)
     after = asked.query_params.get("after", "")
     if len(after) > 2 * MAX_NAME:
         raise InvalidRequestError(f"after: must be at most {2 * MAX_NAME} characters")
     left = sorted([row for row in rows if row["name"] > after], key=lambda row: row["name"])
     more = len(left) > size
     return {"data": left[:size], "next": left[size - 1]["name"] if more else None}
-
-
-def _read_size(asked: HttpAsked) -> int:
-    return _read_number(asked, "limit", _PAGE, _MOST) or _PAGE
-
-
-def _read_number(asked: HttpAsked, name: str, default: int, most: int) -> int:
-    text = asked.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= most):
-        raise InvalidRequestError(f"{name}: must be a number from 1 to {most}")
-    return int(text)
-
-
-def _reply(made: Any, status: int = 200) -> Response:
-    plain = msgspec.to_builtins(made)
-    return JSONResponse(plain, status)

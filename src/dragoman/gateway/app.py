@@ -38,7 +38,7 @@ from ..registry.entries import config_path
 from ..registry.folders import read_stamp
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
-from .access import Bounds, Service
+from .access import Bounds, Service, SessionService
 from .administration import Administration
 from .background import Background
 from .call_log import CallLog
@@ -108,38 +108,38 @@ def create_app(
     open_ready: bool = False,
     betas: Sequence[str] = ("default",),
     ui: str | None = None,
+    sessions: SessionService | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
-    With ``keys``, clients must send one of them, or a token with ``tokens``. Without both, every
-    local program has access, and ``check_host`` rejects web pages and other machines. ``ledger``
-    counts the usage of limited keys, by default in memory; ``limits`` counts requests, tokens
-    and concurrent calls in Redis instead. ``workers`` is the number of processes. ``log`` receives
-    the records of every call, with ``log_content`` also messages; ``log_days`` removes older sessions. ``cors`` are origins whose web pages may call the gateway
-    from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
-    (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
-    the Responses wire can refer to them; the application closes neither the log nor the store.
-    ``admin`` is the hash of a key that opens ``/metrics`` and the pages, or names people; then
-    requests are counted in ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key.
-    ``betas`` are patterns of those that clients may use on models of the same wire. ``ui`` names
-    the module of the web pages at ``/`` (``dragoman.gateway.web``), with ``admin``.
+    With ``keys``, clients must send one, or a token with ``tokens``. Without both, every local program
+    has access, and ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of
+    limited keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in
+    Redis instead. ``workers`` is the number of processes. ``log`` receives the records of every call,
+    with ``log_content`` also messages; ``log_days`` removes older sessions. ``cors`` are origins whose
+    web pages may call the gateway. ``url_keys`` allows clients of the Gemini wire to send their key in
+    the URL (``?key=``); by default only local clients may. ``store`` keeps responses. ``admin`` is the
+    hash of a key that opens ``/metrics`` and the pages, or names people; then requests are counted in
+    ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key. ``betas`` are
+    patterns of those that clients may use on models of the same wire. ``ui`` names the module of the
+    web pages at ``/`` (``dragoman.gateway.web``), with ``admin``. ``sessions``
+    (``dragoman.service.Sessions``) runs agents for clients. The application closes no log, no store.
     """
-    if "*" in cors and keys is None:
-        raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
     service = Service(
         models=Models(models), keys=keys, tokens=tokens, login=_open_login(tokens, admin),
         ledger=LedgerWriter(ledger, limits), url_keys=url_keys,
-        counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(), check_host=check_host,
+        counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(),
         calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
         store=store, background=None if store is None else Background(store), betas=betas,
         people=None if admin is None else People(admin), tracing=tracing, open_ready=open_ready,
         usage=None if admin is None else usage or UsageBook(None), origins=frozenset(cors),
+        check_host=check_host, sessions=sessions,
     )  # fmt: skip
     _check_limits(service)
     app = _Gateway(
         routes=_routes(service, ui),
-        middleware=[_allow_origins(cors)] if cors else [],
+        middleware=[_allow_origins(cors, keys)] if cors else [],
         lifespan=partial(_live, service),
     )
     # a redirect would be sent before the key is checked, and repeat the client's Host header
@@ -206,7 +206,10 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
-    async with contextlib.nullcontext() if service.side_port is None else service.side_port():
+    async with (
+        contextlib.nullcontext() if service.side_port is None else service.side_port(),
+        contextlib.nullcontext() if service.sessions is None else service.sessions.running(),
+    ):
         # uvicorn passes this state to ``BoundedHttpProtocol``, which enforces the limits.
         paths = [path for codec in SERVER_CODECS.values() if codec.socket for path in codec.paths]
         roots = ("", _DOUBLE_ROOT.removesuffix("/v1/"))
@@ -233,8 +236,10 @@ async def _close(service: Service) -> None:
         await service.calls.close()
 
 
-def _allow_origins(origins: Sequence[str]) -> Middleware:
+def _allow_origins(origins: Sequence[str], keys: KeyRing | None) -> Middleware:
     """Let web pages from the listed origins send requests and read replies."""
+    if "*" in origins and keys is None:
+        raise ValueError(_CORS_WITHOUT_KEYS)
     return Middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -327,6 +332,7 @@ def _routes(service: Service, ui: str | None) -> list[BaseRoute]:
         *kept_routes(service),
         *Pages(service).routes(),
         *Administration(service).routes(),
+        *(() if service.sessions is None else service.sessions.routes(service)),
         *[Route(path, web) for path in paths],
     ]
 
@@ -372,6 +378,16 @@ def _open_login(tokens: Tokens | None, admin: str | None) -> LogIn | None:
     return found
 
 
+def _load_sessions(place: str | None) -> SessionService | None:
+    """Return the service of ``--sessions``; its box is loaded by its name, only if it is used."""
+    if place is None:
+        return None
+    found = importlib.import_module("dragoman.service").load_sessions(place)
+    atexit.register(found.log.close)
+    service: SessionService = found
+    return service
+
+
 def create_app_from_environment() -> Starlette:
     """Build a worker's application from the environment that ``dragoman serve`` sets."""
     settings = json.loads(os.environ[SETTINGS])
@@ -406,6 +422,7 @@ def create_app_from_environment() -> Starlette:
         store=store,
         usage=UsageBook(settings["state"]) if settings["admin"] else None,
         tracing=Tracing() if settings["otel"] else None,
+        sessions=_load_sessions(settings["sessions"]),
         **{name: settings[name] for name in _PASSED_ON},
     )
     service: Service = app.state.service

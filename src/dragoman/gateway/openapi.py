@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import InvalidRequestError
 from ..retrieval.wire.server import RETRIEVAL_SERVERS, RetrievalServer
@@ -32,11 +33,11 @@ _STATUSES = {
     "504": "The provider took too long.",
     "529": "The provider is overloaded.",
 }
+_SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"x-api-key": []}, {}]
 _DENIED = ("400", "401", "403")
 _MISSING = (*_DENIED, "404")
 _ADMIN = (*_MISSING, "413", "415")
-_BODIES = [each.body for each in OPERATIONS if each.body is not None]
-_SCHEMAS = msgspec.json.schema_components(_BODIES, ref_template="#/components/schemas/{name}")[1]
+_COMPONENTS = "#/components/schemas/{name}"
 _SAMPLE = InvalidRequestError("the request is wrong")
 _EMBED = body_with_model(input=TEXT_OR_PARTS)
 _RERANK = body_with_model(query=TEXT, documents={"type": "array"})
@@ -70,8 +71,10 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
 ]
 
 
-def document() -> dict[str, Any]:
-    """Return the OpenAPI document of a gateway."""
+def document(others: Sequence[Operation] = ()) -> dict[str, Any]:
+    """Return the OpenAPI document of a gateway; ``others`` are operations that it has besides."""
+    operations = [*[replace(each, path=ROOT + each.path) for each in OPERATIONS], *others]
+    bodies = [each.body for each in operations if each.body is not None]
     paths: dict[str, Any] = {}
     for path, summary, schema, stream in [*_list_chats(), *_STORED, *_list_retrieval()]:
         content: dict[str, Any] = {"application/json": {"schema": FREE}}
@@ -79,7 +82,7 @@ def document() -> dict[str, Any]:
             content[stream] = {"schema": TEXT}
         _open(paths, path)["post"] = {
             "summary": summary,
-            "security": [{"bearer": []}, {"x-api-key": []}, {}],
+            "security": _SECURITY,
             "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
             "responses": {
                 "200": {"description": "The reply.", "content": content},
@@ -91,8 +94,8 @@ def document() -> dict[str, Any]:
         for codec in SERVER_CODECS.values()
         for path in codec.pages
     ]
-    for operation in OPERATIONS:
-        _open(paths, ROOT + operation.path)[operation.method.lower()] = _describe_change(operation)
+    for operation in operations:
+        _open(paths, operation.path)[operation.method.lower()] = _describe_operation(operation)
     for method, path, summary, statuses in [*_OTHERS, *pages]:
         shown: dict[str, Any] = {"application/json": {"schema": FREE}}
         if path == "/metrics":
@@ -106,7 +109,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},
         "components": {
-            "schemas": _SCHEMAS,
+            "schemas": msgspec.json.schema_components(bodies, ref_template=_COMPONENTS)[1],
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -116,16 +119,17 @@ def document() -> dict[str, Any]:
     }
 
 
-def _describe_change(operation: Operation) -> dict[str, Any]:
-    """Return the description of an operation of the administration."""
-    path = ROOT + operation.path
-    shown = {"application/json": {"schema": FREE}}
+def _describe_operation(operation: Operation) -> dict[str, Any]:
+    """Return the description of an operation."""
+    path = operation.path
+    is_json = operation.media_type == "application/json"
+    shown = {operation.media_type: {"schema": FREE if is_json else TEXT}}
     done = {"description": operation.summary, "content": shown}
     if operation.status == 204:
         done = {"description": operation.summary}
     found: dict[str, Any] = {
         "summary": operation.summary,
-        "security": [{"bearer": []}],
+        "security": [{"bearer": []}] if path.startswith(ROOT) else _SECURITY,
         "responses": {str(operation.status): done, **_refusals(_ADMIN, _find_codecs(path))},
     }
     if operation.also is not None:
@@ -141,9 +145,12 @@ def _describe_change(operation: Operation) -> dict[str, Any]:
 
 
 def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the operations of a path, with the parameter that the path may contain."""
-    name = {"name": "name", "in": "path", "required": True, "schema": TEXT}
-    found: dict[str, Any] = paths.setdefault(path, {"parameters": [name]} if "{" in path else {})
+    """Return the operations of a path, with the parameters that the path may contain."""
+    names = [
+        {"name": name, "in": "path", "required": True, "schema": TEXT}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    found: dict[str, Any] = paths.setdefault(path, {"parameters": names} if names else {})
     return found
 
 

@@ -60,9 +60,10 @@ class TeamFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """An operation below ``/v1/admin``, as it is routed and described.
+    """An operation, as it is routed and described.
 
-    ``handler`` is the name of a method of ``Administration``, ``also`` a second status of success.
+    ``handler`` is the name of a method of ``Administration``, or of another class with operations,
+    ``also`` a second status of success, and ``media_type`` that of the reply.
     """
 
     method: str
@@ -73,6 +74,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     query: tuple[str, ...] = ()
     status: int = 200
     also: int | None = None
+    media_type: str = "application/json"
 
 
 _PAGED = ("limit", "after")

@@ -7,12 +7,13 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ..errors import InvalidModelError, ProviderError
+from ..errors import InvalidModelError, InvalidRequestError, ProviderError, scrub
 from ..messages.ulid import new_ulid
 from ..wire import SERVER_CODECS, ServerCodec
 from ..wire.listing import ListedModel
@@ -21,6 +22,9 @@ from .openapi import document
 from .people import READERS
 from .spend_page import show_spend
 from .unknown_paths import find_codec
+
+_PAGE = 100  # rows of a page, unless the query asks for another number
+_MOST = 1000
 
 Page = Callable[[HttpAsked, Caller], Awaitable[Any]]
 """Return the JSON of a page, or a complete response, for a caller that may read it."""
@@ -50,12 +54,66 @@ def serve_page(
     return answer
 
 
-def refuse(front: ServerCodec, error: ProviderError) -> Response:
-    """Return an error in the format of a wire."""
+class ConflictError(Exception):
+    """The request does not fit the state of what it is about; the status of the reply is 409."""
+
+
+async def answer_json(asked: HttpAsked, make: Callable[[], Awaitable[Any]]) -> Response:
+    """Return what a handler makes as JSON; report its errors in the format of the client's wire.
+
+    A ``LookupError`` becomes the status 404, a ``ValueError`` 400.
+    """
+    try:
+        made = await make()
+    except ProviderError as error:
+        return refuse(find_codec(asked.url.path, asked.headers), error)
+    except ConflictError as error:
+        wrong = InvalidRequestError(scrub(str(error)))
+        return refuse(find_codec(asked.url.path, asked.headers), wrong, 409)
+    except LookupError as error:
+        missing = InvalidRequestError(scrub(str(error.args[0])), status=404)
+        return refuse(find_codec(asked.url.path, asked.headers), missing)
+    except ValueError as error:
+        wrong = InvalidRequestError(scrub(str(error)))
+        return refuse(find_codec(asked.url.path, asked.headers), wrong)
+    return made if isinstance(made, Response) else write_json(made)
+
+
+def write_json(made: Any, status: int = 200) -> Response:
+    """Return a value as a reply of JSON."""
+    return JSONResponse(msgspec.to_builtins(made), status)
+
+
+async def read_body(asked: HttpAsked, kind: Any) -> Any:
+    """Read the body of a request as JSON; a missing body is an empty object."""
+    sort = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await asked.body()
+    if body and sort != "application/json":
+        raise InvalidRequestError("the body must be JSON", status=415)
+    return msgspec.json.decode(body or b"{}", type=kind)
+
+
+def read_size(asked: HttpAsked) -> int:
+    """Return the size of a page that a query asks for with ``limit``."""
+    return read_number(asked, "limit", _PAGE, _MOST) or _PAGE
+
+
+def read_number(asked: HttpAsked, name: str, default: int, most: int) -> int:
+    """Return a positive number of a query; raise ``InvalidRequestError`` if it is out of range."""
+    text = asked.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= most):
+        raise InvalidRequestError(f"{name}: must be a number from 1 to {most}")
+    return int(text)
+
+
+def refuse(front: ServerCodec, error: ProviderError, status: int | None = None) -> Response:
+    """Return an error in the format of a wire, with its own status unless another is given."""
     made = error.request_id = error.request_id or new_ulid()
     reply = front.error(error)
     named = {"x-request-id": made, front.request_id_header or "x-request-id": made}
-    return Response(reply.body, reply.status, {**reply.headers, **named})
+    return Response(reply.body, status or reply.status, {**reply.headers, **named})
 
 
 class Pages:
@@ -155,7 +213,8 @@ class Pages:
     async def _show_openapi(self, asked: HttpAsked) -> Response:
         """Return the OpenAPI document, cached because clients without a key may request it."""
         if self._openapi is None:
-            self._openapi = JSONResponse(document())
+            sessions = self._service.sessions
+            self._openapi = JSONResponse(document(() if sessions is None else sessions.operations))
         return self._openapi
 
     def _list(self, caller: Caller) -> list[ListedModel]:

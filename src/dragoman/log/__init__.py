@@ -62,7 +62,7 @@ from .errors import (
     LogVersionError,
     UnknownTypeError,
 )
-from .eventlog import EventLog, Progress
+from .eventlog import EventLog, Progress, read_last
 from .jsonl import ExportedLog
 from .location import find_place, name_place
 from .memory import MemoryLog
@@ -114,7 +114,7 @@ __all__ = [
     "SqliteLog", "StopReason", "ToolAnswered", "ToolCallRates", "ToolFailed", "ToolIntentClosed",
     "ToolIntentRejected", "ToolIntentValidated", "ToolObserved", "ToolProgress", "ToolRestarted",
     "ToolStarted", "ToolsChanged", "TurnStarted", "UnknownTypeError", "find_place", "find_texts", "genesis", "hash_record", "name_place",
-    "open_log", "parse_payload", "rate_tool_calls", "read_calls", "read_tool_calls", "read_uses",
+    "open_log", "parse_payload", "rate_tool_calls", "read_calls", "read_last", "read_tool_calls", "read_uses",
 ]  # fmt: skip
 
 

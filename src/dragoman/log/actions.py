@@ -108,12 +108,14 @@ class PermissionAnswered(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class ToolAnswered(Struct, frozen=True, omit_defaults=True):
     """Another process gave the result of a call that runs outside of its session.
 
-    Like ``permission.answered``, the record belongs to the session ``NAME.answers``.
+    Like ``permission.answered``, the record belongs to the session ``NAME.answers``. ``by`` is who
+    gave it, if that is known.
     """
 
     intent_id: str
     content: str | tuple[UserBlock, ...]
     is_error: bool = False
+    by: str = ""
 
 
 class ToolStarted(Struct, frozen=True, omit_defaults=True):

@@ -367,6 +367,13 @@ class EventLog(ABC):
         """Open a snapshot of the stored records; several threads may do so at once."""
 
 
+def read_last(log: EventLog, session: str) -> LogRecord | None:
+    """Return the last record of a session, or ``None`` if the log does not have the session."""
+    with log._view() as view:
+        rows = view.page(session, view.length(session) - 1, 1)
+    return read_row(rows[0]) if rows else None
+
+
 async def hand_over(offer: Callable[[Any], tuple[bool, Future[Any]]], item: Any) -> Any:
     """Offer an item to the writer until it is accepted; return the result."""
     while True:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from .answers import answer, observe
 from .budget import Budget, SharedBudget, Spending
+from .cancelling import cancel_waiting
 from .context import (
     ContextPolicy,
     ContextView,
@@ -42,6 +43,6 @@ __all__ = [
     "Budget", "ContextPolicy", "ContextView", "DropOldToolResults", "HookError", "IntentState",
     "KeepAll", "NativeCompaction", "Outcome", "Part", "Pending", "Projection", "Question",
     "RemoteApprover", "Session", "SessionError", "SessionTelemetry", "SessionTool", "SharedBudget",
-    "Spending", "State", "Step", "Summarise", "ToolIds", "Window", "answer", "answer_question", "find_questions", "hook",
+    "Spending", "State", "Step", "Summarise", "ToolIds", "Window", "answer", "answer_question", "cancel_waiting", "find_questions", "hook",
     "observe", "reduce_records",
 ]  # fmt: skip

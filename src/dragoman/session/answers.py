@@ -84,12 +84,18 @@ def answer(log: logs.EventLog, session: str, intent_id: str, decision: Decision)
 
 
 def observe(
-    log: logs.EventLog, session: str, intent_id: str, content: Any, is_error: bool = False
+    log: logs.EventLog,
+    session: str,
+    intent_id: str,
+    content: Any,
+    is_error: bool = False,
+    *,
+    by: str = "",
 ) -> Observation:
     """Give the result of a tool call that runs elsewhere, and return the result that counts.
 
-    ``content`` is anything that a tool function could return. As with ``answer``, any process can
-    call this, and the first result counts.
+    ``content`` is anything that a tool function could return, and ``by`` names who gives it. As with
+    ``answer``, any process can call this, and the first result counts.
 
     Raise ``SessionError`` if the session does not wait for the result of this call.
     """
@@ -102,7 +108,7 @@ def observe(
         seen = make_observation(content)
     except ToolFailure as failure:
         raise ValueError(f"content: {failure.message}") from failure
-    given = logs.ToolAnswered(intent_id, seen.content, is_error or seen.is_error)
+    given = logs.ToolAnswered(intent_id, seen.content, is_error or seen.is_error, by)
     record, _ = record_answer(log, session, given)
     counted: Any = record.payload
     return Observation(counted.content, is_error=counted.is_error)

@@ -233,7 +233,7 @@ class Session(Displayed, Loop[Parsed]):
             raise
         self._takeover = takeover
         self._loaded = True
-        await asyncio.to_thread(_count_spent, self._account, self.log, self.id, self.state)
+        await asyncio.to_thread(count_spent, self._account, self.log, self.id, self.state)
         known = self.state.model
         if known is not None and known != name_model(self.provider):
             self._routing = _choose(self.provider, f"resumed with another provider than {known}")
@@ -447,11 +447,11 @@ def _open_account(
     return limits, SharedBudget(limits, inherited)
 
 
-def _count_spent(account: SharedBudget, log: logs.EventLog, session: str, state: State) -> None:
+def count_spent(account: SharedBudget, log: logs.EventLog, session: str, state: State) -> None:
     """Count what a session, and the sessions that its calls have run, spent before."""
     account.count(session, state.spent)
     for child in state.list_children():
-        _count_spent(account, log, child, reduce_records(log.read(child)))
+        count_spent(account, log, child, reduce_records(log.read(child)))
 
 
 def _find_approver(approve: object, policy: Policy | None) -> Approver | None:

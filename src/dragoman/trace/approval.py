@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct
 
 from ..log import EventLog
 from ..permission import Decision
 from ..session import SessionError, answer_question, find_questions
 from .queries import NotOpenError
 
+MAX_REASON = 10_000
+"""The most characters in the reason of a decision."""
 
-class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an HTTP request that answers a question: which question, and the decision."""
 
-    session: str
-    intent: str
+class GivenDecision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields of a request that decides about a tool call.
+
+    ``input`` replaces the proposed input; ``scope`` is what else is allowed in the session.
+    """
+
     allowed: bool
-    reason: str = ""
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] = ""
     scope: Literal["once", "session", "path", "prefix"] = "once"
     prefix: str | None = None
     input: dict[str, Any] | None = None
@@ -31,6 +34,20 @@ class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a denial takes neither an input nor a scope")
         if self.prefix is not None and self.scope != "prefix":
             raise ValueError("prefix: is for the scope 'prefix' only")
+
+    def decide(self, by: str) -> Decision:
+        """Return the decision as one that ``by`` made."""
+        return Decision(**{name: getattr(self, name) for name in _DECIDED}, by=by)
+
+
+_DECIDED = GivenDecision.__struct_fields__
+
+
+class ApprovalAnswer(GivenDecision, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of an HTTP request that answers a question: which question, and the decision."""
+
+    session: str
+    intent: str
 
 
 class Approvals:
@@ -50,12 +67,11 @@ class Approvals:
 
     def answer(self, body: bytes) -> dict[str, Any]:
         """Record an answer; raise ``NotOpenError`` if the question is not open."""
-        given = asdict(msgspec.json.decode(body, type=ApprovalAnswer))
-        session = given.pop("session")
-        intent = given.pop("intent")
-        decision = Decision(by=self._by, **given)
+        given = msgspec.json.decode(body, type=ApprovalAnswer)
+        decision = given.decide(self._by)
+        intent = given.intent
         try:
-            record = answer_question(self._log, session, intent, decision)
+            record = answer_question(self._log, given.session, intent, decision)
         except SessionError as error:
             raise NotOpenError(str(error)) from error
         return {"intent": intent, "allowed": decision.allowed, "by": self._by, "seq": record.seq}

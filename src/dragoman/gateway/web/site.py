@@ -54,6 +54,7 @@ _TRACES = "/ui/traces"
 _ALL = frozenset(ROLES)
 _ADMIN: frozenset[Role] = frozenset({"admin"})
 _CHANGERS: frozenset[Role] = frozenset({"admin", "lead"})
+_ANSWERERS: frozenset[Role] = frozenset({"admin", "self"})  # the second about the own sessions
 _FORBIDDEN = 403, "your role does not allow this"
 
 Read = Callable[[Service, Request], Awaitable[Any]]
@@ -80,6 +81,11 @@ class Site:
             api += [("GET keys", list_keys, OPERATORS), ("POST keys", change_key, _CHANGERS)]
         if service.login is not None:
             api += [("GET me", read_own, _ALL), ("POST me", change_own, _ALL)]
+        if service.sessions is not None:
+            api += [
+                ("GET questions", _read_questions, _ALL),
+                ("POST questions", _answer, _ANSWERERS),
+            ]
         routes = [Route(f"/ui/{name}" if name else "/", self._send_file) for name in _FILES]
         most = service.bounds.body_bytes
         for named, make, roles in api:
@@ -219,6 +225,18 @@ def _list_pages(service: Service, person: Person | None) -> list[str]:
     if has_me and role != "self":
         pages.append("me")
     return pages
+
+
+async def _read_questions(service: Service, request: Request) -> Any:
+    """Return the queue of questions of all sessions."""
+    assert service.sessions is not None
+    return await service.sessions.read_page(request.scope[PERSON], request.query_params)
+
+
+async def _answer(service: Service, request: Request) -> Any:
+    """Record a decision about a call of a session."""
+    assert service.sessions is not None
+    return await service.sessions.answer_page(request.scope[PERSON], await request.body())
 
 
 async def _read_models(service: Service, request: Request) -> dict[str, Any]:
