@@ -115,9 +115,9 @@ DESCRIBERS: dict[str, Callable[[Any], str]] = {
 # Details of a wire, which the page of beliefs explains and a page of a vendor omits.
 UNDESCRIBED = frozenset(
     {
-        "additional_tools", "cache_form", "call_ids", "call_placeholder", "compaction", "max_tokens",
-        "needs_thinking", "placeholder_signature", "reasoning_beside_text", "reasons_unasked",
-        "server_invocations", "server_tools", "tool_kinds", "tool_search", "unsigned_thinking",
+        "additional_tools", "cache_form", "call_ids", "call_placeholder", "compaction",
+        "external_web_access", "max_tokens", "needs_thinking", "placeholder_signature",
+        "reasoning_beside_text", "reasons_unasked", "server_invocations", "server_tools", "tool_kinds", "tool_search", "unsigned_thinking",
     }
 )  # fmt: skip
 

@@ -48,6 +48,8 @@ SPAWN = {
     "type": "namespace", "name": "agents", "description": "a",
     "tools": [{"type": "function", "name": "spawn", "parameters": SCHEMA}],
 }  # fmt: skip
+# Codex searches cached pages alone by default (NOirBRight/CodexHub#517).
+CACHED = {"type": "web_search", "external_web_access": False}
 CODEX: dict[str, Any] = {
     "model": "m", "instructions": "i", "stream": True, "store": False, "tool_choice": "auto",
     "include": ["reasoning.encrypted_content"], "parallel_tool_calls": False,
@@ -70,6 +72,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], str, list[str]]] = {
         {**CODEX, "input": [ASKED], "tools": [*ADDED["tools"], SPAWN]},
         "",
         ["look", "apply_patch", "agents__spawn"],
+    ),
+    "Codex, with a search of cached pages": (
+        RESPONSES,
+        {**CODEX, "input": [ASKED], "tools": [ADDED["tools"][0], CACHED]},
+        "",
+        ["look"],
     ),
     "Codex, compaction": (RESPONSES, {**CODEX, "input": [ASKED]}, "", []),
 }

@@ -28,6 +28,7 @@ from ..listed import Clock, Listed, broken, reply, speak
 from ..waiting import arrival, settle
 from .playing import (
     ALL,
+    anthropic_reply,
     call,
     check_evidence,
     look,
@@ -437,6 +438,25 @@ async def test_model_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
     await session.swap(over_wire())
     [swapped] = of(list(log.read(session.id)), "model.swapped")
     assert swapped.losses
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["in a turn", "between turns"])
+async def test_model_swap_plans_what_the_next_request_sends(log: SqliteLog, is_open: bool) -> None:
+    calls = propose(call("look", word="ox"), call("look", call_id="b", word="ass"))
+    session = Session(Listed(calls, "It is an ox."), [look], ALL, log)
+    await (session.step("Go.") if is_open else session.run("Go."))
+    assert len(session.state.unanswered()) == 2 * is_open
+    replies = [(200, {}, anthropic_reply(words)) for words in ("Done.", "More.")]
+    second = over_wire(*replies, quirks={"prefill": False}, max_tokens=99)
+    plan = await session.swap(second)
+    assert [item.rule for item in plan.losses] == []
+    assert len({item.path.partition("]")[0] for item in plan.items}) == 2 + 3 * (not is_open)
+    outcome = await session.run(None if is_open else "And then?")
+    assert outcome.text == "Done."
+    records = list(log.read(session.id))
+    [swapped] = of(records, "model.swapped")
+    assert swapped.losses == ()
+    assert of(records, "message.recorded")[-1].warnings == ()
 
 
 async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) -> None:

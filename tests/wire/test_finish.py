@@ -140,3 +140,30 @@ def test_filtered_reply_has_one_word_for_a_client_whatever_the_model_says(client
             found.add(encoder.finish_word(encoder.complete))
     assert len(found) == 1
     assert SERVER_CODECS[client].stream_type.finish.written[found.pop()] == "content_filter"
+
+
+@pytest.mark.parametrize("client", sorted(SERVER_CODECS))
+@pytest.mark.parametrize("raw", ["ERROR", "OTHER", "malformed_model_output", "NOT_INVENTED_YET"])
+def test_failed_reply_of_another_wire_has_a_word_of_the_clients_wire(
+    client: str, raw: str
+) -> None:
+    out = Assembler(model="m")
+    out.start()
+    out.text("Half")
+    out.finish("error", raw)
+    events = out.take()
+    words = SERVER_CODECS[client].stream_type.finish
+    for is_own in (False, True):
+        encoder = SERVER_CODECS[client].encoder(
+            Asked(request=d.Request([d.User("Hi")], model="m"))
+        )
+        encoder.is_own = is_own
+        for event in events:
+            encoder.feed(event)
+        assert encoder.complete is not None
+        word = encoder.finish_word(encoder.complete)
+        if "error" in words.written.values():
+            assert words.written[word] == "error"
+        else:
+            # A model of the wire of the client may use a new term.
+            assert word == (raw if is_own else words.choose("length", None, is_own=True))

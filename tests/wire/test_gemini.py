@@ -337,3 +337,15 @@ def test_penalties_are_not_sent_to_models_that_refuse_them(
         assert (b"enalty" in encoded.http.body) != refused
         codes = [each.code for each in encoded.warnings]
         assert codes == (["setting_refused"] if refused and value else [])
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_thought_without_an_issuer_goes_back_in_a_turn_that_the_model_signed(signed: bool) -> None:
+    home = d.Issuer("gemini", None, MODEL)
+    call = d.ToolCall("c", "f", {}, d.Continuity("c2ln", issuer=home) if signed else None)
+    turn = d.Assistant([d.Thinking("Hm."), call])
+    encoded = CODEC.encode(d.Request([d.User("Hi"), turn, d.ToolResult("c", "ok")]))
+    parts = json.loads(encoded.http.body)["contents"][1]["parts"]
+    assert ({"text": "Hm.", "thought": True} in parts) == signed
+    lost = [each.code for each in encoded.warnings if each.code == "thinking_dropped"]
+    assert bool(lost) != signed

@@ -36,6 +36,8 @@ from dragoman.wire.seal import (
 )
 from tests import strategies as some
 
+from .vendor_turns import read_bedrock
+
 GEMINI = Issuer("gemini", "a-vendor", "a-model")
 
 
@@ -161,6 +163,35 @@ def test_signature_from_another_wire_keeps_its_issuer_through_the_client() -> No
     assert b'"signed"' in answer("anthropic", True, Issuer("anthropic"))
     assert b'"signed"' not in answer("gemini", True, Issuer("anthropic"))
     assert b'"signed"' in answer("gemini", True, GEMINI)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+def test_opaque_blocks_come_back_in_their_places_from_a_bedrock_client(stream: bool) -> None:
+    out = Assembler(model="m", issuer=Issuer("anthropic"))
+    out.start()
+    out.thinking("Hm.")
+    out.attach(Thinking, "signed")
+    out.whole(Opaque({"type": "server_tool_use", "id": "s1"}))
+    out.whole(Opaque({"type": "web_search_tool_result", "tool_use_id": "s1"}))
+    out.text("Found.")
+    out.whole(Opaque({"type": "server_tool_use", "id": "s2"}))
+    out.tool_start(0, "c", "f")
+    out.tool_input(0, "{}")
+    out.whole(Opaque({"type": "compaction"}))
+    out.finish("tool_calls")
+    asked = Asked(request=Request([User("Hi")], model="m", stream=stream))
+    encoder = SERVER_CODECS["bedrock"].encoder(asked)
+    events = out.take()
+    reply = b"".join([encoder.feed(event) for event in events]) + encoder.end()
+    content = read_bedrock(reply, stream)["content"]
+    body = {"messages": [{"role": "assistant", "content": content}]}
+    read = SERVER_CODECS["bedrock"].decode(msgspec.json.encode(body), "/model/m/converse")
+    ending = events[-1]
+    assert isinstance(ending, MessageComplete)
+    sent = [(type(each), getattr(each, "data", None)) for each in ending.final_content]
+    assert len(sent) == 7
+    back = read.request.messages[0].content
+    assert [(type(each), getattr(each, "data", None)) for each in back] == sent
 
 
 def test_sealed_provider_state_is_detected_in_request_bytes() -> None:

@@ -217,7 +217,7 @@ class ChatHandler:
         kept = KeptState(service.store, caller.owner, front, service.reasoning)
         asked = account.note_request(await kept.recall(read.asked))
         resolved = _find_model(asked.request.model, models, caller, account)
-        encoder = self._make_encoder(asked, incoming.scope, memory)
+        encoder = self._make_encoder(asked, resolved, incoming.scope, memory)
         if not generates:
             last = _write_nothing(encoder, asked.request)
             await writer.finish(encoder, await _keep(memory, last, account))
@@ -280,13 +280,16 @@ class ChatHandler:
             return None
         return Memory(store, caller.owner, response_id, recent)
 
-    def _make_encoder(self, asked: Asked, scope: Scope, memory: Memory | None) -> ReplyEncoder:
+    def _make_encoder(
+        self, asked: Asked, resolved: ResolvedModel, scope: Scope, memory: Memory | None
+    ) -> ReplyEncoder:
         echo = asked.echo if memory is None else memory.echo()
         asked = replace(asked, echo=echo)
         encoder = self._front.encoder(asked, created=int(time.time()))
         began = time.perf_counter()
         encoder.elapsed = lambda: time.perf_counter() - began
         encoder.served_model = asked.request.model
+        encoder.is_own = resolved.upstream.wires <= {self._front.wire}
         if asked.request.stream:
             query = bytes(scope.get("query_string", b"")).decode("latin-1")
             return self._front.fit_stream(encoder, query)

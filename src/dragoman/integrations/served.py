@@ -114,6 +114,7 @@ class ServedCall:
         self._provider = provider
         self._reply = provider.open(made.request)
         self._encoder = front.encoder(asked, created=int(time.time()))
+        self._encoder.is_own = upstream.wires <= {front.wire}
 
     async def write(self) -> AsyncGenerator[bytes]:
         """Yield the bytes of the reply as they arrive; raise the error of a failed call.

@@ -20,7 +20,16 @@ from .. import errors
 from .. import log as logs
 from ..events import Event, Parsed
 from ..log.writer import finish_writing
-from ..messages import LossWarning, Message, RuntimeConfig, ToolChoice, User, new_ulid
+from ..messages import (
+    Assistant,
+    LossWarning,
+    Message,
+    RuntimeConfig,
+    ToolChoice,
+    ToolResult,
+    User,
+    new_ulid,
+)
 from ..messages.display import Display, Displayed
 from ..middleware.attempts import Price
 from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
@@ -316,12 +325,7 @@ class Session(Displayed, Loop[Parsed]):
         """
         self._supervisor.refuse_running()
         before = name_model(self.provider)
-        messages = self.state.project(provider.name)
-        plan = (
-            provider.plan(messages)
-            if messages
-            else SwapPlan(target=f"{provider.name}:{provider.model}", items=())
-        )
+        plan = self._plan(provider)
         if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
             problem = (
                 plan.refused
@@ -345,6 +349,22 @@ class Session(Displayed, Loop[Parsed]):
 
         await finish_writing(replace())
         return plan
+
+    def _plan(self, provider: Provider) -> SwapPlan:
+        """Return what the next request to a model loses of the conversation.
+
+        That request also has the results of open calls, or a message of the user. Without these
+        messages, the plan would drop the calls and ask the model to continue its own text.
+        """
+        messages = self.state.project(provider.name)
+        if not messages:
+            return SwapPlan(target=f"{provider.name}:{provider.model}", items=())
+        expected = _expect(self.state, provider.name)
+        plan = provider.plan([*messages, *expected])
+        end = len(messages) + len(expected)
+        paths = tuple([f"messages[{at}]" for at in range(len(messages), end)])
+        kept = tuple([item for item in plan.items if not item.path.startswith(paths)])
+        return msgspec.structs.replace(plan, items=kept)
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
         """Close every open intent, and add a result for each to the conversation.
@@ -418,6 +438,18 @@ def _choose(
     provider: Provider, reason: str, mode: Literal["default", "manual"] = "manual"
 ) -> logs.Routing:
     return logs.Routing(mode=mode, chosen=name_model(provider), reason=reason)
+
+
+def _expect(state: State, provider: str) -> list[Message]:
+    """Return messages in place of those that the next request adds to the conversation."""
+    results: list[Message] = []
+    for call, intent in state.unanswered():
+        call_id = call.id if intent is None else state.ids.to_provider(provider, intent)
+        results.append(ToolResult(call_id, "..."))
+    last = state.messages[-1] if state.messages else None
+    if results or last is None or not isinstance(last.message, Assistant):
+        return results
+    return [] if state.paused_by == provider else [User("...")]
 
 
 def _load(log: logs.EventLog, session: str) -> State:

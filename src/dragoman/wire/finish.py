@@ -26,6 +26,22 @@ class FinishWords(NamedTuple):
         written = _list_words(rows)
         return cls(written | _list_words(read_only or {}), written)
 
+    def choose(self, reason: FinishReason, raw: str | None, *, is_own: bool) -> str:
+        """Return the term of this wire for a reason; ``raw`` is the term of the model's wire.
+
+        Some wires have no term for a failed reply. If the model is of the same wire, as ``is_own``
+        states, its own term is returned, which may be new; otherwise the term for a truncated
+        reply, since clients reject terms that their wire does not have.
+        """
+        if raw is not None and self.written.get(raw) == reason:
+            return raw
+        meanings = (reason,) if is_own or raw in self.read else (reason, "length")
+        for wanted in meanings:
+            for word, meaning in self.written.items():
+                if meaning == wanted:
+                    return word
+        return raw or "error"
+
 
 NO_WORDS = FinishWords({}, {})
 

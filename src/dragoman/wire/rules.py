@@ -172,6 +172,8 @@ class HostedTools(Struct, frozen=True):
     """The portable options that the tools take."""
     renamed: Mapping[str, str] = {}
     """The wire's names of options, mapped to the portable names where they differ."""
+    defaults: Mapping[str, Any] = {}
+    """The options that a client may leave out, with the values that they have then."""
     depend_on_model: bool = False
     """Whether only some models have them, so that they are not offered to other wires' clients."""
     nest_domains: bool = False

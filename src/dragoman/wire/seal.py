@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError
 from ..messages import (
     AssistantBlock,
+    Audio,
     Continuity,
     Image,
     Issuer,
@@ -44,6 +45,7 @@ _PREFIX = _PREFIX_BYTES.decode()
 
 _Kind: TypeAlias = Literal["thinking", "redacted", "opaque", "call", "text"]
 _ALONE = "alone"
+_PLACED = "placed"
 
 
 class Sealed(Struct, frozen=True, array_like=True):
@@ -51,7 +53,8 @@ class Sealed(Struct, frozen=True, array_like=True):
 
     ``kind`` is the type of the block. ``bound`` is the id of a call, or a digest of the text that a
     signature signs; without it, the state is not bound. For the state of a text without letters,
-    it is "alone"; ``seal_block`` sets the length of other texts, and ``text`` and ``place``.
+    it is "alone"; ``seal_block`` sets the length of other texts, and ``text`` and ``place``. The
+    place of an opaque block is "placed", if known, and how many blocks came before it.
     """
 
     wire: str
@@ -150,10 +153,24 @@ def seal_text(state: Continuity | None, wire: str, *, alone: bool) -> str | None
     return seal("text", state, _ALONE * alone) if state is not None and is_sealed else None
 
 
-def seal_opaque(block: Opaque) -> str:
-    """Return a sealed text that contains an opaque block."""
-    state = block.continuity or Continuity()
-    return seal("opaque", replace(state, opaque=block.data))
+def seal_opaque(block: Opaque, before: Sequence[AssistantBlock] | None = None) -> str:
+    """Return a sealed text that contains an opaque block.
+
+    ``before`` are the blocks before it. A stream sends opaque blocks after all others, so the
+    sealed text contains their place, for clients that send the blocks of a turn back as they are.
+    """
+    state = replace(block.continuity or Continuity(), opaque=block.data)
+    if before is None:
+        return seal("opaque", state)
+    count = len([each for each in before if _is_counted(each)])
+    return seal("opaque", state, _PLACED, place=(count, 0))
+
+
+def _is_counted(block: AssistantBlock) -> bool:
+    """Return whether a stream sends a block in its place, and the client sends it back."""
+    if isinstance(block, Text | Thinking):
+        return bool(block.text) or has_state(block.continuity)
+    return isinstance(block, RedactedThinking | ToolCall)
 
 
 def seal_block(block: AssistantBlock, place: tuple[int, int]) -> str | None:
@@ -218,7 +235,10 @@ def unseal(text: str | None) -> Sealed | None:
 
 
 class Carried(Struct, frozen=True):
-    """The state of a call or a text, which a client sent back in a block of its own."""
+    """What a client sent back in a block of its own, which belongs elsewhere in the turn.
+
+    It is the state of a call or a text, or an opaque block.
+    """
 
     sealed: Sealed
 
@@ -245,13 +265,17 @@ def open_sealed(sealed: Sealed, text: str = "") -> AssistantBlock | Carried:
     if sealed.kind == "redacted":
         hidden = replace(sealed, signature=None).state
         return RedactedThinking(sealed.signature or "", hidden)
-    if sealed.kind == "opaque":
-        return Opaque(sealed.opaque, replace(sealed.state, opaque=None))
+    if sealed.kind == "opaque" and not sealed.bound:
+        return _open_opaque(sealed)
     if sealed.kind != "thinking":
         return Carried(sealed)
     is_bound = not sealed.bound or sealed.bound == digest(text)
     state = replace(sealed.state, replayable=is_bound)
     return Thinking(sealed.text or text, None if state == Continuity() else state)
+
+
+def _open_opaque(sealed: Sealed) -> Opaque:
+    return Opaque(sealed.opaque, replace(sealed.state, opaque=None))
 
 
 def read_hidden(data: str, wire: str) -> AssistantBlock | Carried:
@@ -279,7 +303,21 @@ def deliver(blocks: Sequence[AssistantBlock | Carried]) -> list[AssistantBlock]:
             made.append(block)
         elif block.sealed.kind == "text":
             _deliver_text(made, block.sealed)
-    return made
+    return _place_opaque(made, [each.sealed for each in carried if each.sealed.kind == "opaque"])
+
+
+def _place_opaque(blocks: list[AssistantBlock], placed: Sequence[Sealed]) -> list[AssistantBlock]:
+    """Put opaque blocks in their places among the others."""
+    made: list[AssistantBlock] = []
+    pending = sorted(placed, key=lambda each: each.place[0])
+    pending.reverse()
+    count = 0
+    for block in blocks:
+        while pending and pending[-1].place[0] <= count:
+            made.append(_open_opaque(pending.pop()))
+        made.append(block)
+        count += not isinstance(block, Opaque | Audio | Image)
+    return [*made, *map(_open_opaque, reversed(pending))]
 
 
 def _deliver_text(blocks: list[AssistantBlock], sealed: Sealed) -> None:

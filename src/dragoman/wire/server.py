@@ -342,6 +342,7 @@ class ReplyEncoder(ABC):
         self._input: list[str] = []  # input fragments of the open call
         # the name by which the client knows the model, if it differs from the provider's name
         self.served_model = ""
+        self.is_own = True  # whether the model is of the client's wire, as far as is known
         # returns the seconds since the request; the gateway sets it, since codecs read no clock
         self.elapsed: Callable[[], float] = float
         self._thoughts: dict[int, list[str]] = {}  # thoughts by content_block_index
@@ -501,17 +502,13 @@ class ReplyEncoder(ABC):
         The provider's own term is returned if this wire has the same term with the same meaning.
         Otherwise the first term of the wire with that meaning is returned.
         """
-        words = self.finish.written
         raw = complete.finish_raw
         reason = complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
             # The original finish reason is sent, because the client can detect the invalid call
             # itself.
-            reason = words.get(raw or "", "tool_calls")
-        if raw is not None and words.get(raw) == reason:
-            return raw
-        usual = next((word for word, meaning in words.items() if meaning == reason), None)
-        return usual or raw or "error"
+            reason = self.finish.written.get(raw or "", "tool_calls")
+        return self.finish.choose(reason, raw, is_own=self.is_own)
 
 
 class CallFacts(NamedTuple):

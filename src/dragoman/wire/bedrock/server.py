@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -91,7 +91,8 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         late = self._turn("")
-        late += b"".join([self._late(block) for block in complete.final_content])
+        blocks = complete.final_content
+        late += b"".join([self._late(each, blocks[:at]) for at, each in enumerate(blocks)])
         late += b"".join([self._carry(_seal_part(each)) for each in self.late_states(complete)])
         own = complete.native.get("bedrock", {})
         stop = _event("messageStop", {"stopReason": self.finish_word(complete), **own})
@@ -124,13 +125,13 @@ class _StreamEncoder(ReplyEncoder):
     def _sign(self, signature: str) -> bytes:
         return self._delta({"reasoningContent": {"signature": signature}})
 
-    def _late(self, block: AssistantBlock) -> bytes:
+    def _late(self, block: AssistantBlock, before: Sequence[AssistantBlock]) -> bytes:
         """Return the events for a block that has no deltas, such as media.
 
         These events are sent at the end of the message.
         """
         if isinstance(block, Opaque):
-            return self._hide(seal_opaque(block))
+            return self._hide(seal_opaque(block, before))
         if isinstance(block, Audio | Image):
             return self._turn("text") + self._delta({"text": describe_medium(block)})
         return b""
@@ -187,7 +188,10 @@ class _BodyEncoder(BodyEncoder):
         return self.has_unreadable_call(complete.final_content)
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
-        content = [each for block in complete.final_content for each in _write_all(block)]
+        blocks = complete.final_content
+        content: list[dict[str, Any]] = []
+        for at, block in enumerate(blocks):
+            content += _write_all(block, blocks[:at])
         body = {
             "output": {"message": {"role": "assistant", "content": content}},
             "stopReason": self.finish_word(complete),
@@ -198,11 +202,13 @@ class _BodyEncoder(BodyEncoder):
         return encode_json(body)
 
 
-def _write_all(block: AssistantBlock) -> list[dict[str, Any]]:
+def _write_all(block: AssistantBlock, before: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
     """Return a block, and the thought that carries its opaque state, if it needs one.
 
     A call follows the state that it carries, a text leads it.
     """
+    if isinstance(block, Opaque):
+        return [{"reasoningContent": {"redactedContent": seal_opaque(block, before)}}]
     written = _write(block)
     token = _seal_part(block)
     if token is None:
@@ -236,8 +242,6 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     if isinstance(block, RedactedThinking):
         data = hide(block.data, block.continuity, "bedrock")
         return [{"reasoningContent": {"redactedContent": data}}]
-    if isinstance(block, Opaque):
-        return [{"reasoningContent": {"redactedContent": seal_opaque(block)}}]
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
 
 

@@ -84,9 +84,20 @@ class ContentWriter(PairedWriter):
         return {"text": block.text, **signature} if block.text or signature else None
 
     def thinking(self, block: m.Thinking, path: str) -> Any:
-        if not is_ours(block.continuity, self.home):
+        if not is_ours(block.continuity, self.home) and not self._is_of_our_turn(block):
             return self.drop(block, path)
         return {"text": block.text, "thought": True, **self._signature(block.continuity, path)}
+
+    def _is_of_our_turn(self, block: m.Thinking) -> bool:
+        """Return whether a thought of unknown origin is in a turn with state of this model.
+
+        Gemini signs the calls and texts of a turn. Clients of other wires return a thought without
+        its issuer if the thought has no signature.
+        """
+        state = block.continuity
+        return (state is None or state.issuer is None) and any(
+            is_ours(each.continuity, self.home) for each in self.answer.content
+        )
 
     def opaque(self, block: m.Opaque, path: str) -> Any:
         if not is_ours(block.continuity, self.home):

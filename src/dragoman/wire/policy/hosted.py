@@ -18,7 +18,7 @@ from ..rules import HostedTools
 _DATE = "_0123456789"  # the characters of a date after a tool's type: web_search_20250305
 # Options that must not be dropped: without them the tool could access what the client forbids, or
 # miss what the client provides.
-_REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
+_REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container", "external_web_access"})
 
 
 class Hosted(Struct, frozen=True):
@@ -43,6 +43,9 @@ def read_hosted(tools: HostedTools, kind: str, record: Any) -> Hosted | None:
         options |= filters
     if options.get("container") == {"type": "auto"}:
         del options["container"]
+    for key, value in tools.defaults.items():
+        if options.get(key) == value:
+            del options[key]
     for key, portable in tools.renamed.items():
         if key in options:
             options[portable] = options.pop(key)

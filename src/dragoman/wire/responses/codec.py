@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
-from ..codec import Decoder, HttpReply, HttpRequest
+from ..codec import Decoder, HttpReply, HttpRequest, Notes
 from ..counting import ask_below
 from ..described import Description
 from ..endpoint import (
@@ -34,7 +34,14 @@ from ..strict import strict_form
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
-from .request import ADDED, SETTINGS, ResponsesWriter, needs_functions
+from .request import (
+    ADDED,
+    SETTINGS,
+    ResponsesWriter,
+    limits_search,
+    needs_functions,
+    omit_web_access,
+)
 from .upstream_socket import ResponsesSocketForm
 
 # These patterns must not match the error "could not be verified". It also mentions encrypted
@@ -71,6 +78,12 @@ _REFUSALS = (
         applies=lambda request, quirks, reason: needs_functions(
             request.native.get("responses", {})
         ),
+    ),
+    Refusal(
+        re.compile(r"external_web_access"),
+        {"external_web_access": False},
+        detail="the endpoint refused external_web_access: it is not sent",
+        applies=lambda request, quirks, reason: limits_search(request, "responses"),
     ),
     Refusal(
         re.compile(r"prompt_cache_(breakpoint|options)"),
@@ -141,6 +154,7 @@ class ResponsesCodec(Endpoint[Quirks]):
             "code_interpreter": "code_execution",
         },
         ("allowed_domains", "user_location", "search_context_size"),
+        defaults={"external_web_access": True},
         nest_domains=True,
     )
     keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
@@ -182,6 +196,13 @@ class ResponsesCodec(Endpoint[Quirks]):
             else:
                 items.append(item)
         return {**native, "tools": tools, "input": items}
+
+    def prepare(self, request: Request, quirks: Quirks, notes: Notes) -> Request:
+        """Return a request without what the server rejects, such as a field of a web search."""
+        request = super().prepare(request, quirks, notes)
+        if quirks.external_web_access:
+            return request
+        return omit_web_access(request, self.wire, notes)
 
     def may_choose(self, body: Mapping[str, Any]) -> bool:
         items = body["input"] if isinstance(body["input"], list) else ()

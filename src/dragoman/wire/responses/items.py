@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import messages as m
+from ...errors import UnsupportedContentError, quote
 from ..cache_marks import mark_part
 from ..caching import has_marks
 from ..codec import Notes
@@ -20,6 +21,12 @@ from ..media import refuse_audio
 from ..urls import media_url
 from .quirks import Quirks
 
+# Items that no reply has as an opaque block. A client could forge a sealed block with one, to read
+# an item that the server keeps for others, or to add tools and instructions that are not checked.
+_NEVER_OPAQUE = frozenset(
+    {"additional_tools", "function_call", "function_call_output", "item_reference"}
+)
+_INSTRUCTING = ("developer", "system")
 # Item types of calls that the caller runs, other than function calls. The server requires an
 # output for each such call.
 _CALLS = frozenset(
@@ -146,6 +153,11 @@ class ItemWriter(PairedWriter):
         call_id = item.get("call_id")
         if not isinstance(kind, str) or not is_ours(block.continuity, self.home):
             return self.drop(block, path, "only its issuer can read it")
+        if kind in _NEVER_OPAQUE or item.get("role") in _INSTRUCTING:
+            raise UnsupportedContentError(
+                f"{path}: an opaque item of type {quote(kind)} is not from a reply; send it as an"
+                " item of the Responses API"
+            )
         is_output = kind.endswith("_output")
         paired = isinstance(call_id, str) and (is_output or kind in _CALLS)
         if paired and (call_id, not is_output) not in self._own:

@@ -98,6 +98,14 @@ class Quirks(ResultQuirks, frozen=True):
     turns ``all`` off.
     """
 
+    external_web_access: bool = False
+    """Whether the web search takes the field ``external_web_access``, with which Codex asks for
+    cached pages alone. Hosted OpenAI takes it. xAI answers 400 (NOirBRight/CodexHub#517,
+    lidge-jun/opencodex#2240), and Azure's tool has no such field (obot-platform/obot#7418,
+    Azure.AI.Extensions.OpenAI; seen 2026-11-19). Other servers search live pages, so ``true`` is
+    not sent, and a search with ``false`` is left out. A 400 about the field turns it off.
+    """
+
     cache_form: Literal["retention", "breakpoints"] = "retention"
     """How the prompt cache is controlled. ``retention``: the cache is automatic, and
     ``prompt_cache_retention`` sets how long it is kept. ``breakpoints``: cache marks are sent as

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...errors import UnsupportedFeatureError, quote
-from ...messages import ForceTool, System, Tool
+from ...messages import ForceTool, Request, ServerTool, System, Tool
 from ..cache_marks import mark_end, name_breakpoints
 from ..caching import key_of, read_cache, write_key
 from ..codec import Notes
@@ -27,6 +29,7 @@ SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "tool_search": {"type": "tool_search"},
 }
 ADDED = "additional_tools"  # the type of input items that contain tools
+ACCESS = "external_web_access"  # whether a web search may open pages, or read cached ones alone
 _STATE = ("previous_response_id", "conversation", "background")
 # Kinds of a client's tools and items; a server that takes functions alone gets functions for them.
 _REWRITTEN = frozenset({"function", "custom", "namespace", "tool_search"})
@@ -58,6 +61,58 @@ def needs_functions(native: Mapping[str, Any]) -> bool:
         item.get("type") in _REWRITTEN_ITEMS or "namespace" in item
         for item in list_records(native.get("input"))
     )
+
+
+def limits_search(request: Request, wire: str) -> bool:
+    """Return whether a tool of a request states which pages the web search may read."""
+    tools = list_tools(request.native.get(wire, {}))
+    options = [tool.options for tool in request.server_tools]
+    return any(ACCESS in fields for fields in (*tools, *options))
+
+
+def omit_web_access(request: Request, wire: str, notes: Notes) -> Request:
+    """Return a request whose tools do not state which pages the web search may read.
+
+    A search that may read cached pages alone is left out, since the server would open live ones.
+    """
+    if not limits_search(request, wire):
+        return request
+    native = dict(request.native.get(wire, {}))
+    if isinstance(native.get("tools"), list):
+        native["tools"] = _omit_access(native["tools"], notes)
+    if isinstance(native.get("input"), list):
+        native["input"] = [
+            {**item, "tools": _omit_access(item["tools"], notes)} if _has_tools(item) else item
+            for item in native["input"]
+        ]
+    tools = []
+    for tool in request.server_tools:
+        for options in _omit_access([tool.options], notes):
+            tools.append(ServerTool(tool.name, options))
+    changed = {**request.native, wire: native} if native else request.native
+    return replace(request, native=changed, server_tools=tuple(tools))
+
+
+def _has_tools(item: Any) -> bool:
+    return (
+        isinstance(item, dict)
+        and item.get("type") == ADDED
+        and isinstance(item.get("tools"), list)
+    )
+
+
+def _omit_access(tools: Sequence[Any], notes: Notes) -> list[Any]:
+    """Return tools without the field, and without those that may read cached pages alone."""
+    kept = []
+    for tool in tools:
+        if not isinstance(tool, dict) or ACCESS not in tool:
+            kept.append(tool)
+        elif tool[ACCESS] is False:
+            why = f"the server has no {ACCESS}, and its web search would open live pages"
+            notes.drop("tools", "hosted_tool_dropped", why)
+        else:
+            kept.append({name: value for name, value in tool.items() if name != ACCESS})
+    return kept
 
 
 class ResponsesWriter(RequestWriter):

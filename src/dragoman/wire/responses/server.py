@@ -52,7 +52,7 @@ from ..server import (
 from .echo import DEFAULTS
 from .finish import FINISH
 from .reply import USAGE
-from .request import ADDED, SERVER_TOOLS, needs_functions
+from .request import ACCESS, ADDED, SERVER_TOOLS, list_tools, needs_functions
 from .server_request import TABLE, read_request
 from .socket import ResponsesSocket
 
@@ -550,14 +550,17 @@ class ResponsesServer(ServerCodec):
         """Yield the forms of tools that the server or the model does not take.
 
         xAI and Azure refuse tools in input items (router-for-me/CLIProxyAPI#4434,
-        openai/codex#31882), xAI refuses custom tools and namespaces (maximhq/bifrost#5428), and
-        each model takes one form of the computer tool.
+        openai/codex#31882), xAI refuses custom tools and namespaces (maximhq/bifrost#5428) and a
+        field of the web search (NOirBRight/CodexHub#517), and each model takes one form of the
+        computer tool.
         """
         items = body["input"] if isinstance(body["input"], list) else []
         if not quirks.additional_tools and any(item.get("type") == ADDED for item in items):
             yield f"Invalid value: '{ADDED}' of an input item."
         if quirks.tool_kinds == "functions" and needs_functions(body):
             yield "Unknown variant of tool: only functions and hosted tools are supported."
+        if not quirks.external_web_access and any(ACCESS in tool for tool in list_tools(body)):
+            yield f"Argument not supported: {ACCESS}"
         for kind in list_other_forms(body, SERVER_TOOLS, quirks):
             yield f"Tool '{kind}' is not supported with this model."
 
