@@ -8,9 +8,11 @@ models that no list has are kept.
 
 With ``--only-new`` existing models are not changed. A new model is added if its context window is
 known, it is not withdrawn, and clients can use its name; ``listed: true`` marks the list as its
-source.
+source. With ``--fill`` the models marked ``listed`` get the facts that they lack, and nothing else
+changes. ``--vendors`` limits either to some vendors.
 
-    python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE] 2026-11-15 LIST...
+    python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE | --fill SOURCE]
+        [--vendors NAME,...] 2026-11-15 LIST...
 """
 
 import argparse
@@ -19,6 +21,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from dragoman.prices import PriceTable
 from dragoman.registry import ListError, compare, load_vendor, read_list, vendor_names
@@ -99,7 +102,7 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
                 continue
             tokens = family(name)
             facts = {
-                **model.facts,
+                **read_abilities(model),
                 **({"tokens": tokens or "default"} if tokens != usual else {}),
                 "listed": True,
             }
@@ -110,10 +113,56 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
             lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
         added = len(lines) - before
         if added:
-            head = re.sub(r"\nlisted: [^\n]*", "", head)
+            head = re.sub(r"\nlisted: [^\n]*", "", head.rstrip())
             head += f"\nlisted: {{source: {json.dumps(source)}, as_of: {as_of}}}"
             path.write_text("\n".join([head, "models:", *sorted(lines), *rest]) + "\n")
         print(f"{vendor}: {added} added, {len(lines)} models")
+
+
+def fill(listed: Listed, source: str, as_of: str) -> None:
+    """Add the facts that the models marked ``listed`` lack, and name the list as a source."""
+    for vendor, models in listed.items():
+        path = CATALOG / f"{vendor}.yaml"
+        head, _, rows = path.read_text().partition("\nmodels:\n")
+        lines = [_fill_line(line, models) for line in rows.splitlines()]
+        filled = sum(old != new for old, new in zip(rows.splitlines(), lines, strict=True))
+        if filled:
+            known = load_vendor(vendor).listed.source
+            sources = known if known and source in known else f"{known}; {source}"
+            head = re.sub(r"\nlisted: [^\n]*", "", head)
+            head += f"\nlisted: {{source: {json.dumps(sources)}, as_of: {as_of}}}"
+            path.write_text("\n".join([head, "models:", *lines]) + "\n")
+        print(f"{vendor}: {filled} models have more facts")
+
+
+def _fill_line(line: str, models: dict[str, ListedModel]) -> str:
+    """Return the line of a model with the facts of a list that it lacks."""
+    found = re.fullmatch(r'  ("(?:[^"\\]|\\.)*"): \{(.*)\}', line)
+    if found is None or "listed: true" not in found[2]:
+        return line
+    model = models.get(json.loads(found[1]), ListedModel({}, {}))
+    known = dict(part.split(": ", 1) for part in found[2].split(", "))
+    added = {
+        key: json.dumps(value)
+        for key, value in read_abilities(model).items()
+        if key not in known and value != model.facts.get("context")
+    }
+    if "context" not in known and "context" in model.facts:
+        added["context"] = str(model.facts["context"])
+    if not added:
+        return line
+    order = [*FACTS, *known]
+    facts = sorted((added | known).items(), key=lambda item: order.index(item[0]))
+    return f"  {found[1]}: {{{', '.join([f'{key}: {value}' for key, value in facts])}}}"
+
+
+def read_abilities(model: ListedModel) -> dict[str, Any]:
+    """Return the facts that a list states, except what it denies.
+
+    A request that needs what a model lacks is refused before it is sent, and the lists are not
+    certain enough for that: they omit what was added to a model later.
+    """
+    return {key: value for key, value in model.facts.items() if value is not False}
 
 
 def write_vendor(vendor: str, models: dict[str, ListedModel], as_of: str) -> int:
@@ -144,11 +193,19 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--only-new", metavar="SOURCE")
+    parser.add_argument("--fill", metavar="SOURCE")
+    parser.add_argument("--vendors", type=lambda text: text.split(","))
     options = parser.parse_args()
     try:
         listed = read_lists(options.lists)
     except ListError as error:
         sys.exit(f"refused: {error}")
+    if options.vendors:
+        listed = {vendor: listed[vendor] for vendor in options.vendors}
+    if options.fill:
+        fill(listed, options.fill, options.as_of)
+        print("now: python scripts/compile_catalog.py")
+        return
     known = {
         vendor: {
             name: {key: facts.known(fact) for key, fact in FACTS.items()}

@@ -4,9 +4,12 @@ Run it by hand to refresh the prices, in a temporary environment:
 
     python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices
     /tmp/prices/bin/pip download --no-deps litellm -d /tmp/prices
-    /tmp/prices/bin/python scripts/build_prices.py --litellm /tmp/prices/litellm-*.whl
+    /tmp/prices/bin/python scripts/build_prices.py --litellm /tmp/prices/litellm-*.whl \\
+        --models-dev api.json "models.dev in opencode-ai 1.18.33, 2026-09-28"
 
-The counts it prints go into docs/concepts/prices.md.
+genai-prices does not have every vendor. The models of the others get a price if litellm's table and the
+api.json of models.dev state the same one; a price that one list alone has, or on which they differ, is
+left out. The counts it prints go into docs/concepts/prices.md.
 
 With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is
 compared with the bundled table, for review; nothing is written, and prices that look wrong end the
@@ -37,6 +40,7 @@ import msgspec
 from dragoman.events import Usage
 from dragoman.prices import Cost, Match, PriceRow, PriceTable, cost
 from dragoman.registry import ListError, compare, load_vendor, read_list, vendor_names
+from dragoman.registry.lists import Listed
 
 try:
     from genai_prices.data import providers as source_providers
@@ -593,6 +597,50 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
         )
 
 
+# --- vendors that genai-prices does not have -----------------------------------------------------
+
+
+# What a vendor bills besides tokens: Sonar has a fee for each request, which depends on the size of its
+# search (docs.perplexity.ai/docs/getting-started/pricing by genai-prices 0.2.3, seen 2026-11-19).
+_FEES = {"perplexity": ["requests"]}
+
+
+def confirm(table: PriceTable, one: Listed, other: Listed) -> list[dict[str, Any]]:
+    """Return rows for the models of which the table has no price and two lists state the same one."""
+    known = {name for name, *_ in PROVIDERS}
+    rows: list[dict[str, Any]] = []
+    for vendor in sorted(one.keys() & other.keys() - known):
+        for name in sorted(one[vendor].keys() & other[vendor].keys()):
+            first = one[vendor][name]
+            second = other[vendor][name]
+            rates = agree(first.prices, second.prices)
+            tiers = [
+                {"above": above, **agree(rates_above, second.tiers.get(above, rates_above))}
+                for above, rates_above in sorted((first.tiers or second.tiers).items())
+            ]
+            is_priced = isinstance(table.find(f"{vendor}:{name}"), PriceRow)
+            if is_priced or not float(rates.get("input", 0)) or "output" not in rates:
+                continue
+            row = {"provider": vendor, "match": {"equals": [name.lower()]}, **rates}
+            others = {"tiers": tiers, "ignored": _FEES.get(vendor)}
+            rows.append(row | {key: value for key, value in others.items() if value})
+    return rows
+
+
+def agree(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """Return the rates that two lists state, or one of them alone for cached tokens.
+
+    Prices that were converted from other units differ in the fifth digit.
+    """
+    rates: dict[str, str] = {}
+    for name in ("input", "output", "cache_read", "cache_write"):
+        found = {round(float(rates[name]), 4) for rates in (one, other) if name in rates}
+        is_enough = found != {0} if name.startswith("cache") else name in one and name in other
+        if len(found) == 1 and is_enough:
+            rates[name] = plain(Decimal(str(found.pop())))
+    return rates
+
+
 # --- checking and writing the price table ------------------------------------------------------
 
 
@@ -727,6 +775,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--list", type=Path, help="only compare the bundled table with this public list"
     )
+    parser.add_argument(
+        "--models-dev", nargs=2, metavar=("FILE", "EDITION"),
+        help="the api.json of models.dev, and where and when it was published",
+    )  # fmt: skip
     parser.add_argument("--date", type=date.fromisoformat, default=datetime.now(UTC).date())
     parser.add_argument("--out", type=Path, default=OUTPUT)
     parser.add_argument(
@@ -735,16 +787,24 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.list is not None:
         return compare_list(options.list)
-    if options.litellm is None:
-        parser.error("--litellm is required")
+    if options.litellm is None or options.models_dev is None:
+        parser.error("--litellm and --models-dev are required")
 
     rows, remarks = collect()
     rows += RETRIEVAL
     version, litellm = read_litellm(options.litellm)
     source = f"genai-prices {distribution('genai-prices').version}"
+    path, edition = options.models_dev
+    _, one = read_list(json.dumps(litellm).encode())
+    _, other = read_list(Path(path).read_bytes())
+    unconfirmed = read_back(serialise(rows, {"fallback": FALLBACK}))
+    confirmed = confirm(unconfirmed, one, other)
+    rows += confirmed
+    both = f"litellm {version} and {edition}"
     head = {
         "generated_at": str(options.date),
         "source": source,
+        "sources": dict.fromkeys(sorted({row["provider"] for row in confirmed}), both),
         "licence": read_licence(),
         "fallback": FALLBACK,
         "resolved": RESOLVED,

@@ -42,12 +42,11 @@ from .listed import Listed, reply
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
 # Every vendor of chat models, and the embedded model; Jina has no chat model.
-# The vendors without rows of their own: Vertex AI has the prices of Google and Anthropic.
+# The vendors without prices: one public list alone has them, or the lists differ.
 UNPRICED = {
-    "ai21", "alibaba", "baidu", "deepinfra", "github", "huggingface", "hyperbolic", "inception",
-    "jina", "litellm", "nebius", "nvidia", "ollama-cloud", "perplexity", "portkey", "reka",
-    "requesty", "sambanova", "siliconflow", "snowflake", "stepfun", "tencent", "upstage", "venice",
-    "vercel", "vertex", "volcengine", "watsonx", "writer", "xiaomi",
+    "ai21", "baidu", "github", "huggingface", "hyperbolic", "jina", "litellm", "nvidia",
+    "ollama-cloud", "portkey", "reka", "requesty", "sambanova", "siliconflow", "snowflake",
+    "stepfun", "tencent", "upstage", "venice", "volcengine", "watsonx", "writer",
 }  # fmt: skip
 PROVIDERS = sorted({*vendor_names(), "local"} - UNPRICED)
 JUNE = date(2026, 6, 1)
@@ -109,6 +108,24 @@ def test_bundled_price_table_has_rows_for_every_provider(bundled: PriceTable) ->
     assert sorted({row.provider for row in bundled.rows}) == PROVIDERS
     for provider in PROVIDERS:
         assert any(row.input is not None for row in bundled.rows if row.provider == provider)
+
+
+def test_prices_that_two_lists_confirm_name_both(bundled: PriceTable) -> None:
+    assert set(bundled.sources) == {
+        "alibaba", "deepinfra", "inception", "nebius", "perplexity", "vercel", "vertex", "xiaomi",
+    }  # fmt: skip
+    assert set(bundled.sources.values()) == {
+        "litellm 1.109.1 and models.dev in opencode-ai 1.18.33 (2026-09-28)"
+    }
+    known = bundled.find("nebius:deepseek-ai/DeepSeek-V4-Pro", JUNE)
+    assert isinstance(known, PriceRow)
+    # the lists differ, and neither is known to be right
+    assert isinstance(bundled.find("deepinfra:XiaomiMiMo/MiMo-V2.5", JUNE), Unpriced)
+    # besides tokens, each request of this vendor has a price
+    sonar = bundled.find("perplexity:sonar-pro", JUNE)
+    assert isinstance(sonar, PriceRow)
+    assert sonar.input == 3
+    assert sonar.ignored == ("requests",)
 
 
 @pytest.mark.parametrize(

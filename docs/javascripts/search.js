@@ -19,7 +19,7 @@ const WEIGHTS = [
   [/^concepts\/specification/, 0.08], [/^reference\/(beliefs|cli|python)/, 0.3], [/^scoreboards/, 0.08], [/^decisions\//, 0.3],
   [/^reference\//, 0.5], [/^adding-a|^design|^howto\/codec-by-hand|^concepts\/wires/, 0.4], [/^performance|^supply-chain|^concepts\/pains/, 0.5],
   // a page with the facts of one vendor answers questions about that vendor alone
-  [/^providers\/(?!index|openai|anthropic|gemini|azure|bedrock|cohere|openrouter|ollama|vllm|llamacpp|lmstudio)/, 0.3],
+  [/^providers\/(?!index|openai|anthropic|gemini|azure|bedrock|cohere|openrouter|ollama|vllm|llamacpp|lmstudio)/, 0.2],
   [/^howto\/frameworks/, 0.75], [/^(programs\/)?index/, 0.5], [/^programs\//, 0.9],
 ];
 

@@ -35,11 +35,13 @@ class PriceTable(_Rows, frozen=True, dict=True, forbid_unknown_fields=True, kw_o
     ``fallback`` maps providers that resell models at the original price to the original provider.
     ``resolved`` lists providers that choose a price for each request, so that the cost which they
     state is the cost, whatever the row. ``terms`` has the rates of service tiers and the like.
+    ``sources`` states where the rows of a provider come from, if not from ``source``.
     """
 
     version: str = ""
     generated_at: date | None = None
     source: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
     licence: str = ""
     fallback: dict[str, tuple[str, ...]] = field(default_factory=dict)
     resolved: tuple[str, ...] = ()

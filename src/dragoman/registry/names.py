@@ -278,9 +278,17 @@ class Names:
             return "; a name is an alias or adapter:model"
         return f"; did you mean {' or '.join(near)}?"
 
-    def _has_address(self, name: str) -> bool:
-        adapter = name.partition(":")[0]
-        return adapter in self.adapters or load_vendor(adapter).address() is not None
+    def _rank_seller(self, name: str) -> tuple[bool, bool]:
+        """Return the place of a model among those of its name that other vendors sell.
+
+        A vendor without an address of its own needs more settings, and a model that was only copied
+        from a public list may not be sold any more.
+        """
+        adapter, _, model = name.partition(":")
+        if adapter in self.adapters:
+            return False, False
+        vendor = load_vendor(adapter)
+        return bool(vendor.rows.get(model, {}).get("listed")), vendor.address() is None
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
         """Yield names similar to a name without a vendor.
@@ -300,8 +308,7 @@ class Names:
             for word in re.split(r"[-/:_ ]", own.lower()):
                 words.setdefault(word, []).append(listed)
         for own in difflib.get_close_matches(name, names, 3, 0.7):
-            # a vendor without an address of its own needs more settings
-            yield from sorted(names[own], key=lambda each: not self._has_address(each))
+            yield from sorted(names[own], key=self._rank_seller)
         for word in (
             difflib.get_close_matches(name.lower(), words, 1, 0.8) if len(name) > 2 else ()
         ):
