@@ -138,7 +138,7 @@ TESTS = {
         "trace/test_server.py"
     ),
     "whole": (
-        "cli/test_acp.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py "
+        "cli/test_acp.py cli/test_agent_batch.py cli/test_clients.py cli/test_config.py cli/test_gateway_keys.py "
         "cli/test_guard.py cli/test_import.py cli/test_import_database.py cli/test_spend.py gateway/test_matrix.py session/test_every_field.py "
         "wire/test_folds.py "
         "conformance/test_believed.py conformance/test_gateway.py conformance/test_live.py "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, TypeAlias, Unpack
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ..messages import new_ulid
 from ..prices.results import EXACT
 from ..provider import Provider
 from ..retrieval import Embedder
@@ -27,7 +30,7 @@ from .output import Lines, Output, OutputError, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
-from .runner import MAX_PROBLEMS, BatchError, RowCaller, Runner
+from .runner import MAX_PROBLEMS, BatchError, Caller, RowCaller, Runner
 from .sources import FileSource, Source, open_source
 from .spending import BatchBudget, Spent, parse_budget
 from .template import Template
@@ -117,10 +120,42 @@ async def batch(
             state.dropped_usd = EXACT.add(state.dropped_usd, drop_failures(file.out))
             file.save(state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
-        return await _Run(rows, parser, provider, output, limits, given, job).run(file, state)
+        caller = RowCaller(provider, needs_price="usd" in limits)
+        return await _Run(rows, parser, caller, output, limits, given, job).run(file, state)
     finally:
         if isinstance(model, str):
             await provider.close()
+
+
+async def run_rows(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    parser: Parser,
+    make_caller: Callable[[str], Caller],
+    identity: Mapping[str, Any],
+    **options: Unpack[BatchOptions],
+) -> BatchReport:
+    """Let a caller do the work of each row of a file, as ``batch`` lets a model do it.
+
+    ``make_caller`` receives the name of the batch, which is new for a new output. ``identity`` is
+    what a later run of the batch must have in common with the first.
+    """
+    given = read_options(options)
+    rows = open_source(source, given.max_row_bytes)
+    if isinstance(rows, FileSource) and rows.is_file(Path(out)):
+        raise OutputError(f"{out} is the input; choose another file for the output")
+    file = StateFile(Path(out))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    state = file.open(digest, rows, fresh=given.fresh)
+    if not state.name:
+        state.name = f"batch_{new_ulid()}"
+        file.save(state)
+    if given.retry_failed:
+        state.dropped_usd = EXACT.add(state.dropped_usd, drop_failures(file.out))
+        file.save(state)
+    output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
+    run = _Run(rows, parser, make_caller(state.name), output, {}, given)
+    return await run.run(file, state)
 
 
 def _make_job(model: str | Provider | Embedder, source: Source, given: Options) -> Job:
@@ -153,11 +188,11 @@ class _Run:
 
     source: Source
     parser: Parser
-    provider: Provider | Embedder
+    caller: Caller
     output: Output
     limits: Mapping[str, Decimal]
     given: Options
-    job: Job
+    job: Job | None = None
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
@@ -194,7 +229,6 @@ class _Run:
     ) -> _Runner:
         given = self.given
         output = self.output
-        provider = self.provider
 
         def rows() -> Iterator[Row | BadRow | Skipped]:
             known = 0
@@ -207,7 +241,7 @@ class _Run:
                     "have"
                 ]
 
-        if given.on == "ray":
+        if given.on == "ray" and self.job is not None:
             output.release()
             self._cluster = ClusterRunner(
                 self.source, self.job, output.path, spending,
@@ -221,7 +255,8 @@ class _Run:
         shared: dict[str, Any] = {
             "output": output, "spending": spending, "on_saved": self._report
         }  # fmt: skip
-        if given.via == "provider":
+        if given.via == "provider" and isinstance(self.caller, RowCaller):
+            provider = self.caller.model
             if provider.operation == "embed" or not isinstance(provider, Provider):
                 raise ValueError("via: rows to embed are not sent to a provider's batch API yet")
             remote = RemoteRunner(
@@ -229,8 +264,7 @@ class _Run:
             )
             await remote.run(cancel=given.cancel)
             return remote
-        caller = RowCaller(provider, needs_price="usd" in self.limits)
-        runner = Runner(rows(), caller, concurrency=given.concurrency, **shared)
+        runner = Runner(rows(), self.caller, concurrency=given.concurrency, **shared)
         await runner.run()
         return runner
 

@@ -87,7 +87,7 @@ class BatchState(Struct):
     """The contents of ``OUT.state``, the file next to the output.
 
     They identify the batch. If a provider's batch API is used, they also list the ids under which
-    rows were submitted.
+    rows were submitted. ``name`` is unique to a batch of agents, whose sessions bear it.
     """
 
     version: int
@@ -95,6 +95,7 @@ class BatchState(Struct):
     source: dict[str, Any] = field(default_factory=dict)
     dropped_usd: Decimal = Decimal(0)
     provider: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
     def __post_init__(self) -> None:
         """Reject an amount that no run can have written."""

@@ -85,6 +85,7 @@ class SavedRow(Struct):
     result: Any = None
     cost_usd: Decimal | None = None
     usage: dict[str, Any] | None = None
+    spent: dict[str, Any] | None = None  # what a session used
 
     def __post_init__(self) -> None:
         """Reject amounts that no run can have written."""
@@ -94,7 +95,9 @@ class SavedRow(Struct):
 
     def _counts(self) -> list[Any]:
         usage = self.usage or {}
-        return [usage.get("input_tokens") or 0, usage.get("output_tokens") or 0]
+        spent = self.spent or {}
+        counts = usage.get("input_tokens"), usage.get("output_tokens"), spent.get("tokens")
+        return [each or 0 for each in counts]
 
     @property
     def failed(self) -> bool:

@@ -63,7 +63,7 @@ def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unp
 
 def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> Result:
     """Return the result of a row whose call failed."""
-    record = _describe(error)
+    record = describe_error(error)
     usage = find_usage(error)
     price = bill.total if bill is not None else None
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
@@ -140,7 +140,7 @@ def _vectors(row: Row, answer: Embeddings) -> dict[str, Any]:
     return _own(row.id, {**found, **_facts(answer)})
 
 
-def _describe(error: Exception) -> dict[str, Any]:
+def describe_error(error: Exception) -> dict[str, Any]:
     """Return an error as a JSON object, without the fields whose values are unknown."""
     if not isinstance(error, ProviderError):
         return {"category": "other", "kind": type(error).__name__, "message": str(error)}
@@ -183,7 +183,7 @@ def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
     try:
         body = msgspec.Raw(encoder.end())
     except ProviderError as error:  # the provider's batch format cannot express this reply
-        return _foreign_error(row, error, _describe(error))
+        return _foreign_error(row, error, describe_error(error))
     if row.shape == "anthropic":
         return {"custom_id": row.id, "result": {"type": "succeeded", "message": body}}
     if row.shape == "gemini":

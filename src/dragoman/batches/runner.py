@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,6 +33,17 @@ class BatchError(RuntimeError):
 
 Outcome: TypeAlias = Response[Any] | Embeddings | Exception
 """The reply to a call, or the error with which it failed."""
+
+
+class Caller(Protocol):
+    """What does the work of a row.
+
+    ``send`` returns ``None`` for a row that gets no result in this run; a later run repeats it.
+    """
+
+    async def send(self, row: Row) -> Any: ...
+
+    def write(self, row: Row, outcome: Any) -> Result: ...
 
 
 class RowCaller:
@@ -119,10 +130,10 @@ class RowWriter:
 
 @dataclass(eq=False)
 class Runner(RowWriter):
-    """Take rows from the source, call the model, and write results to the output."""
+    """Take rows from the source, call the model or run an agent, and write results to the output."""
 
     rows: Iterator[Row | BadRow | Skipped]
-    caller: RowCaller
+    caller: Caller
     _: KW_ONLY
     concurrency: int
 

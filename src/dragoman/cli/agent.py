@@ -8,14 +8,15 @@ import importlib
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import click
+from click.core import ParameterSource
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -37,11 +38,13 @@ from ..session import (
     RemoteApprover,
     Session,
     SessionError,
+    SharedBudget,
     Summarise,
     Window,
     hook,
 )
 from .acp_models import EditorModels, list_choices
+from .agent_batch import AgentBatchOptions, run_agents
 from .agent_view import AgentView
 from .approval import InputLines, make_approver
 from .completion import ModelName
@@ -195,7 +198,10 @@ class AgentOptions(Struct, kw_only=True):
     ] = ()
     takeover: Annotated[bool, "Resume a session that another process still runs."] = False
     once: Annotated[bool, "End after the first answer; do not ask for another goal."] = False
-    as_json: Annotated[Json, "Print every record as one line of JSON."] = False
+    as_json: Annotated[
+        Json, "Print every record as one line of JSON, or the report of --batch."
+    ] = False
+    rows: AgentBatchOptions
     acp: Annotated[
         bool, "Serve an editor by the Agent Client Protocol, on standard input and output."
     ] = False
@@ -216,13 +222,16 @@ def command(goal: str | None, options: AgentOptions) -> None:
     is recorded in the log before it runs; see dragoman log and dragoman replay. At a
     terminal, the command asks for the next goal after an answer; an empty line or Ctrl-D ends the
     session. dragoman agent doctor shows which sandbox confines commands on this machine. With
-    --acp, an editor sends the goals, and the argument names the model. Exit codes: 0 the model
+    --acp, an editor sends the goals, and the argument names the model. With --batch, each row of
+    a file has a "goal", and its session works in a folder of its own. Exit codes: 0 the model
     answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
     toolbox.hide_memory()  # keep commands from reading the API keys of this process in /proc
     policy = _read_policy(options)
     budget = _read_budget(options.limits)
-    _check_options(goal, options)
+    _check_batch(goal, options)
+    if options.rows.batch is None:
+        _check_options(goal, options)
     if options.login:
         _log_in(options)
         return
@@ -245,6 +254,9 @@ def command(goal: str | None, options: AgentOptions) -> None:
         settings["log"] = log
         if options.acp:
             asyncio.run(_serve(settings, options))
+            return
+        if options.rows.batch is not None:
+            _run_batch(settings, options, view)
             return
         options.resume = find_session(log, options.resume, "agent")
         options.fork = find_session(log, options.fork, "agent")
@@ -294,6 +306,43 @@ async def _serve(settings: dict[str, Any], options: AgentOptions) -> None:
         streams = await acp.open_stdio()
     async with models:
         await acp.EditorAgent(open_session, models, log, settings["config"]).serve(*streams)
+
+
+def _run_batch(settings: dict[str, Any], options: AgentOptions, view: AgentView) -> None:
+    """Run a session for each row of a file."""
+    given = click.get_current_context().get_parameter_source("workspace")
+    template = None if given is ParameterSource.DEFAULT else options.workspace
+    log: EventLog = settings["log"]
+    # A session that needs a decision must not block the others, unless a program decides.
+    waits = options.await_approval and not options.hook
+    approver = "wait" if waits else _extend(None, log, options)
+    if not options.as_json:
+        view.warn_of_sandbox()
+
+    @asynccontextmanager
+    async def open_session(
+        name: str, folder: Path, budget: SharedBudget
+    ) -> AsyncIterator[Session[Any]]:
+        chosen = replace(options, workspace=folder)
+        own = {
+            "approve": approver,
+            "budget": budget,
+            "on_event": None,
+            "on_record": lambda record: view.note_losses(record.payload),
+        }
+        async with AsyncExitStack() as stack:
+            tools = await _open_tools(stack, chosen, view, None)
+            yield await _open_session(tools, settings | own, chosen, name)
+
+    identity = {
+        "model": settings["provider"].model,
+        "system": options.system,
+        "workspace": None if template is None else str(template.resolve()),
+    }
+    run_agents(
+        options.rows, settings["provider"], open_session, log=log, limits=settings["budget"], template=template,
+        identity=identity, as_json=options.as_json,
+    )  # fmt: skip
 
 
 def _list_models(options: AgentOptions) -> EditorModels:
@@ -393,8 +442,12 @@ async def _run(
 
 
 async def _open_session(
-    tools: list[toolbox.ExecutableTool], settings: dict[str, Any], options: AgentOptions
+    tools: list[toolbox.ExecutableTool],
+    settings: dict[str, Any],
+    options: AgentOptions,
+    name: str | None = None,
 ) -> Session[Any]:
+    """Open the session that the options describe; with a name, the session with this name."""
     facts = [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
     for rule in settings["policy"].find_idle(facts):
         # The session accepts a rule about tools that it does not have. A rule for this command
@@ -405,6 +458,8 @@ async def _open_session(
     folder = str(options.workspace.resolve())
     sandbox = toolbox.find_sandbox().label
     settings |= {"tools": tools, "metadata": {"workspace": folder, "sandbox": sandbox}}
+    if name is not None:
+        return await Session.open(session_id=name, **settings)
     if options.fork is not None:
         return await Session.fork(session_id=options.fork, at=options.at, **settings)
     if options.resume is None:
@@ -464,6 +519,26 @@ def _check_options(goal: str | None, options: AgentOptions) -> None:
         raise click.UsageError("give --resume or --fork, not both")
     if options.at is not None and not resumed and not forked:
         raise click.UsageError("--at names a record of a session; add --resume or --fork")
+
+
+def _check_batch(goal: str | None, options: AgentOptions) -> None:
+    batch = options.rows
+    if batch.batch is None:
+        if batch.fresh or batch.retry_failed:
+            raise click.UsageError("--fresh and --retry-failed belong to --batch IN OUT")
+        return
+    others = (
+        goal, options.resume, options.fork, options.at, options.goals, options.takeover,
+        options.acp, options.login,
+    )  # fmt: skip
+    if any(others):
+        raise click.UsageError(
+            "--batch: each row has its goal and its session; leave out GOAL, --resume, --fork, "
+            "--at, --then, --takeover, --acp and --login"
+        )
+    source = batch.batch[0]
+    if not source.is_file():
+        raise click.UsageError(f"--batch: there is no file {source}")
 
 
 def _read_policy(options: AgentOptions) -> Policy:

@@ -137,7 +137,7 @@ def command(source: str, out: Path, options: BatchCommand) -> None:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
         fetch_default_model(options.model)
     as_json = options.as_json
-    with report_errors(as_json=as_json), _show_progress(out.name, quiet=as_json) as progress:
+    with report_errors(as_json=as_json), show_progress(out.name, quiet=as_json) as progress:
         try:
             settings = _read_options(options)
             work = run_batch(source, out, options.model, **settings, on_progress=progress)
@@ -151,7 +151,7 @@ def command(source: str, out: Path, options: BatchCommand) -> None:
     if as_json:
         show_json({**asdict(report), "cost_usd": str(report.cost_usd)})
     else:
-        _show(report)
+        show_report(report)
     if report.stopped is not None:
         reason = "session_exhausted" if report.stopped == "budget" else report.stopped
         raise SystemExit(EXIT_CODES[reason])
@@ -186,7 +186,8 @@ def _read_options(options: BatchCommand) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _show_progress(name: str, *, quiet: bool) -> Iterator[Callable[[BatchProgress], None] | None]:
+def show_progress(name: str, *, quiet: bool) -> Iterator[Callable[[BatchProgress], None] | None]:
+    """Show the progress of a batch; the ``with`` block receives the function to call."""
     columns = ("{task.description}", "BarColumn", "MofNCompleteColumn", "{task.fields[facts]}")
     with Bar(*columns, interval=_INTERVAL) as bar:
 
@@ -217,7 +218,8 @@ def _show_cost(cost: Decimal, *, is_known: bool) -> str:
     return f"${cost:.4f} and more" if cost else "cost unknown"
 
 
-def _show(report: BatchReport) -> None:
+def show_report(report: BatchReport) -> None:
+    """Print how many rows of a batch have a result, and what they cost."""
     parts = [f"{report.rows:,} rows in {report.out}", f"{report.failed:,} failed"]
     if report.bad:
         parts.append(f"{report.bad:,} of them could not be read")
