@@ -130,6 +130,7 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
             "name": "ann@x",
             "keys": ["one", "three"],
             "teams": ["research"],
+            "withdrawn": False,
         }
         _, budgets = await bob("GET", "/budgets")
         assert [each["account"] for each in budgets["data"]] == ["one", "team:research"]
@@ -255,5 +256,5 @@ def test_replies_match_the_openapi_description(tmp_path: Path) -> None:
         described = operation.definition.raw["responses"]
         assert str(response.status_code) in described, (operation.label, response.status_code)
         tried += 1
-    assert tried == 13
+    assert tried == 14
     app.state.service.keys.close()

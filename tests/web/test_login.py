@@ -316,11 +316,12 @@ async def test_answer_counts_only_with_its_own_cookie_and_state(tmp_path: Path) 
 
 
 async def test_answer_of_another_issuer_is_refused_before_its_code_is_sent(tmp_path: Path) -> None:
-    async with provided(tmp_path) as (provider, login, _):
+    async with provided(tmp_path) as (provider, login, clock):
         begun = await begin(provider, login)
         with pytest.raises(AuthenticationError):
             await login.finish(begun.answer(iss="https://evil.example"), begun.cookie)
         provider.description["authorization_response_iss_parameter_supported"] = True
+        clock.now += 600
         with pytest.raises(AuthenticationError):
             await login.finish(begun.answer(), begun.cookie)
         assert provider.redeemed == []
@@ -330,7 +331,7 @@ async def test_answer_of_another_issuer_is_refused_before_its_code_is_sent(tmp_p
 async def test_used_code_and_errors_of_the_provider_are_explained(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with provided(tmp_path) as (provider, login, _):
+    async with provided(tmp_path) as (provider, login, clock):
         begun = await begin(provider, login)
         said = {}
         for name, answer in {
@@ -352,6 +353,8 @@ async def test_used_code_and_errors_of_the_provider_are_explained(
             with pytest.raises(ProviderError):
                 await login.finish(begun.answer(), begun.cookie)
         provider.is_down = True
+        assert await login.begin()  # what was read ten minutes ago is used
+        clock.now += 601
         with pytest.raises(UnavailableError, match="cannot be reached"):
             await login.begin()
     assert said == {
@@ -394,8 +397,8 @@ async def test_description_that_cannot_be_trusted_is_refused(
 
 async def test_code_is_sent_over_tls_only(tmp_path: Path) -> None:
     async with provided(tmp_path) as (provider, login, _):
-        begun = await begin(provider, login)
         provider.description["token_endpoint"] = "http://elsewhere.example/token"
+        begun = await begin(provider, login)
         with pytest.raises(UnavailableError):
             await login.finish(begun.answer(), begun.cookie)
 
@@ -609,6 +612,10 @@ async def test_answers_are_explained_on_a_page_without_what_the_address_says(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as (provider, browser):
+        provider.is_down = True
+        status, _, text = await browser("/ui/login")
+        assert status == 503
+        assert "cannot be reached" in text
         for path in (
             "/ui/login/callback",
             "/ui/login/callback?code=c1&state=x&next=https://evil.example",
@@ -625,10 +632,6 @@ async def test_answers_are_explained_on_a_page_without_what_the_address_says(
             assert "begun more than ten minutes ago" in text
             assert "evil" not in text
             assert "<script" not in text
-        provider.is_down = True
-        status, _, text = await browser("/ui/login")
-    assert status == 503
-    assert "cannot be reached" in text
 
 
 @pytest.mark.parametrize(

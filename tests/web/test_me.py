@@ -215,7 +215,11 @@ async def test_other_sites_and_operators_with_a_key_cannot_change_keys_of_people
         tokens = login._tokens  # noqa: SLF001 - the same clock
         app = create_app({"fast": priced(reply("Hi"))}, keys=ring, tokens=tokens, admin=digest,
                          ui="dragoman.gateway.web")  # fmt: skip
-        async with serving(app) as url, aiohttp.ClientSession() as http:
+        async with (
+            app.router.lifespan_context(app),
+            serving(app) as url,
+            aiohttp.ClientSession() as http,
+        ):
             signed = {"authorization": f"Bearer {key}"}
             async with http.get(f"{url}/ui/api/me", headers=signed) as answer:
                 assert answer.status == 400
@@ -234,6 +238,31 @@ async def test_other_sites_and_operators_with_a_key_cannot_change_keys_of_people
     assert len(store.audit()) == 4
 
 
+async def test_session_of_a_user_without_access_is_refused(
+    store: KeyStore, tmp_path: Path
+) -> None:
+    ring = load_keys(store.place)
+    async with opened(tmp_path, ring) as (provider, browser):
+        await browser.log_in(provider)
+        _, made = await change(browser, action="new")
+        assert await call(browser, made["key"]) == 200
+        store.withdraw("ann@example.com")
+        ring.poll()
+        assert await call(browser, made["key"]) == 401
+        for path in ("me", "state", "models"):
+            status, _, text = await browser(f"/ui/api/{path}")
+            assert status == 403
+            assert "was withdrawn" in text
+        assert (await change(browser, action="new"))[0] == 403
+        await browser.log_in(provider)  # the provider still knows the account
+        assert (await browser("/ui/api/state"))[0] == 403
+        store.admit("ann@example.com")
+        ring.poll()
+        assert (await browser("/ui/api/state"))[0] == 200
+        assert [each["id"] for each in (await read_me(browser))["keys"]] == []
+    ring.close()
+
+
 async def test_without_a_database_of_keys_the_page_shows_and_changes_none(tmp_path: Path) -> None:
     async with opened(tmp_path, None) as (provider, browser):
         await browser.log_in(provider)
@@ -241,7 +270,8 @@ async def test_without_a_database_of_keys_the_page_shows_and_changes_none(tmp_pa
         status, why = await change(browser, action="new")
     assert seen["keys"] == []
     assert not seen["creates"]
-    assert Decimal(seen["budgets"][0]["left"]) == 20
+    assert Decimal(seen["rights"]["budget_usd_month"]) == 20
+    assert seen["spend"]["total"]["requests"] == 0
     assert status == 400
     assert "ask its operator" in why["error"]
 

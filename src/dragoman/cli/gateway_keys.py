@@ -182,6 +182,30 @@ def revoke(name: str, *, place: AuthPlace) -> None:
     click.echo(f"{name} is revoked")
 
 
+@command.command("withdraw")
+@click.argument("user")
+@add_options
+def withdraw(user: str, *, place: AuthPlace) -> None:
+    """Delete the keys of the user USER, and refuse new ones.
+
+    Running gateways refuse the tokens and the sessions of the user too, within a second.
+    """
+    with _open(place) as store:
+        names = store.withdraw(user)
+    deleted = f"; deleted: {', '.join(names)}" if names else ""
+    click.echo(f"the access of {user} is withdrawn{deleted}")
+
+
+@command.command("admit")
+@click.argument("user")
+@add_options
+def admit(user: str, *, place: AuthPlace) -> None:
+    """Let the user USER in again, whose access was withdrawn. The deleted keys stay deleted."""
+    with _open(place) as store:
+        store.admit(user)
+    click.echo(f"{user} is admitted")
+
+
 @command.command("team")
 @click.argument("name")
 @add_options

@@ -33,6 +33,7 @@ from ..wire.terms import list_asked
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing
+from .keystore import KeyStore
 from .ledger import KeyBudget
 from .ledger_writer import CallLease, LedgerWriter
 from .lost_reasoning import ReasoningWatch
@@ -294,11 +295,19 @@ class Service(Struct, kw_only=True, eq=False):
             key = None if self.keys is None else self.keys.find(presented)
             if key is None and self.tokens is not None:
                 key = self.tokens.find(presented)
+                self.check_user(key)
             if key is None:
                 raise AuthenticationError(f"the key is missing or unknown{front.key_advice}")
             return Caller(headers, key, key if key.is_limited else None)
         self.check_origin(headers)
         return Caller(headers, None)
+
+    def check_user(self, key: Key | None) -> None:
+        """Raise ``AuthenticationError`` if the access of a key's user was withdrawn."""
+        source = None if self.keys is None else self.keys.source
+        withdrawn = source.withdrawn if isinstance(source, KeyStore) else ()
+        if key is not None and key.user in withdrawn:
+            raise AuthenticationError("the access of this user was withdrawn", status=403)
 
     async def prepare(self, scope: Scope) -> None:
         """Read the keys that the token of a request needs; see ``Tokens``."""
@@ -354,9 +363,9 @@ class Service(Struct, kw_only=True, eq=False):
 
     async def read_budgets(self, only: Key | None = None) -> list[KeyBudget]:
         """Return what is left of the budgets of all keys, or of one key."""
-        keys = () if self.keys is None else self.keys.keys
-        kept = [key for key in keys if key.has_budget and (only is None or key.id == only.id)]
-        return await self.ledger.read_budgets(kept)
+        known = () if self.keys is None else self.keys.keys
+        keys = known if only is None else (only,)
+        return await self.ledger.read_budgets([key for key in keys if key.has_budget])
 
     def can_count(self, key: Key) -> bool:
         """Return whether a key's limits are counted across all workers.

@@ -23,7 +23,7 @@ from ..errors import AuthenticationError, InvalidRequestError
 from .access import Service, read_headers
 from .keys import MAX_NAME, Key, read_money
 from .keystore import KeyStore, KnownKeyError, show_key
-from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields
+from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields, UserFields
 from .pages import answer_json, read_body, read_number, read_size, write_json
 from .people import Person
 
@@ -245,15 +245,36 @@ class Administration:
         for key in await self._read_keys(person):
             if key.user is not None:
                 owned.setdefault(key.user, []).append(key)
+        withdrawn = self._store().withdrawn
+        if person.team is None:
+            owned |= {user: [] for user in withdrawn if user not in owned}
         shown = [
             {
                 "name": user,
                 "keys": [key.id for key in keys],
                 "teams": sorted({key.team for key in keys if key.team is not None}),
+                "withdrawn": user in withdrawn,
             }
             for user, keys in sorted(owned.items())
         ]
         return _page(shown, asked)
+
+    async def _put_user(self, asked: HttpAsked, person: Person) -> Any:
+        if person.team is not None:
+            raise AuthenticationError("only an admin withdraws the access of users", status=403)
+        user = asked.path_params["name"]
+        given = await read_body(asked, UserFields)
+        self._store()
+
+        def put(store: KeyStore) -> Sequence[str]:
+            if given.withdrawn:
+                return store.withdraw(user)
+            with contextlib.suppress(LookupError):  # an earlier request has done it
+                store.admit(user)
+            return ()
+
+        deleted = await change_store(self._service, person, put)
+        return {"name": user, "withdrawn": given.withdrawn, "deleted_keys": deleted}
 
     async def _list_budgets(self, asked: HttpAsked, person: Person) -> Any:
         own = {key.id for key in await self._read_keys(person)} if person.team else None

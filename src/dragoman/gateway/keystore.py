@@ -27,6 +27,7 @@ from .keys import MAX_NAME, TEAM, Key, KeyRing, check_label, check_models, new_k
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
     "create table if not exists dragoman_teams (id text primary key, data text not null)",
+    "create table if not exists dragoman_withdrawn (id text primary key)",
     (
         "create table if not exists dragoman_audit (seq {serial}, at double precision not null, "
         "actor text not null, action text not null, subject text not null, detail text not null)"
@@ -93,6 +94,8 @@ class KeyStore:
         self._file = self._identify()
         self._actor = actor or _find_actor()
         self._lock = threading.Lock()  # the gateway polls the keys from several threads
+        self.withdrawn: frozenset[str] = frozenset()
+        """The users whose access was withdrawn, when the keys were read last."""
 
     def version(self) -> tuple[int, ...]:
         """Return the number of the most recent change, and the identity of the SQLite file.
@@ -112,6 +115,8 @@ class KeyStore:
         with self._lock:
             budgets = {team.id: team.budget_usd_month for team in self._read_all(Team)}
             keys = self._read_all(Key)
+            rows = self._base.run("select id from dragoman_withdrawn")
+        self.withdrawn = frozenset([str(user) for (user,) in rows])
         return tuple(
             [replace(key, team_budget_usd_month=budgets.get(key.team or "")) for key in keys]
         )
@@ -158,11 +163,14 @@ class KeyStore:
             known = self._read_all(Key)
             names = {key.id for key in known}
             hashes = {each for key in known for each in (key.hash, key.old_hash)}
+            withdrawn = {user for (user,) in self._base.run("select id from dragoman_withdrawn")}
             for key in keys:
                 _check_name(key.id)
                 _check_labels(key)
                 if key.id in names:
                     raise KnownKeyError(f"there is a key named {key.id!r} already")
+                if key.user in withdrawn:
+                    raise ValueError(f"the access of the user {key.user!r} is withdrawn")
                 if key.hash in hashes:
                     raise ValueError(f"the key {key.id!r} has the hash of another key")
                 names.add(key.id)
@@ -201,6 +209,34 @@ class KeyStore:
             self._read(name)
             self._base.run("delete from dragoman_keys where id = ?", (name,))
             self._record(now, "revoke", name, {})
+
+    def withdraw(self, user: str) -> Sequence[str]:
+        """Delete the keys of a user and return their names; the user gets no new ones.
+
+        Sessions and tokens of the user are refused too. A user whose access is withdrawn already
+        may have got keys by other ways; they are deleted.
+        """
+        check_label(user)
+        with self._lock, self._base.transaction(_LOCK) as now:
+            names = [key.id for key in self._read_all(Key) if key.user == user]
+            known = self._base.run("select id from dragoman_withdrawn where id = ?", (user,))
+            if known and not names:
+                return ()
+            for name in names:
+                self._base.run("delete from dragoman_keys where id = ?", (name,))
+            if not known:
+                self._base.run("insert into dragoman_withdrawn values (?)", (user,))
+            self._record(now, "withdraw", user, {"keys": names})
+        return tuple(names)
+
+    def admit(self, user: str) -> None:
+        """Let a user in again whose access was withdrawn; raise ``LookupError`` if it was not."""
+        check_label(user)
+        with self._lock, self._base.transaction(_LOCK) as now:
+            if not self._base.run("select id from dragoman_withdrawn where id = ?", (user,)):
+                raise LookupError(f"the access of the user {user!r} is not withdrawn")
+            self._base.run("delete from dragoman_withdrawn where id = ?", (user,))
+            self._record(now, "admit", user, {})
 
     def set_team(self, name: str, budget_usd_month: Decimal | None) -> None:
         """Create or change a team."""

@@ -44,6 +44,7 @@ log = logging.getLogger("dragoman")
 CALLBACK = "/ui/login/callback"
 """The path to which a provider sends people back; the settings have the address before it."""
 _ALGORITHM = "HS256"
+_KEPT = 600.0  # seconds for which the issuer's description is used
 _SECONDS = 600  # that a person has to log in at the provider
 _MOST_COOKIE = 3800  # characters; browsers take 4,096 with the name and the attributes
 _MOST_CODE = 4096
@@ -71,6 +72,7 @@ class LogIn:
         self._tokens = tokens
         self._issuer: Issuer = issuer
         self.settings: LoginSettings = issuer.login
+        self._described: tuple[float, dict[str, Any]] | None = None
 
     def cookie_name(self, purpose: _Purpose) -> str:
         """Return the name of a cookie; over TLS, no other site of the domain can set it."""
@@ -151,8 +153,14 @@ class LogIn:
     # --- private methods
 
     async def _describe(self) -> dict[str, Any]:
+        """Return what the issuer publishes; a stranger cannot make the gateway ask for it often."""
+        now = self._tokens.now()
+        if self._described is not None and now < self._described[0] + _KEPT:
+            return self._described[1]
         try:
-            return await self._tokens.describe(self._issuer)
+            found = await self._tokens.describe(self._issuer)
+            self._described = now, found
+            return found
         except (ProviderError, ValueError) as error:
             log.warning("people cannot log in: %s", error)
         raise UnavailableError(_UNREACHABLE, status=503)

@@ -59,6 +59,12 @@ class TeamFields(Struct, frozen=True, forbid_unknown_fields=True):
     budget_usd_month: str | None = None
 
 
+class UserFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the access of a user is withdrawn: keys, tokens and sessions."""
+
+    withdrawn: bool
+
+
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation, as it is routed and described.
 
@@ -117,6 +123,10 @@ OPERATIONS = [
     Operation(
         method="GET", path="/users", handler="list_users", query=_PAGED,
         summary="The people to whom keys belong.",
+    ),
+    Operation(
+        method="PUT", path="/users/{name}", handler="put_user", body=UserFields,
+        summary="Delete the keys of a user and refuse new ones, tokens and sessions; or let the user in again.",
     ),
     Operation(
         method="GET", path="/budgets", handler="list_budgets", query=_PAGED,

@@ -43,7 +43,11 @@ async def read_own(service: Service, request: Request) -> dict[str, Any]:
     known = () if service.keys is None else service.keys.keys
     keys = [key for key in known if key.user == own.user]
     counted = keys if any(key.id == own.id for key in keys) else [*keys, own]
-    limited = [key for key in counted if key.has_budget]
+    budgets = {
+        (each.account, each.period): each
+        for key in counted
+        for each in await service.read_budgets(key)
+    }
     return {
         "name": own.id,
         "user": own.user,
@@ -51,7 +55,7 @@ async def read_own(service: Service, request: Request) -> dict[str, Any]:
         "rights": _list_rights(own),
         "keys": [{**show_key(key), "blocked": _has_ended(key)} for key in keys],
         "creates": find_store(service) is not None,
-        "budgets": await service.ledger.read_budgets(limited) if limited else [],
+        "budgets": [*budgets.values()],
         "spend": await _read_spend(service, own.user or ""),
     }
 

@@ -127,7 +127,7 @@ class Site:
             return 403, "these pages are not for other sites"
         try:
             person = scope[PERSON] = self._find_person(headers)
-        except ProviderError as error:  # the secret of sessions cannot be read
+        except ProviderError as error:  # it is withdrawn, or the secret of sessions cannot be read
             return error.status or 503, error.message
         asks_state = scope["path"] == _STATE and "authorization" not in headers
         if self._service.people is None or asks_state or person is not None:
@@ -141,7 +141,9 @@ class Site:
         login = self._service.login
         if login is None or "authorization" in headers:
             return self._service.find_person(headers)
-        return login.find_person(read_cookie(headers, login.cookie_name("session")))
+        person = login.find_person(read_cookie(headers, login.cookie_name("session")))
+        self._service.check_user(None if person is None else person.own)
+        return person
 
     def _check_reader(self, scope: Scope) -> tuple[int, str] | None:
         """Return why a request for content is refused: only an admin reads it."""
