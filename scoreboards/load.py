@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 from bench import environments, gateway, server
+from bench.report import describe_machine
 
 from .board import Board
 from .install import PYTHON_PACKAGES, install_node, install_python, node, node_version
@@ -68,6 +69,7 @@ def run() -> Board:
         versions["litellm"] = environments.version(litellm, "litellm")
     board = Board("load", TITLE, ABOUT, versions, expected=EXPECTED)
     lines: dict[str, list[str]] = {case: [] for case in CASES}
+    machine = describe_machine()
     with server.running() as base, tempfile.TemporaryDirectory() as folder:
         subprocess.run([aiperf, "-c", _TOKENIZER, folder], check=True)
         for name in ("direct", "dragoman", "portkey", "litellm"):
@@ -91,6 +93,8 @@ def run() -> Board:
         head = f"| {case}, {together} at a time | {' | '.join(COLUMNS[case])} |"
         rule = "|---" * (len(COLUMNS[case]) + 1) + "|"
         tables.append("\n".join([head, rule, *lines[case]]))
+    other = machine["load before the run"]
+    tables.append(f"The machine ({machine['machine']}) had a load of {other} before the run.")
     board.counts = "\n\n".join(tables)
     return board
 
