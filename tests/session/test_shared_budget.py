@@ -4,16 +4,17 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.events import Usage
 from dragoman.log import MemoryLog
-from dragoman.session import Budget, Outcome, Session
+from dragoman.session import Budget, Outcome, Session, SharedBudget, Spending
 from dragoman.sync import Session as SyncSession
 from dragoman.tools import tool
 
 from ..listed import Listed
+from ..waiting import settle
 from .playing import call, of, propose
 
 
@@ -79,6 +80,51 @@ def test_shared_limits_hold_in_any_runs(
         records = list(each.log.read(each.id))
         closed = [it for it in of(records, "tool_intent.closed") if "tool calls" in it.reason]
         assert not closed or spent.tool_calls == calls
+
+
+# the tokens of each turn of a session, and the budgets that it shares, the inner ones first
+nested = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@given(nested, st.lists(st.integers(1, 30), min_size=3, max_size=3))
+@example([([5], [1]), ([5], [1, 0]), ([5], [0, 1])], [100, 10, 100])
+def test_sessions_that_share_several_budgets_in_any_order_never_wait_for_each_other(
+    sessions: list[tuple[list[int], list[int]]], limits: list[int]
+) -> None:
+    """Two sessions would wait for ever, if each held what the other one needs."""
+    budgets = [Budget(tokens=limit).share() for limit in limits]
+
+    async def run(name: str, turns: list[int], account: SharedBudget) -> None:
+        for number, tokens in enumerate(turns):
+            if await account.admit() is not None:
+                return
+            await asyncio.sleep(0)
+            account.release(name, Spending(turns=number + 1, tokens=sum(turns[:number]) + tokens))
+
+    async def run_all() -> None:
+        running = [
+            asyncio.ensure_future(
+                run(f"s{at}", turns, SharedBudget(Budget(), [budgets[each] for each in above]))
+            )
+            for at, (turns, above) in enumerate(sessions)
+        ]
+        await settle()
+        is_done = [each.done() for each in running]
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert all(is_done)
+
+    asyncio.run(run_all())
+    for budget, limit in zip(budgets, limits, strict=True):
+        assert budget.spent.tokens < limit + 9
 
 
 async def test_call_beyond_the_limit_does_not_run() -> None:

@@ -165,7 +165,9 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
 
     A call waits if the calls in flight may leave enough for it, and is refused with
     ``QuotaExceededError`` if they cannot. The price of each model must be known: unknown is not
-    zero. Put this layer around ``Retry`` and ``Fallback``, so that all attempts are counted.
+    zero. Put this layer around ``Retry`` and ``Fallback``, so that all attempts are counted. If calls
+    pass several wallets, nest the layers in the same order everywhere: a call holds what it has set
+    aside while it waits for the next wallet, so that two calls in reverse order can wait for ever.
     """
 
     @accept_other_names({"cost_usd": "usd"}, {"budget": "write usd="})

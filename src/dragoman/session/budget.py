@@ -233,19 +233,11 @@ class SharedBudget:
 
         ``release`` must be called after the turn, unless a limit is reached.
         """
-        admitted: list[SharedBudget] = []
-        exceeded: BudgetExceeded | None = None
-        try:
-            for each in self.chain():
-                exceeded = await each._enter()
-                if exceeded is not None:
-                    break
-                admitted.append(each)
-        finally:
-            if len(admitted) <= len(self._above):
-                for each in admitted:
-                    each._leave()
-        return exceeded
+        while True:
+            obstacle = self._enter_all()
+            if obstacle is None or isinstance(obstacle, BudgetExceeded):
+                return obstacle
+            await obstacle
 
     def release(self, session: str, spent: Spending) -> None:
         """End a turn, after which the session has spent this much."""
@@ -270,21 +262,37 @@ class SharedBudget:
             taken.append(each)
         return None
 
+    def _enter_all(self) -> BudgetExceeded | asyncio.Future[None] | None:
+        """Enter this budget and those that it is a part of, or none of them, as ``_enter`` does.
+
+        A turn that waited for one while it is in another could wait for a turn that does the
+        reverse, and neither would begin.
+        """
+        entered: list[SharedBudget] = []
+        for each in self.chain():
+            obstacle = each._enter()
+            if obstacle is not None:
+                for other in entered:
+                    other._leave()
+                return obstacle
+            entered.append(each)
+        return None
+
     # --- this budget alone
 
-    async def _enter(self) -> BudgetExceeded | None:
-        while True:
-            with self._lock:
-                exceeded = self.limits.find_excess(self._spent)
-                if exceeded is not None:
-                    return exceeded
-                if not self._in_flight or self._has_room():
-                    self._in_flight += 1
-                    return None
-                loop = asyncio.get_running_loop()
-                freed: asyncio.Future[None] = loop.create_future()
-                self._waiting.append((loop, freed))
-            await freed
+    def _enter(self) -> BudgetExceeded | asyncio.Future[None] | None:
+        """Count another turn; return the reached limit, or what to wait for, if it must not begin."""
+        with self._lock:
+            exceeded = self.limits.find_excess(self._spent)
+            if exceeded is not None:
+                return exceeded
+            if not self._in_flight or self._has_room():
+                self._in_flight += 1
+                return None
+            loop = asyncio.get_running_loop()
+            freed: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, freed))
+            return freed
 
     def _has_room(self) -> bool:
         """Return whether the turns in flight will leave something for another one."""
