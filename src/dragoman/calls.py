@@ -37,7 +37,7 @@ IS_WORKER = "dragoman.is_worker"
 """The key in ``Request.metadata`` whose value ``"true"`` marks an auxiliary call, such as one that
 summarises the conversation."""
 
-Operation: TypeAlias = Literal["chat", "embed", "rerank"]
+Operation: TypeAlias = Literal["chat", "embed", "rerank", "pass"]
 StopReason: TypeAlias = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"
 ]
@@ -93,7 +93,8 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is set only by an ``Observe`` that includes content. ``config`` omits the caller's extras.
     ``server`` is the host and port that the call goes to, if it uses a network.
 
-    ``operation`` is ``chat``, ``embed`` or ``rerank``. For ``embed`` and ``rerank``, ``settings``
+    ``operation`` is ``chat``, ``embed``, ``rerank``, or ``pass`` for a request that a gateway passes
+    on as it is; then ``settings`` has its method and path. For ``embed`` and ``rerank``, ``settings``
     holds the caller's settings, ``input_count`` the number of texts and ``document_count`` the
     number of documents. An ``Observe`` that includes content also sets ``texts``, ``query`` and
     ``documents``.

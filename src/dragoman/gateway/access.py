@@ -375,6 +375,14 @@ class Service(Struct, kw_only=True, eq=False):
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
+    def _check_counted(self, key: Key) -> None:
+        # the operator may have added limits that workers without a shared ledger cannot count
+        if not self.can_count(key):
+            raise QuotaExceededError(
+                "this key has limits, and the gateway's workers have no shared ledger to count "
+                "them in"
+            )
+
     async def lease(
         self, key: Key, model: Model, asked: Translated | None = None
     ) -> CallLease | None:
@@ -382,12 +390,7 @@ class Service(Struct, kw_only=True, eq=False):
 
         The request ``asked`` of a chat model may ask for terms of sale with a price of their own.
         """
-        # the operator may have added limits that workers without a shared ledger cannot count
-        if not self.can_count(key):
-            raise QuotaExceededError(
-                "this key has limits, and the gateway's workers have no shared ledger to count "
-                "them in"
-            )
+        self._check_counted(key)
         if key.has_budget and model.priced_as.find_problem() is not None:
             # clients retry after a used-up quota, and a missing price does not come by waiting
             raise BillingError(
@@ -397,6 +400,17 @@ class Service(Struct, kw_only=True, eq=False):
             )
         if key.has_budget and asked is not None and (terms := list_asked(asked.request)):
             _check_terms(model, terms)
+        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
+
+    async def lease_pass(self, key: Key, is_priced: bool) -> CallLease | None:
+        """Count a request that is passed on against its key's limits, as ``lease`` does."""
+        self._check_counted(key)
+        if key.has_budget and not is_priced:
+            raise BillingError(
+                "no price is stated for this API, so this key's budget cannot be kept; the operator "
+                "can set usd_per_request or usage_path in models.yaml",
+                advice="",
+            )
         return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
 
     def hold(self, size: int) -> None:

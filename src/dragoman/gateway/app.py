@@ -36,6 +36,7 @@ from ..log import EventLog, open_log
 from ..registry import Registry
 from ..registry.entries import config_path
 from ..registry.folders import read_stamp
+from ..registry.passing import METHODS
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
 from .access import Bounds, Service, SessionService
@@ -50,7 +51,9 @@ from .ledger_writer import LedgerWriter
 from .limits import RedisLimits
 from .lost_reasoning import ReasoningWatch
 from .models import Models, ServedModel
+from .open_pass import PATH
 from .pages import Pages, refuse
+from .passing import PassHandler
 from .people import People
 from .retrieval import RetrievalHandler
 from .signals import follow_config, handle_signals
@@ -331,6 +334,7 @@ def _routes(service: Service, ui: str | None) -> list[BaseRoute]:
         *sockets,
         *kept_routes(service),
         *Pages(service).routes(),
+        Route(PATH + "{path:path}", PassHandler(service), methods=[*METHODS]),
         *Administration(service).routes(),
         *(() if service.sessions is None else service.sessions.routes(service)),
         *[Route(path, web) for path in paths],

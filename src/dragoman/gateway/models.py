@@ -24,12 +24,13 @@ from ..prices import Cost
 from ..provider import Model, Provider
 from ..registry import ModelEntry, Registry
 from ..registry.guards import add_guards, find_client_guards
-from ..registry.registry import list_guards
+from ..registry.registry import list_guards, list_passes
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
 from ..wire.reasoning import join_efforts
 from ..wire.rules import matches_any
 from .keys import Key
+from .open_pass import OpenPass
 
 log = logging.getLogger("dragoman")
 
@@ -69,6 +70,7 @@ class Models:
         }
         self._upstreams: dict[str, Upstream] = {}
         self._guarded: dict[tuple[Any, ...], Any] = {}  # by the model and the names of the guards
+        self._passes: dict[str, OpenPass] = {}
         self.users = 0  # number of requests in progress that use these models
         self.is_retired = False
         self._asked: float | None = None
@@ -129,6 +131,14 @@ class Models:
             what = "embeds" if operation == "embed" else "ranks"
             raise InvalidModelError(f"no model of this name {what} here")
         return model
+
+    def find_pass(self, name: str) -> OpenPass | None:
+        """Return the API of this name that requests are passed on to, if there is one."""
+        if name not in self._passes and self._registry is not None:
+            for settings in list_passes(self._registry):
+                if settings.name == name:
+                    self._passes[name] = OpenPass(settings)
+        return self._passes.get(name)
 
     def guard(self, model: Any, name: str, key: Key | None) -> Any:
         """Return a model with the guards that judge the requests of a key, if there are some."""
@@ -236,6 +246,8 @@ class Models:
             await asyncio.wait([self._probe])
         for provider in {id(each): each for each in self._opened.values()}.values():
             await provider.close()
+        for each in self._passes.values():
+            await each.close()
 
 
 def _describe_entry(name: str, entry: ModelEntry) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import InvalidRequestError
+from ..registry.passing import METHODS
 from ..retrieval.wire.server import RETRIEVAL_SERVERS, RetrievalServer
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS, ServerCodec
 from ..wire.request_schema import FREE, TEXT, TEXT_OR_PARTS, body_with_model
+from .open_pass import PATH
 from .operations import OPERATIONS, ROOT, Operation
 from .unknown_paths import find_codec
 
@@ -43,6 +45,7 @@ _EMBED = body_with_model(input=TEXT_OR_PARTS)
 _RERANK = body_with_model(query=TEXT, documents={"type": "array"})
 _ROOTS = ("/v1beta/models", "/v1/models")  # for both versions of Gemini's API
 _RESPONSE = "/v1/responses/{name}"
+_PASSED = PATH + "{name}/{path}"
 _CONVERSATION = "/v1/conversations/{name}"
 
 _Server: TypeAlias = ServerCodec | RetrievalServer
@@ -67,6 +70,10 @@ _OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("get", "/metrics", "Counters of all workers.", _DENIED),
     ("get", "/v1/spend", "The bill of a period.", _MISSING),
     *[("get", root, "The models this key may use.", _DENIED) for root in _ROOTS],
+    *[
+        (each.lower(), _PASSED, "A request that is passed on.", (*_MISSING, "413", "415"))
+        for each in METHODS
+    ],
     *[("get", f"{root}/{{name}}", "One model.", _MISSING) for root in _ROOTS],
 ]
 

@@ -38,10 +38,15 @@ class Incoming(Interruption):
         self.scope = scope
         self.path: str = scope["path"]
 
-    async def receive_body(self, headers: Mapping[str, str], front: ServerCodec) -> bytes:
-        """Return the body; raise an error if the gateway rejects it or it arrives too late."""
+    async def receive_body(
+        self, headers: Mapping[str, str], front: ServerCodec, *, is_any: bool = False
+    ) -> bytes:
+        """Return the body; raise an error if the gateway rejects it or it arrives too late.
+
+        The body must be JSON, unless ``is_any``.
+        """
         bounds = self._service.bounds
-        _check_head(self._service, headers, front)
+        _check_head(self._service, headers, front, is_any=is_any)
         self.set_timeout(bounds.body_seconds)
         pieces: list[bytes] = []
         more = True
@@ -86,17 +91,18 @@ class Incoming(Interruption):
         return function(*arguments)
 
 
-def _check_head(service: Service, headers: Mapping[str, str], front: ServerCodec) -> None:
+def _check_head(
+    service: Service, headers: Mapping[str, str], front: ServerCodec, *, is_any: bool
+) -> None:
     """Raise an error if the gateway is too busy, or the body's type or length is not allowed."""
     if service.draining:
         raise OverloadedError("the gateway is shutting down", retry_after=1)
     if service.metrics.in_flight > service.bounds.in_flight:
         raise OverloadedError("the gateway has too many requests under way", retry_after=1)
-    is_encoded = headers.get("content-encoding", "identity") != "identity"
-    if is_encoded or not _is_json(headers, front):
-        raise InvalidRequestError(
-            "content-type must be application/json, without a content-encoding", status=415
-        )
+    if headers.get("content-encoding", "identity") != "identity":
+        raise InvalidRequestError("the body must not have a content-encoding", status=415)
+    if not is_any and not _is_json(headers, front):
+        raise InvalidRequestError("content-type must be application/json", status=415)
     length = headers.get("content-length", "0")
     # Some ASGI servers do not validate Content-Length, and ``int`` accepts more than HTTP allows.
     if not _LENGTH.fullmatch(length):

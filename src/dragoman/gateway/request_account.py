@@ -224,7 +224,9 @@ class Account:
         session: str,
     ) -> UsageRow:
         is_unpriced = any(
-            each.cost_usd is None and (each.input_tokens or each.output_tokens) for each in counted
+            each.cost_unknown is not None
+            or (each.cost_usd is None and (each.input_tokens or each.output_tokens))
+            for each in counted
         )
         status = self.status or 499
         error = self.describe().error or ""

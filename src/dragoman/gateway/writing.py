@@ -50,6 +50,20 @@ class ReplyWriter:
         await self._send(self._begin(reply.status, headers))
         await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Write the head of a reply whose body is passed on as it arrives."""
+        await self._send(self._begin(status, headers))
+
+    async def write(self, data: bytes) -> None:
+        """Write the next bytes of a body."""
+        self._account.length += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes) -> None:
+        """Write the last bytes of a body."""
+        self._account.length += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
     async def reply_json(self, body: bytes) -> None:
         """Write a complete reply with the status 200."""
         await self.reply(HttpReply(200, {"content-type": "application/json"}, body))

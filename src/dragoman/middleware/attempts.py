@@ -46,6 +46,14 @@ log = logging.getLogger("dragoman")
 
 CallEnd: TypeAlias = CallCompleted | CallFailed
 Price: TypeAlias = Callable[[Usage, str], Any]
+
+
+class PassedOn(Struct, frozen=True):
+    """The answer to a request that a gateway passed on, which nothing here reads."""
+
+    model: str | None = None
+
+
 Answer: TypeAlias = MessageComplete | Response[Any] | Embeddings | Ranking
 
 _DIFFER: set[str] = set()  # the models whose stated cost differs from the table: warn once
@@ -299,7 +307,7 @@ def is_ended(history: Sequence[CallRecord]) -> bool:
 
 def make_end(
     facts: dict[str, Any],
-    answer: Answer | None,
+    answer: Answer | PassedOn | None,
     error: BaseException | str | None = None,
     *,
     content: bool = False,
@@ -325,17 +333,21 @@ def make_end(
     return CallFailed(finish_reason=reason, response_model=model, **facts)
 
 
-def _is_complete(answer: Answer | None, error: BaseException | str | None) -> bool:
+def _is_complete(answer: Answer | PassedOn | None, error: BaseException | str | None) -> bool:
     if answer is None or error is not None:
         return False
-    return isinstance(answer, Embeddings | Ranking) or answer.finish_reason in STOP_REASONS
+    if isinstance(answer, Embeddings | Ranking | PassedOn):
+        return True
+    return answer.finish_reason in STOP_REASONS
 
 
-def _describe_answer(answer: Answer, *, content: bool) -> dict[str, Any]:
+def _describe_answer(answer: Answer | PassedOn, *, content: bool) -> dict[str, Any]:
     if isinstance(answer, MessageComplete):
         blocks = answer.final_content
     elif isinstance(answer, Response):
         blocks = answer.message.content
+    elif isinstance(answer, PassedOn):
+        return {"stop_reason": "end_turn"}
     else:
         found: dict[str, Any] = {"stop_reason": "end_turn", "response_id": answer.response_id}
         if isinstance(answer, Embeddings):

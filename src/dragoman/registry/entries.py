@@ -21,6 +21,7 @@ from .folders import user_folder
 from .groups import Group, check_names, check_nesting, read_group
 from .guards import GuardPlan, read_guards
 from .limits import read_thresholds
+from .passing import PassThrough, read_passes
 from .vendors import vendor_names
 
 
@@ -52,7 +53,8 @@ class File(Struct, frozen=True, kw_only=True):
 
     ``problems`` are errors, ``remarks`` name settings that have no effect, ``advice`` points out
     valid settings with a better alternative. ``serve`` maps names that a gateway serves in
-    addition, or patterns of such names, to models; ``is_read`` is false if there is no file.
+    addition, or patterns of such names, to models, and ``passes`` are the APIs that it passes
+    requests on to; ``is_read`` is false if there is no file.
     """
 
     adapters: tuple[Adapter, ...] = ()
@@ -68,6 +70,7 @@ class File(Struct, frozen=True, kw_only=True):
     redis: str | None = None
     observed: bool = True
     serve: Mapping[str, str] = {}
+    passes: tuple[PassThrough, ...] = ()
     is_read: bool = False
 
 
@@ -84,7 +87,7 @@ def read_file(path: Path) -> File:
     root = read_yaml(path, problems)
     root.allow(
         "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
-        "default", "guards", "prices", "serve",
+        "default", "guards", "pass", "prices", "serve",
     )  # fmt: skip
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
@@ -123,6 +126,7 @@ def read_file(path: Path) -> File:
         redis=_read_redis(root),
         observed=root.get("observed", bool, True),
         serve=_read_serve(root, taken, known),
+        passes=read_passes(root),
         is_read=True,
     )
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))

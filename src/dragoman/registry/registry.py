@@ -29,6 +29,7 @@ from .folders import read_stamp
 from .groups import Group
 from .guards import GuardPlan
 from .names import Names
+from .passing import PassThrough
 from .stacks import NOT_CHAT, OpenOptions, Stacks, Subscriber
 from .vendors import load_vendor, vendor_names
 
@@ -295,6 +296,11 @@ class Registry:
             self.problem = str(error)
             log.warning("%s; keeping the previous configuration", error)
         return self._read
+
+
+def list_passes(registry: Registry) -> tuple[PassThrough, ...]:
+    """Return the APIs to which a gateway passes requests on, in the order of the file."""
+    return registry._names().file.passes
 
 
 def list_guards(registry: Registry) -> tuple[GuardPlan, ...]:

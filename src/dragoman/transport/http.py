@@ -479,7 +479,7 @@ def _encode_head(
         )
     ]
     lines += [_field(_field_name(name), key.reveal() or "") for name, key in credentials.items()]
-    if request.body or request.method == "POST":
+    if request.body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(f"content-length: {len(request.body)}")
     if option:
         lines.append(f"connection: {option}")

@@ -55,7 +55,7 @@ Framing: TypeAlias = SseDecoder | LineDecoder | EventStreamDecoder
 class HttpRequest(Struct, frozen=True):
     """An HTTP request without credentials, which the provider adds when it sends the request."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     url: str
     headers: dict[str, str]
     body: bytes = b""
