@@ -71,13 +71,14 @@ def make_app(agents: Mapping[str, Agent], log: EventLog | None = None, **setting
 class Client:
     """A client with one key; a call returns the status and the body of the reply."""
 
-    def __init__(self, http: aiohttp.ClientSession, who: str | None) -> None:
+    def __init__(self, http: aiohttp.ClientSession, who: str | None, app: Any = None) -> None:
         self._http = http
+        self.app = app
         self.headers = {} if who is None else {"authorization": f"Bearer {who}-key-0001"}
 
     def act(self, who: str | None) -> "Client":
         """Return a client with another key."""
-        return Client(self._http, who)
+        return Client(self._http, who, self.app)
 
     async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         async with self._http.request(
@@ -85,6 +86,13 @@ class Client:
         ) as reply:
             text = await reply.text()
             return reply.status, json.loads(text) if text else None
+
+    async def stream(self, path: str, body: Any) -> tuple[int, list[Any]]:
+        """Send a request; return its status, and the objects of the stream, or the error."""
+        async with self._http.post(f"/v1{path}", json=body, headers=self.headers) as reply:
+            if reply.status != 200:
+                return reply.status, [await reply.json()]
+            return reply.status, [event["data"] async for event in read_stream(reply)]
 
     async def start(self, goal: str = "Go.", **more: Any) -> dict[str, Any]:
         """Start a session of the agent ``main``; return its row."""
@@ -136,7 +144,7 @@ async def read_stream(reply: aiohttp.ClientResponse) -> AsyncIterator[dict[str, 
 async def client_of(app: Any, who: str | None = "one") -> AsyncIterator[Client]:
     """Serve an application; yield a client of it."""
     async with serving(app) as url, aiohttp.ClientSession(url) as http:
-        yield Client(http, who)
+        yield Client(http, who, app)
 
 
 @contextlib.asynccontextmanager

@@ -56,28 +56,28 @@ async def send_records(
     on with the records of the next run. It also ends when the service stops.
     """
     idle = 0.0
-    with runner.follow(session) as feed:
-        while True:
-            records = await asyncio.to_thread(_read, log, session, after)
-            for record in records:
-                yield write_record(record)
-                after = record.seq
-                idle = 0.0
-            if len(records) == _PAGE:
-                continue
-            is_done = not follow and await is_over(log, runner, session, after)
-            if is_done or is_leaving():
-                return
-            try:
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await feed.queue.get()
-            except TimeoutError:
-                idle += _POLL_SECONDS
-            while not feed.queue.empty():  # one look at the log answers all of them
-                feed.queue.get_nowait()
-            if idle >= _HEARTBEAT_SECONDS:
-                yield HEARTBEAT
-                idle = 0.0
+    feed = runner.follow(session)
+    while True:
+        records = await asyncio.to_thread(_read, log, session, after)
+        for record in records:
+            yield write_record(record)
+            after = record.seq
+            idle = 0.0
+        if len(records) == _PAGE:
+            continue
+        is_done = not follow and await is_over(log, runner, session, after)
+        if is_done or is_leaving():
+            return
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await feed.queue.get()
+        except TimeoutError:
+            idle += _POLL_SECONDS
+        while not feed.queue.empty():  # one look at the log answers all of them
+            feed.queue.get_nowait()
+        if idle >= _HEARTBEAT_SECONDS:
+            yield HEARTBEAT
+            idle = 0.0
 
 
 def write_record(record: logs.LogRecord) -> bytes:

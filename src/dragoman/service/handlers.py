@@ -247,32 +247,34 @@ class Handlers:
         given = await read_body(asked, GivenDecision)
         row = await self.find_row(asked, asker)
         asker.check_content()
-        return await self.decide(row, asked.path_params["intent"], given.decide(asker.name))
-
-    async def decide(self, row: Row, intent_id: str, decision: Decision) -> Decision:
-        """Record a decision about a call of a session, and continue the session."""
-        asking = await asyncio.to_thread(self._find_asking, row, intent_id)
-        counted = await asyncio.to_thread(answer, self.log, asking, intent_id, decision)
-        await self.go_on(row)
-        return counted
+        return await self.take_answer(row, asked.path_params["intent"], given, asker.name)
 
     async def _observe(self, asked: Request, asker: Asker) -> Any:
         given = await read_body(asked, GivenResult)
         row = await self.find_row(asked, asker)
         asker.check_content()
-        counted = await self.observe(row, asked.path_params["intent"], given, asker.name)
+        counted = await self.take_answer(row, asked.path_params["intent"], given, asker.name)
         return {"content": counted.content, "is_error": counted.is_error}
 
-    async def observe(self, row: Row, intent_id: str, given: GivenResult, by: str) -> Observation:
-        """Record the result of a call of a session, and continue the session."""
-        asking = await asyncio.to_thread(self._find_asking, row, intent_id)
+    async def take_answer(
+        self, row: Row, intent_id: str, given: GivenDecision | GivenResult, by: str
+    ) -> Any:
+        """Record an answer about a call of a session, and continue the session.
 
-        def record() -> Observation:
-            return observe(self.log, asking, intent_id, given.content, given.is_error, by=by)
-
-        counted = await asyncio.to_thread(record)
+        Return the decision or the result that counts.
+        """
+        counted = await asyncio.to_thread(self.record, row, intent_id, given, by)
         await self.go_on(row)
         return counted
+
+    def record(
+        self, row: Row, intent_id: str, given: GivenDecision | GivenResult, by: str
+    ) -> Decision | Observation:
+        """Record an answer about a call of a session; block until it is on disk."""
+        asking = self._find_asking(row, intent_id)
+        if isinstance(given, GivenDecision):
+            return answer(self.log, asking, intent_id, given.decide(by))
+        return observe(self.log, asking, intent_id, given.content, given.is_error, by=by)
 
     async def go_on(self, row: Row) -> None:
         """Continue a session that got an answer, unless it has ended."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..gateway.operations import Operation
 from ..trace.approval import GivenDecision
+from .ag_ui import RunInput
 from .bodies import GivenResult, NewGoal, NewSession
+from .ui_messages import ChatInput
 
 _SESSION = "/v1/sessions/{name}"
 
@@ -52,5 +54,21 @@ OPERATIONS = [
     Operation(
         method="POST", path=f"{_SESSION}/cancel", handler="cancel",
         summary="Stop a session, whether it runs or waits.",
+    ),
+]  # fmt: skip
+_STREAM = "text/event-stream"
+CHATS = [
+    Operation(
+        method="POST", path="/v1/agents/{name}/ag-ui", handler="run_ag_ui", body=RunInput,
+        media_type=_STREAM, summary="A run of an agent as events of AG-UI; a thread is a session.",
+    ),
+    Operation(
+        method="POST", path="/v1/agents/{name}/ui-messages", handler="run_chat", body=ChatInput,
+        media_type=_STREAM, summary="A run of an agent as a UI message stream; a chat is a session.",
+    ),
+    Operation(
+        method="GET", path="/v1/agents/{name}/ui-messages/{chat}/stream", handler="resume_chat",
+        media_type=_STREAM, also=204,
+        summary="The run of a chat that is in progress, from its beginning.",
     ),
 ]  # fmt: skip

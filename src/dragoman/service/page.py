@@ -42,4 +42,4 @@ async def answer_page(handlers: Handlers, asker: Asker, body: bytes) -> Any:
     row = await asyncio.to_thread(handlers.rows.find, given.session)
     if not asker.sees(row):
         raise LookupError(f"there is no session {given.session!r}")
-    return await handlers.decide(row, given.intent, given.decide(asker.name))
+    return await handlers.take_answer(row, given.intent, given, asker.name)

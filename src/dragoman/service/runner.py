@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from msgspec import to_builtins
 
@@ -32,10 +32,12 @@ Happening: TypeAlias = logs.LogRecord | Event
 class Feed:
     """What happens in a session from now on, in order, as a queue that its reader empties.
 
-    ``None`` in the queue means that a run has ended.
+    ``None`` in the queue means that a run has ended. ``since`` is the number of the last record
+    before; ``None`` if this process does not run the session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, since: int | None) -> None:
+        self.since = since
         self.queue: asyncio.Queue[Happening | None] = asyncio.Queue()
 
 
@@ -48,6 +50,7 @@ class _Run:
 
     is_called = False
     waits = False
+    last = 0  # the number of the last record
 
     def __init__(self, key: str | None) -> None:
         self.key = key
@@ -77,25 +80,19 @@ class Runner:
         self._at_once = at_once
         self._slots = asyncio.Semaphore(at_once)
         self._runs: dict[str, _Run] = {}
-        self._feeds: dict[str, set[Feed]] = {}
+        self._feeds: dict[str, WeakSet[Feed]] = {}
         self._is_stopping = False
 
     def is_running(self, session: str) -> bool:
         """Return whether this process runs a session."""
         return session in self._runs
 
-    @contextmanager
-    def follow(self, session: str) -> Iterator[Feed]:
-        """Yield a feed of what happens in a session until the end of the block."""
-        feed = Feed()
-        feeds = self._feeds.setdefault(session, set())
-        feeds.add(feed)
-        try:
-            yield feed
-        finally:
-            feeds.discard(feed)
-            if not feeds:
-                self._feeds.pop(session, None)
+    def follow(self, session: str) -> Feed:
+        """Return a feed of what happens in a session, until the caller drops it."""
+        run = self._runs.get(session)
+        feed = Feed(None if run is None else run.last)
+        self._feeds.setdefault(session, WeakSet()).add(feed)
+        return feed
 
     # --- starting and continuing sessions
 
@@ -207,6 +204,7 @@ class Runner:
                 goal = User(session.state.goal or "")
                 key = origin.key
             run.session = session
+            run.last = max(run.last, session.state.last_seq)
             if self._is_stopping:
                 return
             outcome = await session.run(goal, key=key)
@@ -223,6 +221,7 @@ class Runner:
         agent = self._agents[origin.agent]
 
         def note(record: logs.LogRecord) -> None:
+            run.last = record.seq
             payload = record.payload
             is_goal = isinstance(payload, logs.MessageRecorded) and record.actor == "user"
             if is_goal and not run.began.done():
@@ -247,6 +246,8 @@ class Runner:
     def _end(self, session: str, origin: Origin, task: asyncio.Task[None]) -> None:
         run = self._runs.pop(session)
         self._tell(session, None)
+        if not self._feeds.get(session):
+            self._feeds.pop(session, None)
         if run.is_called and run.waits:
             self.resume(session, origin)
         error = None if task.cancelled() else task.exception()

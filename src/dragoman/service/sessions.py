@@ -20,8 +20,9 @@ from ..registry import Registry
 from .agents import Agent, check_agents, check_at_once
 from .callers import describe_person
 from .charged import ChargedModel, find_caller
+from .chats import Chats
 from .handlers import Handlers
-from .operations import OPERATIONS
+from .operations import CHATS, OPERATIONS
 from .page import answer_page, read_page
 from .rows import Origin, Rows
 from .runner import Runner
@@ -46,7 +47,7 @@ class Sessions:
     begins at once.
     """
 
-    operations: Sequence[Operation] = OPERATIONS
+    operations: Sequence[Operation] = (*OPERATIONS, *CHATS)
 
     def __init__(
         self, agents: Mapping[str, Agent], log: logs.EventLog, *, at_once: int = 100
@@ -73,7 +74,7 @@ class Sessions:
         self._handlers = Handlers(
             service, self.agents, self.log, self._rows, self._runner, self.start
         )
-        return [*self._handlers.routes()]
+        return [*self._handlers.routes(), *Chats(self._handlers).routes()]
 
     async def start(self) -> None:
         """Continue what ran when the service ended, unless that was done."""
