@@ -238,6 +238,60 @@ async def test_other_sites_and_operators_with_a_key_cannot_change_keys_of_people
     assert len(store.audit()) == 4
 
 
+async def test_playground_counts_calls_for_the_person(store: KeyStore, tmp_path: Path) -> None:
+    ring = load_keys(store.place)
+    async with opened(tmp_path, ring) as (provider, browser):
+        await browser.log_in(provider)
+        _, _, text = await browser("/ui/api/state")
+        assert not json.loads(text)["needs_key"]
+        answers = []
+        for model, headers in (
+            ("fast", SAME),
+            ("slow", SAME),
+            ("slow", {**SAME, "x-call-key": "dg-bob"}),
+        ):
+            body = {**ASKED, "model": model}
+            status, _, _ = await browser("/ui/api/chat", "POST", json=body, headers=headers)
+            answers.append(status)
+        refused = await browser(
+            "/ui/api/chat", "POST", json=ASKED, headers={"origin": "https://evil.example"}
+        )
+        seen = await read_me(browser)
+    ring.close()
+    assert answers == [200, 404, 200]  # the rule allows one model, the key of bob all
+    assert refused[0] == 403
+    assert seen["spend"]["total"]["requests"] == 1
+    [left] = [each for each in seen["budgets"] if each["account"] == ANN]
+    assert Decimal(left["left"]) == 20 - Decimal("0.000105")
+
+
+async def test_lead_sees_keys_and_budgets_of_the_team(store: KeyStore, tmp_path: Path) -> None:
+    store.add(
+        [
+            Key("lab", hash_key("dg-lab"), team="research", budget_usd=Decimal(7)),
+            Key("hills", hash_key("dg-hills"), team="web", budget_usd=Decimal(9)),
+        ]
+    )
+    store.set_team("research", Decimal(50))
+    ring = load_keys(store.place)
+    async with opened(tmp_path, ring) as (provider, browser):
+        await browser.log_in(provider, groups=["leads"])
+        _, _, text = await browser("/ui/api/state")
+        pages = json.loads(text)["pages"]
+        _, _, text = await browser("/ui/api/keys")
+        seen = json.loads(text)
+        body = {"action": "change", "name": "lab", "requests_per_minute": 9}
+        assert (await browser("/ui/api/keys", "POST", json=body, headers=SAME))[0] == 200
+        body["name"] = "hills"
+        assert (await browser("/ui/api/keys", "POST", json=body, headers=SAME))[0] == 400
+    ring.close()
+    assert {"keys", "me"} <= {*pages}
+    assert [each["id"] for each in seen["keys"]] == ["lab"]
+    limits = {each["account"]: Decimal(each["limit"]) for each in seen["budgets"]}
+    assert limits == {"lab": 7, "team:research": 50}
+    assert store.audit(limit=1)[0].actor == ANN
+
+
 async def test_session_of_a_user_without_access_is_refused(
     store: KeyStore, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from .background import is_background
 from .counting import count_input
 from .interruption import GoneError, Receive
 from .kept_state import KeptState
+from .keys import Key
 from .labels import read_labels, read_tag_header
 from .models import Models
 from .reading import Incoming, decode_request, parse_body
@@ -94,11 +95,23 @@ async def handle(
         await release_models(models)
 
 
-def identify(service: Service, front: ServerCodec, scope: Scope, account: Account) -> Caller:
-    """Return who sent a request; begin its trace first, so that it records a denied access."""
+def identify(
+    service: Service,
+    front: ServerCodec,
+    scope: Scope,
+    account: Account,
+    own: Key | None = None,
+) -> Caller:
+    """Return who sent a request; begin its trace first, so that it records a denied access.
+
+    ``own`` is what a person of the web pages may do who logged in and sent no key.
+    """
     headers = read_headers(scope)
     account.span = begin_trace(service.tracing, scope["path"], front.wire, headers)
-    account.caller = service.identify(scope, headers, front)
+    if own is None:
+        account.caller = service.identify(scope, headers, front)
+    else:
+        account.caller = Caller(headers, own, own if own.is_limited else None)
     read_tag_header(account, headers)
     return account.caller
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from ..access import Service
 from ..administration import change_store, check_own, find_store
+from ..keys import TEAM
 from ..keystore import KeyStore, show_key
 from ..operations import KeyFields
 from ..people import Person
@@ -34,7 +35,10 @@ class KeyChange(KeyFields, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 async def list_keys(service: Service, request: Request) -> dict[str, Any]:
-    """Return the keys without their hashes, the teams, and the latest changes."""
+    """Return the keys without their hashes, the teams, and the latest changes.
+
+    The lead of a team gets its keys, and what is left of their budgets and of the team's.
+    """
     store = find_store(service)
     team = find_person(request).team
     assert store is not None
@@ -49,7 +53,12 @@ async def list_keys(service: Service, request: Request) -> dict[str, Any]:
             return {"keys": keys, "teams": [], "audit": []}
         return {"keys": keys, "teams": store.teams(), "audit": store.audit(limit=_MOST_AUDITED)}
 
-    return await asyncio.to_thread(read)
+    found = await asyncio.to_thread(read)
+    if team is None:
+        return found
+    accounts = {TEAM + team, *[each["id"] for each in found["keys"]]}
+    budgets = await service.read_budgets()
+    return {**found, "budgets": [each for each in budgets if each.account in accounts]}
 
 
 async def change_key(service: Service, request: Request) -> dict[str, Any]:

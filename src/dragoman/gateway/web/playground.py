@@ -27,7 +27,9 @@ from ...wire import CODECS, Asked, Encoded, ReplyEncoder
 from ...wire.policy import Translated
 from ..access import Service, resolve_model
 from ..exchange import handle, identify
+from ..keys import Key
 from ..models import Models, find_ends
+from ..people import Person
 from ..reading import Incoming, parse_body
 from ..request_account import Account, ChatCall
 from ..unknown_paths import find_codec
@@ -84,7 +86,7 @@ class PlaygroundChat:
     ) -> None:
         service = self._service
         account.wire = _WIRE
-        caller = identify(service, self._front, incoming.scope, account)
+        caller = identify(service, self._front, incoming.scope, account, _find_own(incoming.scope))
         body = await incoming.receive_body(caller.headers, self._front)
         account.size = len(body)
         question = _read_question(await incoming.work(parse_body, body, service.bounds))
@@ -154,6 +156,13 @@ class EventLines(ReplyEncoder):
             **facts,
         }
         return msgspec.json.encode(line) + b"\n"
+
+
+def _find_own(scope: Scope) -> Key | None:
+    """Return what a person who logged in may do as a caller, if the request has no key."""
+    person = scope.get(PERSON)
+    has_key = any(name == b"authorization" for name, _ in scope["headers"])
+    return None if has_key or not isinstance(person, Person) else person.own
 
 
 def _read_question(fields: dict[str, Any]) -> PlaygroundCall:

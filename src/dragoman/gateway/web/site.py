@@ -197,14 +197,15 @@ async def _read_state(service: Service, request: Request) -> dict[str, Any]:
     if service.people is not None and person is None:
         return {"sign_in": True, **log_in}
     key = request.headers.get("authorization", "").partition(" ")[2]
+    has_own = person is not None and person.own is not None
     return {
         "person": None if person is None else {"name": person.name, "role": person.role},
-        "logged_in": person is not None and person.own is not None,
+        "logged_in": has_own,
         **log_in,
         "version": version("dragoman"),
         "pages": _list_pages(service, person),
         "models": [name for name in service.models.names() if person is None or person.sees(name)],
-        "needs_key": service.keys is not None and service.keys.find(key) is None,
+        "needs_key": not has_own and service.keys is not None and service.keys.find(key) is None,
         "stores_keys": service.registry is not None,
         "keeps_content": service.calls is not None and service.calls.include_content,
     }

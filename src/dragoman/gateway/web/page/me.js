@@ -33,7 +33,7 @@ site.pages.me = async (main, query, isCurrent) => {
     own.creates ? null : h("p", { class: "soft" }, "The keys of this gateway are in a file; its operator makes yours."),
     h("h2", {}, "Limits"), h("dl", { class: "pairs" }, h("dt", {}, "Models"), h("dd", {}, rights.models.join(", ").replace(/^\*$/, "all")),
       Object.entries(RIGHTS).filter(([name]) => rights[name]).map(([name, words]) => [h("dt", {}, words), h("dd", {}, typeof rights[name] === "number" ? number(rights[name]) : rights[name])])),
-    table("Budgets", ["Budget", "Period", { n: "Limit" }, { n: "Left" }], own.budgets.map((each) => [each.account, each.period, { n: money(each.limit) }, { n: money(each.left) }]), "No budgets."),
+    showBudgets(own.budgets),
     h("h2", {}, `This month: ${money(own.spend.total.usd)}`), lines(own.spend.day, "Day"), lines(own.spend.model, "Model"),
     h("h2", {}, "Clients"), h("p", { class: "soft" }, "Put your key in place of unused."), showClients(clients)));
 };

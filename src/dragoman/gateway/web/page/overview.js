@@ -196,8 +196,11 @@ function readFields(form, before) {
   return fields;
 }
 
+const showBudgets = (budgets) => table("Budgets", ["Budget", "Period", { n: "Limit" }, { n: "Left" }],
+  budgets.map((each) => [each.account, each.period, { n: money(each.limit) }, { n: money(each.left) }]), "No budgets.");
+
 site.pages.keys = async (main, query, isCurrent) => {
-  const { keys, teams, audit } = await site.ask("keys");
+  const { keys, teams, audit, budgets } = await site.ask("keys");
   if (!isCurrent()) return;
   const said = h("div", { role: "status" });
   async function change(body, form) {
@@ -234,6 +237,7 @@ site.pages.keys = async (main, query, isCurrent) => {
     h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New key")), form(null)),
     h("div", { class: "stack" }, keys.map((key) => h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, key.id), h("span", { class: "gist" }, `${key.models.join(", ").replace(/^\*$/, "all models")}${limits(key) ? ` · ${limits(key)}` : ""}`),
       key.blocked ? h("span", { class: "chip bad" }, "blocked") : key.old_until && new Date(key.old_until) > new Date() ? h("span", { class: "chip wait" }, "two keys valid") : h("span", { class: "chip good" }, "valid")), form(key)))),
+    budgets ? showBudgets(budgets) : null,
     h("h2", {}, "Teams"), table("Teams", ["Team", { n: "Budget a month" }], teams.map((each) => [each.id, { n: each.budget_usd_month ? money(each.budget_usd_month) : "none" }]), "No teams."),
     h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New or changed team")), teamForm),
     h("h2", {}, "Changes"), table("Changes", ["Time (UTC)", "By", "Action", "Key", "Change"], audit.map((each) => [when(each.at), each.actor, each.action, each.subject, h("code", {}, JSON.stringify(each.detail))]))));
