@@ -51,6 +51,8 @@ _FEATURES = {
 _TABLE = re.compile(r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", re.DOTALL)
 _COUNT = re.compile(r"(\| vendors built in \| )\d+")
 _PARTS = re.compile(r"(<!-- (vendor|connect|models): ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+_CASE = re.compile(r"`(\w+/[\w-]+)`")
+_CASES = ROOT / "src" / "dragoman" / "conformance" / "cases"
 _LISTED = re.compile(r"(    # vendors \(generated\)\n).*?(    # /vendors\n)", re.DOTALL)
 _BELIEFS_HEAD = """# Beliefs about vendors
 
@@ -88,7 +90,12 @@ def write_tables(text: str) -> str:
     """Replace the generated parts in the text of a page; return the new text."""
     text = _TABLE.sub(lambda found: found[1] + write_table() + found[2], text)
     text = _COUNT.sub(lambda found: f"{found[1]}{len(vendor_names())}", text)
-    write = {"vendor": write_facts, "connect": write_connect, "models": write_rows}
+    cases = len({name for name in _CASE.findall(text) if list(_CASES.glob(f"{name}.*"))})
+    write = {
+        "vendor": lambda vendor: write_facts(vendor, cases),
+        "connect": write_connect,
+        "models": write_rows,
+    }
     return _PARTS.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], text)
 
 
@@ -200,8 +207,11 @@ def _key(vendor: Vendor) -> str:
     return f"`{vendor.api_key_env}`" if vendor.api_key_env else "none"
 
 
-def write_facts(vendor_id: str) -> str:
-    """Return a list of what the catalogue contains about one vendor."""
+def write_facts(vendor_id: str, cases: int) -> str:
+    """Return a list of what the catalogue contains about one vendor.
+
+    ``cases`` is the number of conformance cases that its page names.
+    """
     vendor = load_vendor(vendor_id)
     others = [f", or `{name}`" for name in vendor.key_aliases]
     rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor) + "".join(others))]
@@ -230,6 +240,8 @@ def write_facts(vendor_id: str) -> str:
     rows.append(("documentation", f"<{vendor.docs}>"))
     if vendor.source:
         rows.append(("seen in", vendor.source))
+    proven = f"{cases} conformance cases, below" if cases else "none recorded: listed only"
+    rows.append(("replies", proven))
     models = max([day for day in (vendor.as_of, vendor.listed.as_of) if day is not None])
     checked = max([models, *_days_of_rules(vendor.id)])
     day = checked if checked == models else f"{checked}, list of models {models}"

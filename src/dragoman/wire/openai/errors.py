@@ -49,6 +49,9 @@ ROWS: tuple[ErrorRow, ...] = (
         # openai/overflow-moonshot, openai/overflow-zai, openai/overflow-dashscope)
         ("400", r"prompt exceeds max length"),
         ("400", r"range of input length should be"),
+        # Baidu's codes (cloud.baidu.com/doc/qianfan-api/s/rmwbl43x7, 2026-11-11; seen 2026-11-20;
+        # cases: openai/overflow-baidu, openai/overflow-baidu-characters)
+        ("400", r"(tokens|characters)_too_long"),
         # Groq (413) and OpenAI (429): the request alone exceeds the tokens that the account has in
         # a minute, so waiting does not help, but a shorter request does (openclaw/openclaw#130275,
         # Alishahryar1/free-claude-code#1634, both of 2026-08; openai/codex#34465 and #38366 of
@@ -60,10 +63,23 @@ ROWS: tuple[ErrorRow, ...] = (
         # openai/overflow-github).
         ("413", r"tokens_limit_reached|request body too large.{0,60}tokens"),
     ),
+    # Venice answers 402 to a missing key, too (clawnchdev/clawmes#44, tried with a key; seen
+    # 2026-11-20; case: openai/key-venice).
+    row("402", r"authentication required", e.AuthenticationError),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
     # DashScope reports an overdue account with a 400 (case: openai/overdue-dashscope).
     row("400", r"\barrearage\b", e.BillingError),
+    # Missing credit with a 403: Volcengine (www.volcengine.com/docs/82379/1299023, 2025-11-07),
+    # SiliconFlow (FoundationAgents/OpenManus#438, 2025-03) and Novita (docs.jiekou.ai/en/docs/
+    # models/reference-error-code; huggingface/hub-docs#2392, 2026-04); seen 2026-11-20 (cases:
+    # openai/overdue-volcengine, openai/balance-siliconflow, openai/balance-novita).
+    *rows(
+        e.BillingError,
+        ("403", r"overdue balance"),
+        ("403", r"balance is insufficient"),
+        ("403", r"not enough balance"),
+    ),
     # Ollama's cloud has models for subscribers (ollama/ollama#15990, #15741, 2026-05;
     # case: openai/subscription-ollama-cloud).
     row("403", r"model requires a subscription", e.BillingError),
@@ -89,6 +105,9 @@ ROWS: tuple[ErrorRow, ...] = (
         # openai/free-neurons-cloudflare).
         ("403 429", r"reached your .{0,20}usage limit"),
         ("429", r"daily free allocation"),
+        # The safety limit of a Volcengine account, until the user raises it (volcengine/
+        # MineContext#328, 2026-01; seen 2026-11-20; case: openai/paused-volcengine)
+        ("429", r"reached the set inference limit"),
     ),
     # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
@@ -111,6 +130,10 @@ ROWS: tuple[ErrorRow, ...] = (
         ("400 404", r"the model .{0,80}(decommissioned|deprecated)|not a chat model"),
         ("400 404", r"period for this model has ended"),
         ("400", r"supported API model names"),
+        # Hugging Face's router and GitHub Copilot (huggingface/smolagents#2584, 2026-07;
+        # cline/cline#5098; caozhiyuan/copilot-api#253, 2026-05; seen 2026-11-20; case:
+        # openai/model-huggingface)
+        ("400", r"model_not_supported"),
         # A model of Databricks is an endpoint (databricks-demos/dbdemos#220; seen 2026-11-19;
         # case: openai/endpoint-databricks).
         ("404", r"endpoint.{0,120}not exist"),
