@@ -120,7 +120,7 @@ TESTS = {
         "test_gather.py test_testing.py"
     ),
     "agent": (
-        "log session tools replay trace middleware/test_strategy.py test_permission.py "
+        "log session tools replay trace middleware/test_strategy.py test_command_lines.py test_permission.py "
         "test_rules.py wire/test_media.py"
     ),
     "gateway": (

@@ -432,7 +432,7 @@ _PRIVATE_FIELDS = re.compile(
     r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
 )
 _AGENT_CODE = (
-    "permission.py", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py",
+    "permission", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
             "validate/yaml.py:_loader",  # regexes for YAML scalars; the search reads them from the loader
             "gateway/clients.py:fill_steps",  # texts in the table of clients, escaped
             "gateway/openapi.py:_find_codec",  # the paths of the wires, escaped
-            "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
+            "permission/patterns.py:compile_text",  # a pattern that the operator writes after "re:"
             "prices/rows.py:__post_init__",
             "prices/rows.py:covers",  # patterns from price files of the package or of the user
             # Patterns from data files, matched against names from data files.

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.permission import Policy, Proposal, Rule, _compile_path, _compile_text
+from dragoman.permission import Policy, Proposal, Rule
+from dragoman.permission.patterns import compile_path, compile_text
 
 from ..patterns import grows
 
@@ -35,14 +36,14 @@ def test_text_patterns_match_like_a_reference_implementation(
     pattern: str, text: str, wary: bool
 ) -> None:
     expected = as_expression(pattern, wary=wary).fullmatch(text) is not None
-    assert _compile_text("x", pattern, wary=wary).fullmatch(text) is expected
+    assert compile_text("x", pattern, wary=wary).fullmatch(text) is expected
 
 
 @given(st.text("ab/*?.", min_size=1, max_size=9), st.text("ab/.*", max_size=12))
 def test_path_patterns_match_like_a_reference_implementation(pattern: str, path: str) -> None:
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
-    assert _compile_path(pattern).fullmatch(path) is (
+    assert compile_path(pattern).fullmatch(path) is (
         as_path_expression(pattern).fullmatch(path) is not None
     )
 

@@ -1,5 +1,7 @@
 """Permission: rules for proposed actions, and an approver to ask when no rule decides.
 
+Box: agent.
+
 ::
 
     policy = Policy([
@@ -18,10 +20,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import deepcopy
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
@@ -29,8 +29,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from .log import SideEffect
-from .validate.yaml import ConfigError, Section, read_yaml
+from ..log import SideEffect
+from ..validate.yaml import ConfigError, Section, read_yaml
+from .patterns import EMPTY, SEPARATORS, check_text, compile_path, compile_text
+from .shell import read_command_line
 
 __all__ = [
     "Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict",
@@ -143,17 +145,17 @@ class Rule(_Effect, frozen=True, omit_defaults=True, kw_only=True):
             )
         for part in ("tool", "side_effect", "arguments", "path"):
             if getattr(self, part) is not None and not getattr(self, part):
-                raise ValueError(f"{part}: {_EMPTY}")
+                raise ValueError(f"{part}: {EMPTY}")
         for effect in self.side_effect or ():
             if effect not in _EFFECTS:
                 raise ValueError(f"side_effect: must be of {', '.join(_EFFECTS)}, not {effect!r}")
-        _check_text("tool", self.tool, wary=False)
+        check_text("tool", self.tool, wary=False)
         if self.arguments is not None:
             force_setattr(self, "arguments", dict(self.arguments))
         for name, pattern in (self.arguments or {}).items():
-            _check_text(f"arguments.{name}", pattern, wary=True)
+            check_text(f"arguments.{name}", pattern, wary=True)
         if self.path is not None:
-            _compile_path(self.path)
+            compile_path(self.path)
 
     @property
     def label(self) -> str:
@@ -173,9 +175,9 @@ class Rule(_Effect, frozen=True, omit_defaults=True, kw_only=True):
             if name not in proposal.input:
                 return False
             text = _as_text(proposal.input[name])
-            if wary and pattern.startswith("re:") and not set(_SEPARATORS).isdisjoint(text):
+            if wary and pattern.startswith("re:") and not set(SEPARATORS).isdisjoint(text):
                 return False
-            if not _compile_text(f"arguments.{name}", pattern, wary=wary).fullmatch(text):
+            if not compile_text(f"arguments.{name}", pattern, wary=wary).fullmatch(text):
                 return False
         return self.path is None or self._matches_paths(self.path, proposal.paths)
 
@@ -183,116 +185,14 @@ class Rule(_Effect, frozen=True, omit_defaults=True, kw_only=True):
         """Return whether this rule can apply to a tool's calls, for some arguments and paths."""
         if self.side_effect is not None and side_effect not in self.side_effect:
             return False
-        return bool(_compile_text("tool", self.tool, wary=False).fullmatch(tool_name))
+        return bool(compile_text("tool", self.tool, wary=False).fullmatch(tool_name))
 
     def _matches_paths(self, pattern: str, paths: tuple[str, ...]) -> bool:
         if self.action == "allow":
-            return bool(paths) and all(_compile_path(pattern).fullmatch(path) for path in paths)
+            return bool(paths) and all(compile_path(pattern).fullmatch(path) for path in paths)
         # On some file systems .GIT/config is .git/config, so a denial must ignore letter case.
-        folded = _compile_path(pattern.casefold())
+        folded = compile_path(pattern.casefold())
         return any(folded.fullmatch(path.casefold()) for path in paths)
-
-
-_EMPTY = "is empty; leave it out to match everything"
-# Characters with which a shell starts another command or a redirection.
-_SEPARATORS = ";&|<>$`\\(){}\r\n"
-
-
-class _Wildcards:
-    """A pattern with wildcards, matched in one pass over the text.
-
-    A regular expression with two stars takes quadratic time, and the text comes from the model.
-    This class is a bit-parallel matcher instead: the set of reachable positions in the pattern is
-    one integer, with one bit per position.
-    """
-
-    def __init__(self, tokens: list[str], excluded: str) -> None:
-        self._excluded = frozenset(excluded)  # characters that ``*`` and ``?`` do not match
-        self._last = 1 << len(tokens)
-        self._literals: dict[str, int] = {}
-        self._some = self._loops_any = self._loops_some = self._skips = self._skips_two = 0
-        for at, sign in enumerate(tokens):
-            bit = 1 << at
-            if sign == "*":
-                self._loops_some |= bit
-                self._skips |= bit
-            elif sign == "**":
-                self._loops_any |= bit
-                self._skips |= bit
-            elif sign == "?":
-                self._some |= bit
-            elif sign == _OPTIONAL:  # the next two tokens are optional: both match, or neither
-                self._skips |= bit
-                self._skips_two |= bit
-            else:
-                self._literals[sign] = self._literals.get(sign, 0) | bit
-
-    def fullmatch(self, text: str) -> bool:
-        """Return whether the pattern matches the complete text."""
-        places = self._close(1)
-        for character in text:
-            moved = places & self._literals.get(character, 0)
-            stayed = places & self._loops_any
-            if character not in self._excluded:
-                moved |= places & self._some
-                stayed |= places & self._loops_some
-            places = self._close(moved << 1 | stayed)
-            if not places:
-                return False
-        return bool(places & self._last)
-
-    def _close(self, places: int) -> int:
-        """Return ``places`` and all positions reachable from there without another character."""
-        while True:
-            further = places | (places & self._skips) << 1 | (places & self._skips_two) << 3
-            if further == places:
-                return places
-            places = further
-
-
-_OPTIONAL = "(?"
-_Pattern: TypeAlias = "re.Pattern[str] | _Wildcards"
-
-
-def _check_text(name: str, pattern: object, *, wary: bool) -> None:
-    # a list or a mapping is not hashable, so it cannot be looked up in the cache
-    if not isinstance(pattern, str):
-        raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
-    _compile_text(name, pattern, wary=wary)
-
-
-@lru_cache(maxsize=1024)
-def _compile_text(name: str, pattern: str, *, wary: bool) -> _Pattern:
-    if pattern in ("", "re:"):
-        raise ValueError(f"{name}: {_EMPTY}")
-    if pattern.startswith("re:"):
-        try:
-            return re.compile(pattern[3:], re.DOTALL)
-        except re.error as error:
-            raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from None
-    # "pytest *" matches the program with or without further words, but not "pytest-other".
-    tokens = [*pattern[:-2], _OPTIONAL, " ", "*"] if pattern.endswith(" *") else list(pattern)
-    return _Wildcards(tokens, _SEPARATORS if wary else "")
-
-
-@lru_cache(maxsize=1024)
-def _compile_path(pattern: str) -> _Wildcards:
-    if (
-        not isinstance(pattern, str)
-        or not pattern
-        or pattern.startswith("/")
-        or ".." in pattern.split("/")
-    ):
-        raise ValueError(
-            f"path: must be a pattern below the workspace, without '..', not {pattern!r}"
-        )
-    tokens: list[str] = []
-    for part in re.split(r"(\*\*/|\*\*)", pattern):
-        if part == "**/":
-            tokens += [_OPTIONAL, "**", "/"]
-        else:
-            tokens += ["**"] if part == "**" else list(part)
-    return _Wildcards(tokens, "/")
 
 
 def _as_text(value: Any) -> str:
@@ -333,13 +233,34 @@ class Policy:
             )
 
     def judge(self, proposal: Proposal) -> Verdict:
-        """Return the result of the strictest rule that matches."""
+        """Return the result of the strictest rule that matches.
+
+        The commands of a command line are judged one by one too. A rule that denies or asks about
+        one of them decides; a line of simple commands is allowed if each of them is.
+        """
+        whole = self._find(proposal)
+        commands, is_plain = _split(proposal)
+        if whole is not None and whole.action == "deny":
+            return whole
+        found = [self._find(each) for each in commands]
+        strict = [each for each in found if each is not None and each.action != "allow"]
+        if strict or (whole is not None and whole.action == "ask"):
+            return min([*strict, *([whole] if whole else [])], key=_strictness)
+        if whole is not None:
+            return whole
+        allowed = [each for each in found if each is not None]
+        if is_plain and len(allowed) == len(commands):
+            names = dict.fromkeys([each.rule for each in allowed if each.rule is not None])
+            return Verdict("allow", ", ".join(names), "each command of the line is allowed")
+        return Verdict(self.default, None, "no rule matches")
+
+    def _find(self, proposal: Proposal) -> Verdict | None:
         found = [rule for rule in self.rules if rule.matches(proposal)]
         for action in _ACTIONS:
             for rule in found:
                 if rule.action == action:
                     return Verdict(action, rule.label, rule.reason)
-        return Verdict(self.default, None, "no rule matches")
+        return None
 
     def narrow(self, outer: Policy) -> Policy:
         """Return a policy that allows only what both policies allow; the stricter verdict counts."""
@@ -347,11 +268,12 @@ class Policy:
 
     def find_asking(self, proposal: Proposal) -> frozenset[int]:
         """Return the positions of the rules that ask about a proposal."""
+        asked = [proposal, *_split(proposal)[0]]
         return frozenset(
             [
                 at
                 for at, rule in enumerate(self.rules)
-                if rule.action == "ask" and rule.matches(proposal)
+                if rule.action == "ask" and any(rule.matches(each) for each in asked)
             ]
         )
 
@@ -428,15 +350,30 @@ class _NarrowedPolicy(Policy):
         return {**self._both[0].describe(), "within": self._both[1].describe()}
 
     def judge(self, proposal: Proposal) -> Verdict:
-        verdicts = [policy.judge(proposal) for policy in self._both]
-        return min(verdicts, key=lambda verdict: _ACTIONS.index(verdict.action))
+        return min([policy.judge(proposal) for policy in self._both], key=_strictness)
+
+
+def _strictness(verdict: Verdict) -> int:
+    return _ACTIONS.index(verdict.action)
+
+
+def _split(proposal: Proposal) -> tuple[list[Proposal], bool]:
+    """Return a proposal for each command of a command line, and whether the line runs just these."""
+    text = proposal.input.get("command")
+    if proposal.side_effect != "execute" or not isinstance(text, str):
+        return [], False
+    line = read_command_line(text)
+    if line is None:
+        return [], False
+    inputs = [{**proposal.input, "command": each} for each in line.commands]
+    return [replace(proposal, input=each) for each in inputs], line.is_plain
 
 
 def _read_rule(item: Section) -> Rule:
     item.allow("action", "tool", "side_effect", "arguments", "path", "reason", "name")
     for key, value in item.data.items():
         if (value.data if isinstance(value, Section) else value) in (None, "", [], {}):
-            raise item.fail(_EMPTY, key)
+            raise item.fail(EMPTY, key)
     if item.get("action", str) is None:
         raise item.fail("is missing: allow, ask or deny", "action")
     effects = item.data.get("side_effect")
@@ -536,7 +473,7 @@ def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | No
     command = given.get("command")
     words = command.split() if isinstance(command, str) else []
     prefix = " ".join(words[:1]) if prefix is None else " ".join(prefix.split())
-    if not prefix or not isinstance(command, str) or not set(_SEPARATORS).isdisjoint(command):
+    if not prefix or not isinstance(command, str) or not set(SEPARATORS).isdisjoint(command):
         return None
     return prefix if words[: len(prefix.split())] == prefix.split() else None
 
