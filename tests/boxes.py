@@ -147,7 +147,7 @@ TESTS = {
         "gateway/test_recipes.py gateway/test_renewed_files.py "
         "gateway/test_serve.py gateway/test_withdrawal.py log/test_tool_calls.py replay/test_rerun.py "
         "retrieval/test_check.py retrieval/test_sim.py service/test_kills.py sim/test_server.py web/test_hostile_queries.py "
-        "web/test_login.py web/test_me.py web/test_pages.py web/test_people.py "
+        "web/test_login.py web/test_me.py web/test_pages.py web/test_people.py web/test_questions.py "
         "web/test_site.py web/test_traffic.py wire/test_removal.py"
     ),
 }

@@ -75,4 +75,5 @@ def find_caller(service: Service, owner: str) -> Caller:
     key = next((each for each in keys if each.id == owner), None)
     if key is None or (key.expires is not None and date.today() > key.expires):
         raise AuthenticationError("the key that started this session is not valid any more")
+    service.check_user(key)
     return Caller({}, key, key if key.is_limited else None)

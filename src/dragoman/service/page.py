@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from .. import log as logs
+from ..session import SessionError
 from ..trace.approval import GivenDecision
 from .callers import Asker
 from .handlers import Handlers
@@ -42,4 +44,7 @@ async def answer_page(handlers: Handlers, asker: Asker, body: bytes) -> Any:
     row = await asyncio.to_thread(handlers.rows.find, given.session)
     if not asker.sees(row):
         raise LookupError(f"there is no session {given.session!r}")
-    return await handlers.take_answer(row, given.intent, given, asker.name)
+    try:
+        return await handlers.take_answer(row, given.intent, given, asker.name)
+    except (SessionError, logs.LogError) as error:
+        raise ValueError(str(error)) from error

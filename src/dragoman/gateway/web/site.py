@@ -44,7 +44,14 @@ _FILES = {
     "": PAGE / "site.html",
     **{
         name: PAGE / name
-        for name in ("site.css", "site.js", "overview.js", "playground.js", "me.js")
+        for name in (
+            "site.css",
+            "site.js",
+            "overview.js",
+            "playground.js",
+            "me.js",
+            "questions.js",
+        )
     },
     **{name: TRACE_PAGE / name for name in ("trace.css", "render.js")},
 }
@@ -222,6 +229,8 @@ def _list_pages(service: Service, person: Person | None) -> list[str]:
         pages = ["overview", *pages]
     if find_store(service) is not None and role in OPERATORS:
         pages.append("keys")
+    if service.sessions is not None:
+        pages.append("questions")
     if role == "admin" and service.calls is not None:
         pages.append("traces")
     pages.append("clients")

@@ -27,7 +27,7 @@ const site = (() => {
 
   // --- the navigation and the pages
 
-  const TITLES = { overview: "Overview", playground: "Playground", models: "Models", keys: "Keys", traces: "Traces", clients: "Clients", me: "My access" };
+  const TITLES = { overview: "Overview", playground: "Playground", models: "Models", keys: "Keys", questions: "Questions", traces: "Traces", clients: "Clients", me: "My access" };
   function draw(current) {
     const links = facts.pages.map((name, at) => h("a", {
       href: name === "traces" ? `${root}ui/traces/` : `${root || "./"}#${name}`, "aria-current": name === current ? "page" : null, title: `${TITLES[name]} (${at + 1})`,
