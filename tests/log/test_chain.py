@@ -5,6 +5,7 @@ import random
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -144,6 +145,24 @@ def test_changed_number_or_session_of_a_record_is_detected(
     assert found.session == session
     assert found.seq == seq
     assert found.problem == problem
+
+
+@pytest.mark.parametrize("name", ["CAST(session AS BLOB)", "x'ff00'"])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda log: log.sessions(),
+        lambda log: list(log.find("session.started")),
+        lambda log: list(log.search("g")),
+    ],
+)
+def test_name_of_another_type_is_reported_as_damage(path: Path, name: str, look: Any) -> None:
+    run(path, f"UPDATE records SET session = {name} WHERE session = 'b'")
+    with (
+        SqliteLog(path, readonly=True) as log,
+        pytest.raises(LogCorruptError, match="the name of a session is damaged"),
+    ):
+        look(log)
 
 
 @pytest.mark.parametrize("session", ["'d'", "CAST(x'61ff' AS TEXT)"])

@@ -224,6 +224,8 @@ class _SqliteView(SqlView):
             return self.connection.execute(statement, values).fetchall()
 
     def bind(self, session: str) -> bytes:
+        if not isinstance(session, str):  # a changed byte can make a text a number or a BLOB
+            raise LogCorruptError("the name of a session is damaged; verify() locates the damage")
         return session.encode("utf-8", "surrogateescape")
 
     def ends(self) -> list[tuple[Row, Row]]:
