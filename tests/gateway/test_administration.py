@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import schemathesis
 from schemathesis.specs.openapi.checks import response_schema_conformance
 from yarl import URL
 
+from dragoman.errors import AuthenticationError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.keystore import KeyStore, load_keys
@@ -69,6 +71,7 @@ def make_app(place: Path | str, **more: Any) -> Any:
 async def gateway(place: Path | str) -> AsyncIterator[aiohttp.ClientSession]:
     app = make_app(place / "keys.db" if isinstance(place, Path) else place)
     async with serving(app) as url, aiohttp.ClientSession(url) as http:
+        http.app = app
         yield http
     app.state.service.keys.close()
 
@@ -157,6 +160,25 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
         ("carla", "PUT", "/keys/own", {"team": "web"}, 403),
         ("carla", "PUT", "/teams/research", {"budget_usd_month": "9"}, 403),
         ("carla", "GET", "/audit", None, 403),
+        ("bob", "HEAD", "/keys", None, 200),
+        ("carla", "HEAD", "/audit", None, 403),
+        ("bob", "PUT", "/budgets/one:day", {"usd": "1"}, 403),
+        ("carla", "PUT", "/budgets/one:day", {"usd": "1"}, 200),
+        ("carla", "PUT", "/budgets/two:day", {"usd": "1"}, 403),
+        ("carla", "PUT", "/budgets/team:research:day", {"usd": "1"}, 403),
+        ("carla", "PUT", "/budgets/user:ann@x:day", {"usd": "1"}, 403),
+        ("carla", "POST", "/budgets/team:research:month/reset", None, 403),
+        ("carla", "DELETE", "/teams/web", None, 403),
+        ("ann", "POST", "/budgets/team:research:month/reset", None, 200),
+        ("ann", "POST", "/budgets/team:research:day/reset", None, 404),
+        ("ann", "PUT", "/budgets/one:year", {"usd": "1"}, 400),
+        ("ann", "PUT", "/budgets/one:day", {"usd": "-1"}, 400),
+        ("ann", "PUT", "/budgets/one:day", {}, 400),
+        ("ann", "PUT", "/budgets/none:day", {"usd": "1"}, 404),
+        ("ann", "PUT", "/budgets/user:%00:day", {"usd": "1"}, 400),
+        ("ann", "DELETE", "/budgets/none:day", None, 204),
+        ("ann", "DELETE", "/teams/research", None, 400),
+        ("ann", "DELETE", "/teams/none", None, 204),
         ("carla", "GET", "/keys/two", None, 404),
         ("ann", "PUT", "/teams/new", {"budget_usd_month": "9"}, 200),
         ("ann", "PUT", "/keys/x", {"budget_usd": "NaN"}, 400),
@@ -164,6 +186,7 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
         ("ann", "PUT", "/keys/x", {"requests_per_minut": 1}, 400),
         ("ann", "PUT", "/keys/x", {"models": []}, 400),
         ("ann", "PUT", "/keys/team:x", {}, 400),
+        ("ann", "PUT", "/keys/user:x", {}, 400),
         ("ann", "PATCH", "/keys/none", {}, 404),
         ("ann", "GET", "/keys?limit=0", None, 400),
         ("ann", "GET", "/keys?limit=99999999999999999999", None, 400),
@@ -177,6 +200,96 @@ async def test_person_may_do_what_the_role_allows(
         assert found == status, answer
         _, keys = await Admin(http, "carla")("GET", "/keys")
         assert {each["team"] for each in keys["data"]} == {"research"}
+
+
+@pytest.mark.parametrize("base", ["sqlite", "postgres"])
+async def test_budget_is_set_reached_reset_and_removed(
+    tmp_path: Path, base: str, request: pytest.FixtureRequest
+) -> None:
+    place = tmp_path if base == "sqlite" else request.getfixturevalue("postgres_url")
+    names = ["one:total", "one:day", "team:research:week", "user:ann@x:30d", "tag:ci:month"]
+    key = Key("one", "", team="research", user="ann@x")
+    async with gateway(place) as http:
+        ann = Admin(http, "ann")
+        service = http.app.state.service
+
+        async def read(name: str) -> dict[str, Any] | None:
+            _, found = await ann("GET", "/budgets")
+            return next((each for each in found["data"] if each["name"] == name), None)
+
+        for name in names:
+            for _ in range(2):
+                status, made = await ann("PUT", f"/budgets/{quote(name)}", {"usd": "0.50"})
+                assert status == 200
+                assert made == {"name": name, "limit_usd": "0.50"}
+            limited = service.keys.apply_budgets(key, tag="ci" if "tag" in name else "")
+            assert name in {each.name for each in limited.limits} or name == "one:total"
+            shown = await read(name)
+            assert shown is not None
+            assert shown["left_usd"] == "0.50"
+        listed = {each.id: each for each in service.keys.keys}
+        limited = service.keys.apply_budgets(listed["one"], tag="ci")
+        service.ledger.ledger.settle(None, limited, money=Decimal("0.5"))
+        assert (await ann("GET", "/keys/one"))[1]["exhausted"] == [
+            each.name for each in limited.limits if each.usd == Decimal("0.50")
+        ][:-1]
+        for name in names:
+            shown = await read(name)
+            assert shown is not None
+            assert shown["left_usd"] == "0"
+            assert (await ann("POST", f"/budgets/{quote(name)}/reset"))[0] == 200
+            shown = await read(name)
+            assert shown is not None
+            assert shown["left_usd"] == "0.50"
+            for _ in range(2):
+                assert (await ann("DELETE", f"/budgets/{quote(name)}"))[0] == 204
+            assert await read(name) is None
+        _, changes = await ann("GET", "/audit")
+        found = [(each["action"], each["subject"]) for each in changes["data"]][:15]
+    accounts = [name.rpartition(":")[0] for name in names]
+    expected = [("budget", each) for each in accounts]
+    for each in accounts:
+        expected += [("reset", each), ("budget", each)]
+    assert found == expected[::-1]
+
+
+async def test_team_without_keys_is_deleted_with_its_budgets(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as http:
+        ann = Admin(http, "ann")
+        await ann("PUT", "/budgets/team:research:day", {"usd": "1"})
+        status, answer = await ann("DELETE", "/teams/research")
+        assert status == 400
+        assert "1 keys belong to the team research, such as one" in str(answer)
+        await ann("PATCH", "/keys/one", {"team": None})
+        assert (await ann("DELETE", "/teams/research"))[0] == 204
+        assert (await ann("GET", "/teams"))[1]["data"] == []
+        _, budgets = await ann("GET", "/budgets")
+        assert [each["name"] for each in budgets["data"]] == ["one:total"]
+
+
+@pytest.mark.parametrize("act", ["change", "rotate", "revoke"])
+def test_lead_changes_no_key_that_leaves_the_team_at_the_same_time(
+    tmp_path: Path, act: str
+) -> None:
+    """The team is read in the transaction that changes the key, so nothing comes in between."""
+    place = tmp_path / "keys.db"
+    store = KeyStore(place)
+    store.create("one", team="research")
+    lead = KeyStore(place, actor="carla", team="research")
+    first = lead.read_keys()[0]
+    assert first.team == "research"
+    store.change("one", {"team": "web"})
+    acts: dict[str, Callable[[], Any]] = {
+        "change": lambda: lead.change("one", {"max_concurrency": 3}),
+        "rotate": lambda: lead.rotate("one", timedelta(0)),
+        "revoke": lambda: lead.revoke("one"),
+    }
+    with pytest.raises(AuthenticationError, match="keys of this team only"):
+        acts[act]()
+    assert [each.actor for each in store.audit()] == [store.audit()[0].actor] * 2
+    assert [key.hash for key in store.read_keys()] == [first.hash]
+    store.close()
+    lead.close()
 
 
 @pytest.mark.parametrize("base", ["sqlite", "postgres"])
@@ -256,5 +369,5 @@ def test_replies_match_the_openapi_description(tmp_path: Path) -> None:
         described = operation.definition.raw["responses"]
         assert str(response.status_code) in described, (operation.label, response.status_code)
         tried += 1
-    assert tried == 14
+    assert tried == 18
     app.state.service.keys.close()

@@ -123,7 +123,7 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
     (lambda store: store.add([Key("new", str(store.read_keys()[0].old_hash))]), ValueError,
      "hash of another key"),
     (lambda store: store.create(""), ValueError, "1 to 200"),
-    (lambda store: store.create("team:x"), ValueError, "does not begin with team:"),
+    (lambda store: store.create("team:x"), ValueError, "does not begin with user:, team:, tag:"),
     (lambda store: store.create("a\nb"), ValueError, "printable"),
     (lambda store: store.create("bob", team="a\0b"), ValueError, "the team of a key must be 1 to"),
     (lambda store: store.change("ann", {"team": ""}), ValueError, "the team of a key must be 1 to"),

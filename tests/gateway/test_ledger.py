@@ -176,7 +176,9 @@ class Locked(Ledger):
         self.go = threading.Event()
         self.attempts = 0
 
-    def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
+    def admit(
+        self, key: Key, seconds: float = 0.0, *, rates: bool = True, usd: Decimal = Decimal(0)
+    ) -> str | None:
         self.attempts += 1
         assert self.go.wait(PATIENCE), "the test does not continue"
         self.clock.now += 2 * PATIENCE

@@ -1,6 +1,7 @@
 """Test ``/metrics``: cost, latency, tokens and budgets, who may read them, and their bounds."""
 
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,9 @@ def test_budget_that_is_exceeded_has_nothing_left(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "used.db", clock=lambda: 0.0)
     key = Key("ann", "x", budget_usd=Decimal(1), budget_usd_month=Decimal(3), team="rivers")
     ledger.settle(None, key, money=Decimal(2))
-    assert ledger.read_budgets([key]) == [
+    assert ledger.read_budgets(key.limits) == [
         KeyBudget("ann", "total", Decimal(1), Decimal(0)),
-        KeyBudget("ann", "month", Decimal(3), Decimal(1)),
+        KeyBudget("ann", "month", Decimal(3), Decimal(1), datetime(1970, 2, 1, tzinfo=UTC)),
     ]
     ledger.close()
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..database import is_postgres
+from ..gateway.budgets import PERIODS, TEAM, Period
 from ..gateway.keys import MAX_LIMIT, Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database, show_key
 from .console import show_json, show_table
@@ -223,6 +224,37 @@ def team(
     click.echo(f"team {name} is stored")
 
 
+@command.command("budget")
+@click.argument("account")
+@click.argument("period", type=click.Choice(PERIODS))
+@click.argument("usd", callback=_reading(read_money))
+@add_options
+def set_budget(account: str, period: Period, usd: Any, *, place: AuthPlace) -> None:
+    """Limit what ACCOUNT may spend in a PERIOD to USD; "none" removes the budget.
+
+    An account is the name of a key, or user:NAME, team:NAME or tag:NAME. A request must fit into
+    the budgets of its key, its user, its team and its tag. Days, weeks (from Monday) and months
+    follow the calendar in UTC.
+    """
+    with _open(place) as store:
+        store.set_budget(account, period, None if usd == _NONE else usd)
+    click.echo(f"the budget {account}:{period} is {'removed' if usd == _NONE else 'stored'}")
+
+
+@command.command("reset")
+@click.argument("account")
+@click.argument("period", type=click.Choice(PERIODS))
+@add_options
+def reset_budget(account: str, period: Period, *, place: AuthPlace) -> None:
+    """Let the budget of ACCOUNT for a PERIOD begin again with nothing spent.
+
+    An account is the name of a key, or user:NAME, team:NAME or tag:NAME. The bill stays as it is.
+    """
+    with _open(place) as store:
+        store.reset_budget(account, period)
+    click.echo(f"the budget {account}:{period} begins again")
+
+
 @command.command("list")
 @add_options
 def list_keys(
@@ -232,8 +264,9 @@ def list_keys(
     with _open(place) as store:
         keys = store.read_keys()
         teams = store.teams()
+        budgets = [each for each in store.read_budgets() if each.usd is not None]
     if as_json:
-        show_json({"keys": [show_key(key) for key in keys], "teams": teams})
+        show_json({"keys": [show_key(key) for key in keys], "teams": teams, "budgets": budgets})
         return
     show_table(
         ["NAME", "USER", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys]
@@ -241,6 +274,10 @@ def list_keys(
     for team in teams:
         usd = team.budget_usd_month
         click.echo(f"team {team.id}: {'no budget' if usd is None else f'${usd} a month'}")
+    listed = {f"{TEAM}{team.id}:month" for team in teams}
+    for each in budgets:
+        if each.name not in listed:
+            click.echo(f"budget {each.account}: ${each.usd} ({each.period})")
 
 
 @command.command("audit")
@@ -253,7 +290,10 @@ def audit(
     place: AuthPlace,
     as_json: Annotated[Json, "Print the list as JSON."] = False,
 ) -> None:
-    """List all changes, or those of the key NAME, newest first. team:NAME stands for a team."""
+    """List all changes, or those of the key NAME, newest first. team:NAME stands for a team.
+
+    An admin who read the records of a session is listed too, with the session as the key.
+    """
     with _open(place) as store:
         records = store.audit(name, limit)
     if as_json:
@@ -273,12 +313,14 @@ def audit(
 def import_keys(file: str, *, place: AuthPlace) -> None:
     """Import keys and teams from FILE, a YAML key file. The clients' keys stay valid."""
     with report_mistakes():
-        keys, teams = read_key_file(Path(file))
+        found = read_key_file(Path(file))
     with _open(place, create=True) as store:
-        store.add(keys, "import")
-        for name, budget in teams.items():
+        store.add(found.keys, "import")
+        for name, budget in found.teams.items():
             store.set_team(name, budget)
-    click.echo(f"{len(keys)} keys are stored")
+        for each in found.budgets:
+            store.set_budget(each.account, each.period, each.usd)
+    click.echo(f"{len(found.keys)} keys are stored")
 
 
 def _read_rights(rights: KeyRights) -> dict[str, Any]:

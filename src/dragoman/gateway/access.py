@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from starlette.routing import BaseRoute
 
 from ..errors import (
@@ -45,6 +47,7 @@ from .recent_responses import RecentResponses
 from .store import ResponseStore
 from .tracing import Tracing
 from .usage_book import UsageBook
+from .webhooks import WebhookSender
 from .worker_metrics import MetricsFolder
 
 if TYPE_CHECKING:
@@ -263,6 +266,7 @@ class Service(Struct, kw_only=True, eq=False):
     registry: Registry | None = None
     tracing: Tracing | None
     sessions: SessionService | None = None
+    webhooks: WebhookSender
     live: set[Any] = field(default_factory=set)  # the requests in progress
     # origins of web pages that may call the gateway from a browser
     origins: frozenset[str]
@@ -298,7 +302,7 @@ class Service(Struct, kw_only=True, eq=False):
                 self.check_user(key)
             if key is None:
                 raise AuthenticationError(f"the key is missing or unknown{front.key_advice}")
-            return Caller(headers, key, key if key.is_limited else None)
+            return self.find_limits(Caller(headers, key))
         self.check_origin(headers)
         return Caller(headers, None)
 
@@ -308,6 +312,16 @@ class Service(Struct, kw_only=True, eq=False):
         withdrawn = source.withdrawn if isinstance(source, KeyStore) else ()
         if key is not None and key.user in withdrawn:
             raise AuthenticationError("the access of this user was withdrawn", status=403)
+
+    def find_limits(self, caller: Caller, user: str = "", tag: str = "") -> Caller:
+        """Return a caller with the limits of a request, which may name a user and a tag."""
+        key = caller.key
+        if key is None:
+            return caller
+        if self.keys is not None:
+            key = self.keys.apply_budgets(key, user, tag)
+        limited = key if key.is_limited else None
+        return caller if limited is caller.limited else replace(caller, limited=limited)
 
     async def prepare(self, scope: Scope) -> None:
         """Read the keys that the token of a request needs; see ``Tokens``."""
@@ -362,10 +376,24 @@ class Service(Struct, kw_only=True, eq=False):
         return self.metrics if self.gathering is None else self.gathering.gather()
 
     async def read_budgets(self, only: Key | None = None) -> list[KeyBudget]:
-        """Return what is left of the budgets of all keys, or of one key."""
-        known = () if self.keys is None else self.keys.keys
-        keys = known if only is None else (only,)
-        return await self.ledger.read_budgets([key for key in keys if key.has_budget])
+        """Return what is left of all budgets, or of those that limit one key."""
+        ring = KeyRing() if self.keys is None else self.keys
+        if only is None:
+            return await self.ledger.read_budgets(ring.list_budgets())
+        return await self.ledger.read_budgets(ring.apply_budgets(only).limits)
+
+    async def find_exhausted(self, keys: Sequence[Key]) -> dict[str, list[str]]:
+        """Return the names of the budgets of which nothing is left, by the id of each key."""
+        if self.keys is None:
+            return {}
+        limits = {key.id: self.keys.apply_budgets(key).limits for key in keys}
+        wanted = {each.name: each for budgets in limits.values() for each in budgets}
+        found = await self.ledger.read_budgets([*wanted.values()]) if wanted else []
+        over = {f"{each.account}:{each.period}" for each in found if each.left <= 0}
+        return {
+            key: [each.name for each in budgets if each.name in over]
+            for key, budgets in limits.items()
+        }
 
     def can_count(self, key: Key) -> bool:
         """Return whether a key's limits are counted across all workers.
@@ -384,11 +412,12 @@ class Service(Struct, kw_only=True, eq=False):
             )
 
     async def lease(
-        self, key: Key, model: Model, asked: Translated | None = None
+        self, key: Key, model: Model, asked: Translated | None = None, usd: Decimal = Decimal(0)
     ) -> CallLease | None:
         """Count a call against its key's limits; raise an error if a limit is reached.
 
         The request ``asked`` of a chat model may ask for terms of sale with a price of their own.
+        ``usd`` is the expected cost, which is reserved until the call ends.
         """
         self._check_counted(key)
         if key.has_budget and model.priced_as.find_problem() is not None:
@@ -400,7 +429,7 @@ class Service(Struct, kw_only=True, eq=False):
             )
         if key.has_budget and asked is not None and (terms := list_asked(asked.request)):
             _check_terms(model, terms)
-        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
+        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE, usd)
 
     async def lease_pass(self, key: Key, is_priced: bool) -> CallLease | None:
         """Count a request that is passed on against its key's limits, as ``lease`` does."""

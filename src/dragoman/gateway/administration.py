@@ -10,40 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET
 from starlette.requests import Request as HttpAsked
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import AuthenticationError, InvalidRequestError
 from .access import Service, read_headers
+from .budgets import read_name
 from .keys import MAX_NAME, Key, read_money
 from .keystore import KeyStore, KnownKeyError, show_key
-from .operations import OPERATIONS, ROOT, KeyFields, NewKey, Rotation, TeamFields, UserFields
+from .operations import (
+    OPERATIONS,
+    ROOT,
+    BudgetFields,
+    KeyFields,
+    NewKey,
+    Rotation,
+    TeamFields,
+    UserFields,
+)
 from .pages import answer_json, read_body, read_number, read_size, write_json
-from .people import Person
+from .people import CHANGERS, Person
 
 
 def find_store(service: Service) -> KeyStore | None:
     """Return the key database of a gateway that has an admin key, or ``None``."""
     source = None if service.keys is None or service.people is None else service.keys.source
     return source if isinstance(source, KeyStore) else None
-
-
-def check_own(store: KeyStore, person: Person, name: str, team: Any = UNSET) -> None:
-    """Raise an error if a lead changes a key that is not of the own team, or moves one to another."""
-    if person.team is None:
-        return
-    known = next((key for key in store.read_keys() if key.id == name), None)
-    is_own = known is None or known.team == person.team
-    if not is_own or team not in (UNSET, person.team):
-        raise AuthenticationError(
-            f"the lead of the team {person.team} changes keys of this team only", status=403
-        )
 
 
 async def change_store(service: Service, person: Person, change: Callable[[KeyStore], Any]) -> Any:
@@ -54,7 +51,7 @@ async def change_store(service: Service, person: Person, change: Callable[[KeySt
     assert ring is not None
 
     def apply() -> Any:
-        store = KeyStore(shared.place, actor=person.name)
+        store = KeyStore(shared.place, actor=person.name, team=person.team)
         try:
             return change(store)
         finally:
@@ -103,21 +100,12 @@ class Administration:
         person = service.find_person(read_headers(asked.scope))
         if person is None:
             raise AuthenticationError("the key of a person of --admin is missing or wrong")
-        if asked.method != "GET" and person.role == "viewer":
+        if asked.method not in ("GET", "HEAD") and person.role not in CHANGERS:
             raise AuthenticationError("your role does not allow changes", status=403)
         return person
 
-    def _store(self) -> KeyStore:
-        store = find_store(self._service)
-        if store is None:
-            raise InvalidRequestError(
-                "the keys of this gateway are in a file; its operator can move them to a database",
-                status=404,
-            )
-        return store
-
     async def _read_keys(self, person: Person) -> list[Key]:
-        keys = await asyncio.to_thread(self._store().read_keys)
+        keys = await asyncio.to_thread(_need_store(self._service).read_keys)
         return [key for key in keys if person.team is None or key.team == person.team]
 
     # --- keys
@@ -129,18 +117,22 @@ class Administration:
             if name in query:
                 keys = [key for key in keys if (getattr(key, name) or "") == query[name]]
         words = query.get("search", "").lower()
-        shown = [
-            _show(key)
+        found = [
+            {"name": key.id, "key": key}
             for key in keys
             if words in f"{key.id} {key.user or ''} {key.team or ''}".lower()
         ]
-        return _page(shown, asked)
+        page = _page(found, asked)
+        return {
+            **page,
+            "data": await _describe(self._service, [each["key"] for each in page["data"]]),
+        }
 
     async def _show_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
         for key in await self._read_keys(person):
             if key.id == name:
-                return _show(key)
+                return (await _describe(self._service, [key]))[0]
         raise LookupError(f"there is no key named {name!r}")
 
     async def _create_key(self, asked: HttpAsked, person: Person) -> Any:
@@ -165,33 +157,27 @@ class Administration:
         fields = given.read()
         if person.team is not None:
             fields.setdefault("team", person.team)
-        self._store()
+        _need_store(self._service)
 
         def make(store: KeyStore) -> str:
-            check_own(store, person, name, fields.get("team"))
             return store.create(name, **fields)
 
         return {"name": name, "key": await change_store(self._service, person, make)}
 
     async def _set(self, name: str, given: KeyFields, person: Person) -> Any:
         fields = given.read()
-        self._store()
+        _need_store(self._service)
 
         def change(store: KeyStore) -> Key:
-            check_own(store, person, name, fields.get("team", UNSET))
-            before = next((key for key in store.read_keys() if key.id == name), None)
-            if before is not None and all(getattr(before, at) == fields[at] for at in fields):
-                return before  # the same request again leaves no audit record
             return store.change(name, fields)
 
         return _show(await change_store(self._service, person, change))
 
     async def _delete_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
-        self._store()
+        _need_store(self._service)
 
         def delete(store: KeyStore) -> None:
-            check_own(store, person, name)
             with contextlib.suppress(LookupError):  # another request has deleted it
                 store.revoke(name)
 
@@ -201,10 +187,9 @@ class Administration:
     async def _rotate_key(self, asked: HttpAsked, person: Person) -> Any:
         name = asked.path_params["name"]
         given = await read_body(asked, Rotation)
-        self._store()
+        _need_store(self._service)
 
         def rotate(store: KeyStore) -> dict[str, Any]:
-            check_own(store, person, name)
             key, until = store.rotate(name, timedelta(hours=given.overlap_hours))
             return {"name": name, "key": key, "old_until": until}
 
@@ -213,7 +198,7 @@ class Administration:
     # --- what belongs to keys
 
     async def _list_teams(self, asked: HttpAsked, person: Person) -> Any:
-        teams = await asyncio.to_thread(self._store().teams)
+        teams = await asyncio.to_thread(_need_store(self._service).teams)
         keys = await self._read_keys(person)
         counts = {team.id: sum(key.team == team.id for key in keys) for team in teams}
         shown = [
@@ -224,28 +209,31 @@ class Administration:
         return _page(shown, asked)
 
     async def _put_team(self, asked: HttpAsked, person: Person) -> Any:
-        if person.team is not None:
-            raise AuthenticationError("only an admin changes teams", status=403)
         name = asked.path_params["name"]
         given = await read_body(asked, TeamFields)
         text = given.budget_usd_month
         budget = None if text is None else read_money(text)
-        self._store()
-
-        def put(store: KeyStore) -> None:
-            known = {team.id: team.budget_usd_month for team in store.teams()}
-            if name not in known or known[name] != budget:
-                store.set_team(name, budget)
-
-        await change_store(self._service, person, put)
+        _need_store(self._service)
+        await change_store(self._service, person, lambda store: store.set_team(name, budget))
         return {"name": name, "budget_usd_month": budget}
+
+    async def _delete_team(self, asked: HttpAsked, person: Person) -> Any:
+        name = asked.path_params["name"]
+        _need_store(self._service)
+
+        def delete(store: KeyStore) -> None:
+            with contextlib.suppress(LookupError):  # another request has deleted it
+                store.delete_team(name)
+
+        await change_store(self._service, person, delete)
+        return Response(status_code=204)
 
     async def _list_users(self, asked: HttpAsked, person: Person) -> Any:
         owned: dict[str, list[Key]] = {}
         for key in await self._read_keys(person):
             if key.user is not None:
                 owned.setdefault(key.user, []).append(key)
-        withdrawn = self._store().withdrawn
+        withdrawn = _need_store(self._service).withdrawn
         if person.team is None:
             owned |= {user: [] for user in withdrawn if user not in owned}
         shown = [
@@ -264,7 +252,7 @@ class Administration:
             raise AuthenticationError("only an admin withdraws the access of users", status=403)
         user = asked.path_params["name"]
         given = await read_body(asked, UserFields)
-        self._store()
+        _need_store(self._service)
 
         def put(store: KeyStore) -> Sequence[str]:
             if given.withdrawn:
@@ -286,11 +274,44 @@ class Administration:
                 "period": budget.period,
                 "limit_usd": budget.limit,
                 "left_usd": budget.left,
+                "ends_at": budget.ends,
             }
             for budget in found
             if own is None or budget.account in own or budget.account == f"team:{person.team}"
         ]
         return _page(sorted(shown, key=lambda each: each["name"]), asked)
+
+    async def _put_budget(self, asked: HttpAsked, person: Person) -> Any:
+        account, period = read_name(asked.path_params["name"])
+        usd = read_money((await read_body(asked, BudgetFields)).usd)
+        _need_store(self._service)
+
+        def put(store: KeyStore) -> None:
+            store.set_budget(account, period, usd)
+
+        await change_store(self._service, person, put)
+        return {"name": f"{account}:{period}", "limit_usd": usd}
+
+    async def _delete_budget(self, asked: HttpAsked, person: Person) -> Any:
+        account, period = read_name(asked.path_params["name"])
+        _need_store(self._service)
+
+        def delete(store: KeyStore) -> None:
+            with contextlib.suppress(LookupError):  # its key was revoked
+                store.set_budget(account, period, None)
+
+        await change_store(self._service, person, delete)
+        return Response(status_code=204)
+
+    async def _reset_budget(self, asked: HttpAsked, person: Person) -> Any:
+        account, period = read_name(asked.path_params["name"])
+        _need_store(self._service)
+
+        def reset(store: KeyStore) -> datetime:
+            return store.reset_budget(account, period)
+
+        began = await change_store(self._service, person, reset)
+        return {"name": f"{account}:{period}", "began_at": began}
 
     async def _list_models(self, asked: HttpAsked, person: Person) -> Any:
         models = self._service.models
@@ -306,9 +327,28 @@ class Administration:
         size = read_size(asked)
         subject = asked.query_params.get("subject")
         before = read_number(asked, "before", 0, 2**53)
-        records = await asyncio.to_thread(self._store().audit, subject, size + 1, before)
+        records = await asyncio.to_thread(
+            _need_store(self._service).audit, subject, size + 1, before
+        )
         more = len(records) > size
         return {"data": records[:size], "next": records[size - 1].seq if more else None}
+
+
+def _need_store(service: Service) -> KeyStore:
+    """Return the key database; raise an error if the keys are in a file."""
+    store = find_store(service)
+    if store is None:
+        raise InvalidRequestError(
+            "the keys of this gateway are in a file; its operator can move them to a database",
+            status=404,
+        )
+    return store
+
+
+async def _describe(service: Service, keys: Sequence[Key]) -> list[dict[str, Any]]:
+    """Return the fields of keys, and the names of their budgets of which nothing is left."""
+    exhausted = await service.find_exhausted(keys)
+    return [{**_show(key), "exhausted": exhausted.get(key.id, [])} for key in keys]
 
 
 def _show(key: Key) -> dict[str, Any]:

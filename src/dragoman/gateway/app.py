@@ -37,6 +37,8 @@ from ..registry import Registry
 from ..registry.entries import config_path
 from ..registry.folders import read_stamp
 from ..registry.passing import METHODS
+from ..registry.registry import list_webhooks
+from ..registry.webhooks import Webhook
 from ..retrieval.wire.server import RETRIEVAL_SERVERS
 from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
 from .access import Bounds, Service, SessionService
@@ -63,6 +65,7 @@ from .stored_response_pages import kept_routes
 from .tracing import Tracing
 from .unknown_paths import explain, find_codec
 from .usage_book import UsageBook
+from .webhooks import WebhookSender
 from .worker_metrics import MetricsFolder
 
 if TYPE_CHECKING:
@@ -112,6 +115,7 @@ def create_app(
     betas: Sequence[str] = ("default",),
     ui: str | None = None,
     sessions: SessionService | None = None,
+    webhooks: Sequence[Webhook] = (),
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
@@ -126,12 +130,15 @@ def create_app(
     ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key. ``betas`` are
     patterns of those that clients may use on models of the same wire. ``ui`` names the module of the
     web pages at ``/`` (``dragoman.gateway.web``), with ``admin``. ``sessions``
-    (``dragoman.service.Sessions``) runs agents for clients. The application closes no log, no store.
+    (``dragoman.service.Sessions``) runs agents for clients. ``webhooks`` receive
+    alerts about budgets. The application closes no log, no store.
     """
     ledger = ledger or Ledger()
+    writer = LedgerWriter(ledger, limits)
     service = Service(
-        models=Models(models), keys=keys, tokens=tokens, login=_open_login(tokens, admin),
-        ledger=LedgerWriter(ledger, limits), url_keys=url_keys,
+        models=Models(models, webhooks), keys=keys, tokens=tokens, ledger=writer,
+        webhooks=WebhookSender(writer, lambda: service.models.webhooks),
+        login=_open_login(tokens, admin), url_keys=url_keys,
         counts=workers == 1 or ledger.is_shared, bounds=bounds or Bounds(),
         calls=None if log is None else _record_calls(log, log_days, include_content=log_content),
         store=store, background=None if store is None else Background(store), betas=betas,
@@ -140,9 +147,13 @@ def create_app(
         check_host=check_host, sessions=sessions,
     )  # fmt: skip
     _check_limits(service)
+    return _make_gateway(service, cors, ui)
+
+
+def _make_gateway(service: Service, cors: Sequence[str], ui: str | None) -> _Gateway:
     app = _Gateway(
         routes=_routes(service, ui),
-        middleware=[_allow_origins(cors, keys)] if cors else [],
+        middleware=[_allow_origins(cors, service.keys)] if cors else [],
         lifespan=partial(_live, service),
     )
     # a redirect would be sent before the key is checked, and repeat the client's Host header
@@ -166,6 +177,7 @@ def _count_misses(service: Service) -> None:
     """Count in the metrics what the ledger and the statistics can never store or not read."""
     service.ledger.on_miss = partial(service.metrics.miss, "ledger")
     service.ledger.on_unread = service.metrics.miss_budgets
+    service.webhooks.on_miss = service.metrics.miss_alert
     if service.usage is not None:
         service.usage.on_miss = partial(service.metrics.miss, "usage")
 
@@ -234,6 +246,7 @@ async def _close(service: Service) -> None:
     await service.models.close()
     if service.tokens is not None:
         await service.tokens.close()
+    await service.webhooks.close()
     await service.ledger.close()
     if service.calls is not None:
         await service.calls.close()
@@ -262,6 +275,7 @@ def _list_work(service: Service) -> list[tuple[str, Callable[[], Coroutine[Any, 
         work.append(("following the configuration", partial(follow_config, service)))
     if service.usage is not None:
         work.append(("writing the usage", partial(service.usage.keep_flushing, service.live)))
+    work.append(("sending alerts", service.webhooks.keep_sending))
     if service.gathering is not None:
         work.append(("saving the metrics", service.gathering.keep_saving))
     return work
@@ -354,14 +368,18 @@ def _log_access() -> None:
     log.setLevel(logging.INFO)
 
 
-def _open_models(settings: Mapping[str, Any]) -> Mapping[str, ServedModel] | Registry:
+def _open_models(
+    settings: Mapping[str, Any],
+) -> tuple[Mapping[str, ServedModel] | Registry, Sequence[Webhook]]:
+    """Return the models to serve, and the webhooks that receive alerts."""
     registry = Registry.load(settings["config"])
     if not settings["models"]:
-        return registry
-    return {
+        return registry, list_webhooks(registry)
+    models = {
         name: registry.provider(model, keep_raw=False)
         for name, model in registry.served(settings["models"]).items()
     }
+    return models, list_webhooks(registry)
 
 
 def _load_tokens(place: str | None) -> Tokens | None:
@@ -415,8 +433,10 @@ def create_app_from_environment() -> Starlette:
         )
     config = Path(settings["config"]) if settings["config"] else config_path()
     stamp = read_stamp(config)  # taken before the file is read, so that no change is missed
+    models, webhooks = _open_models(settings)
     app = create_app(
-        _open_models(settings),
+        models,
+        webhooks=webhooks,
         keys=keys,
         tokens=_load_tokens(settings["jwt"]),
         ledger=Ledger(settings["state"]),
@@ -434,7 +454,7 @@ def create_app_from_environment() -> Starlette:
         service.gathering = MetricsFolder(settings["metrics"], service.metrics)
         service.reasoning = ReasoningWatch(Path(settings["metrics"]))
     service.drain_delay = settings["drain_delay"]
-    service.reload = lambda: Models(_open_models(settings))
+    service.reload = lambda: Models(*_open_models(settings))
     service.config = config
     service.config_stamp = stamp
     return app

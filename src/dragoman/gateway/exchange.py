@@ -29,7 +29,7 @@ from .counting import count_input
 from .interruption import GoneError, Receive
 from .kept_state import KeptState
 from .keys import Key
-from .labels import read_labels, read_tag_header
+from .labels import read_labels, read_tag_header, write_tag
 from .models import Models
 from .reading import Incoming, decode_request, parse_body
 from .recent_responses import RecentOfLane
@@ -218,7 +218,7 @@ class ChatHandler:
         memory = self._make_memory(caller, response_id, recent)
         if memory is not None:
             if is_background(fields) and not front.is_count(incoming.path):
-                await self._start_background(incoming, body, fields, caller, models, writer)
+                await self._start_background(incoming, body, fields, account, models, writer)
                 return
             fields = await memory.recall(fields)
         read = await incoming.work(
@@ -238,9 +238,9 @@ class ChatHandler:
         translated = await incoming.work(translate_for, resolved, asked, front, own, caller.drops)
         account.warnings = (*kept.lost, *translated.warnings)
         await incoming.work(check_translated, resolved, translated, caller.refuses_losses)
-        if caller.limited is not None:
-            account.lease = await service.lease(caller.limited, resolved.provider, translated)
-        if front.is_count(incoming.path):
+        is_count = front.is_count(incoming.path)
+        await account.admit(resolved.provider, translated.request, translated, is_free=is_count)
+        if is_count:
             await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
         call = account.call = ChatCall(resolved.provider, translated.request)
@@ -257,13 +257,15 @@ class ChatHandler:
         incoming: Incoming,
         body: bytes,
         fields: Mapping[str, Any],
-        caller: Caller,
+        account: Account,
         models: Models,
         writer: ReplyWriter,
     ) -> None:
         """Start a background response; first reject what fails before a model is called."""
         service = self._service
         front = self._front
+        caller = account.caller
+        fields = write_tag(account, fields)
         background = service.background
         assert service.store is not None
         assert background is not None

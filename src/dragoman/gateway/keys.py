@@ -11,6 +11,8 @@ A key file is strict YAML; it contains hashes, never the keys themselves::
         requests_per_minute: 60
     teams:
       research: {budget_usd_month: 100}
+    budgets:
+      "user:ann@example.org": {day: 5, week: 20}
 
 ``dragoman.gateway.keystore`` keeps keys in a database instead, which ``dragoman keys gateway``
 changes. A key is 32 random bytes, so a plain digest cannot be reversed. The gateway compares the
@@ -25,7 +27,7 @@ import logging
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
@@ -33,18 +35,17 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import cut, scrub
 from ..validate.yaml import ConfigError, Section, read_yaml
+from .budgets import PERIODS, PREFIXES, TAG, TEAM, USER, Budget, read_account
 
 log = logging.getLogger("dragoman")
 
 T = TypeVar("T")
 
 PREFIX = "dg-"
-TEAM = "team:"
-"""The prefix of a team's account in the ledger; no key may have a name with this prefix."""
-
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NOT_HASH = "must be sha256: and 64 hexadecimal digits"
 _NOT_TIME = "must be a time such as 2030-01-31T12:00:00Z"
@@ -85,6 +86,8 @@ class Key(Struct, frozen=True):
     # the person to whom the key belongs, and whether its clients may name their user in a request
     user: str | None = None
     names_user: bool = False
+    # further budgets of the key, its user, its team and the tag of a request
+    budgets: tuple[Budget, ...] = ()
 
     def allows(self, model: str) -> bool:
         """Return whether this key may use the model with this name."""
@@ -92,9 +95,28 @@ class Key(Struct, frozen=True):
 
     @property
     def has_budget(self) -> bool:
-        """Whether the key or its team has a budget, so that costs must be counted."""
+        """Whether a budget limits the key, so that costs must be counted."""
         budgets = (self.budget_usd, self.budget_usd_month, self.team_budget_usd_month)
-        return budgets != (None, None, None)
+        return budgets != (None, None, None) or any(each.usd is not None for each in self.budgets)
+
+    @property
+    def limits(self) -> tuple[Budget, ...]:
+        """All budgets that limit the key, each with its amount, those of the key itself first."""
+        found = {
+            each.name: each
+            for each in (
+                Budget(self.id, "total", self.budget_usd),
+                Budget(self.id, "month", self.budget_usd_month),
+                Budget(f"{TEAM}{self.team}", "month", self.team_budget_usd_month),
+            )
+        }
+        for each in self.budgets:
+            earlier = found.get(each.name)
+            if each.usd is None and earlier is not None:
+                found[each.name] = replace(each, usd=earlier.usd)
+            else:
+                found[each.name] = each
+        return tuple([each for each in found.values() if each.usd is not None])
 
     @property
     def has_rates(self) -> bool:
@@ -146,6 +168,10 @@ class KeySource(Protocol):
         """Return all keys."""
         ...
 
+    def read_budgets(self) -> Sequence[Budget]:
+        """Return the budgets of teams, users and tags, and the further ones of keys."""
+        ...
+
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -164,6 +190,7 @@ class KeyRing:
         self, keys: Iterable[Key] = (), path: Path | None = None, source: KeySource | None = None
     ) -> None:
         self._keys: Sequence[Key] = tuple(keys)
+        self._budgets: Mapping[str, tuple[Budget, ...]] = {}
         self._path = path
         self._stamp = _stamp(path)
         self.source = source
@@ -172,12 +199,15 @@ class KeyRing:
         if source is not None:
             self._version = source.version()
             self._keys = source.read_keys()
+            self._budgets = _sort_budgets(source.read_budgets())
 
     @classmethod
     def load(cls, path: str | Path) -> KeyRing:
         """Read a key file; raise ``ConfigError`` if it is invalid or has no keys."""
         ring = cls(path=Path(path))
-        ring._keys, _ = read_key_file(Path(path))
+        found = read_key_file(Path(path))
+        ring._keys = found.keys
+        ring._budgets = _sort_budgets(found.list_budgets())
         if not ring._keys:
             raise ConfigError(
                 str(path), None, "has no keys; create one with `dragoman serve --new-key NAME`"
@@ -193,6 +223,28 @@ class KeyRing:
         self._renew()
         return self._keys
 
+    def apply_budgets(self, key: Key, user: str = "", tag: str = "") -> Key:
+        """Return a key with the budgets of a request: of its own, its user, its team and its tag.
+
+        ``user`` is the one whom the request names, in place of the user of the key.
+        """
+        if not self._budgets:
+            return key
+        names = [(USER, user or key.user), (TEAM, key.team), (TAG, tag)]
+        accounts = [key.id, *[prefix + name for prefix, name in names if name]]
+        found = [each for account in accounts for each in self._budgets.get(account, ())]
+        return replace(key, budgets=tuple(found)) if found else key
+
+    def list_budgets(self) -> list[Budget]:
+        """Return all budgets with an amount."""
+        keys = [self.apply_budgets(key) for key in self.keys]
+        found = {each.name: each for key in keys if key.has_budget for each in key.limits}
+        for budgets in self._budgets.values():
+            for each in budgets:
+                if each.usd is not None:
+                    found.setdefault(each.name, each)
+        return list(found.values())
+
     def poll(self) -> None:
         """Read the keys in the database again if they have changed."""
         if self.source is None:
@@ -201,6 +253,7 @@ class KeyRing:
             version = self.source.version()
             if version != self._version:
                 self._keys = self.source.read_keys()
+                self._budgets = _sort_budgets(self.source.read_budgets())
                 self._version = version
         except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
             if not self._is_lost:
@@ -240,10 +293,12 @@ class KeyRing:
             return
         self._stamp = stamp
         try:
-            self._keys = read_key_file(self._path)[0] if stamp is not None else ()
+            found = KeyFile() if stamp is None else read_key_file(self._path)
         except ConfigError as error:
             log.warning("%s; keeping the keys that were read before", error)
             return
+        self._keys = found.keys
+        self._budgets = _sort_budgets(found.list_budgets())
         if not self._keys:
             log.warning("%s: holds no keys now; every request is refused", self._path)
 
@@ -259,10 +314,23 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 
 
-def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None]]:
-    """Return the keys in a file, and its teams with their monthly budgets."""
+class KeyFile(Struct, frozen=True):
+    """What a key file has: keys, teams with their monthly budgets, and further budgets."""
+
+    keys: tuple[Key, ...] = ()
+    teams: Mapping[str, Decimal | None] = {}
+    budgets: tuple[Budget, ...] = ()
+
+    def list_budgets(self) -> list[Budget]:
+        """Return the budgets of teams and the further ones."""
+        teams = [Budget(TEAM + name, "month", usd) for name, usd in self.teams.items()]
+        return [*[each for each in teams if each.usd is not None], *self.budgets]
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """Return the content of a key file; raise ``ConfigError`` about a mistake."""
     root = read_yaml(path)
-    root.allow("keys", "teams")
+    root.allow("keys", "teams", "budgets")
     teams = {}
     for name, section in root.section("teams").sections():
         section.allow("budget_usd_month")
@@ -273,14 +341,44 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
     hashes = [each for key in keys for each in (key.hash, key.old_hash) if each is not None]
     if len(set(hashes)) != len(hashes):
         raise ConfigError(str(path), None, "two keys have the same hash")
-    return keys, teams
+    taken = {each.name for key in keys for each in key.limits}
+    taken |= {f"{TEAM}{name}:month" for name, usd in teams.items() if usd is not None}
+    budgets = [
+        each
+        for account, section in root.section("budgets").sections()
+        for each in _read_budgets(account, section, taken)
+    ]
+    return KeyFile(keys, teams, tuple(budgets))
+
+
+def _read_budgets(account: str, section: Section, taken: Collection[str]) -> list[Budget]:
+    """Return the budgets of an account, whose section has an amount for each period."""
+    section.allow(*PERIODS)
+    try:
+        check_label(read_account(account)[1])
+    except ValueError as error:
+        raise section.fail(f"the name of an account {error}") from None
+    found = [Budget(account, period, _read_money(section, period)) for period in PERIODS]
+    for each in found:
+        if each.usd is not None and each.name in taken:
+            raise section.fail("has a budget for this period already", each.period)
+    return [each for each in found if each.usd is not None]
+
+
+def _sort_budgets(budgets: Iterable[Budget]) -> dict[str, tuple[Budget, ...]]:
+    """Return budgets by account."""
+    found: dict[str, tuple[Budget, ...]] = {}
+    for each in budgets:
+        found[each.account] = (*found.get(each.account, ()), each)
+    return found
 
 
 def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
-    found = section.values(Key, without=["id", "team_budget_usd_month"])
-    if name.startswith(TEAM) or not name.isprintable():
+    found = section.values(Key, without=["id", "team_budget_usd_month", "budgets"])
+    if name.startswith(PREFIXES) or not name.isprintable():
         raise section.fail(
-            f"the name of a key must have printable characters, and must not begin with {TEAM}"
+            "the name of a key must have printable characters, and must not begin with "
+            f"{', '.join(PREFIXES)}"
         )
     for field in ("hash", "old_hash"):
         if field in found and not is_hash(found[field]):

@@ -21,8 +21,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ..database import is_postgres, open_database
-from .keys import MAX_NAME, TEAM, Key, KeyRing, check_label, check_models, new_key
+from ..database import Database, is_postgres, open_database
+from ..errors import AuthenticationError
+from .budgets import PERIODS, PREFIXES, TEAM, Budget, Period, read_account
+from .keys import MAX_NAME, Key, KeyRing, check_label, check_models, new_key
 
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
@@ -32,10 +34,15 @@ _SCHEMA = [
         "create table if not exists dragoman_audit (seq {serial}, at double precision not null, "
         "actor text not null, action text not null, subject text not null, detail text not null)"
     ),
+    "create table if not exists dragoman_budgets (id text primary key, data text not null)",
 ]
 _LOCK = "keys"
 _SQLITE = b"SQLite format 3\0"
-_SECRET = ("hash", "old_hash")
+_SECRET = ("hash", "old_hash", "budgets")
+_FIELDS: dict[Period, str] = {"total": "budget_usd", "month": "budget_usd_month"}
+"""The fields of a key that are its budgets of these periods."""
+_READ = "read"
+"""The action of a record about content that a person has read, which changes no key."""
 
 
 class Team(Struct, frozen=True):
@@ -45,8 +52,10 @@ class Team(Struct, frozen=True):
     budget_usd_month: Decimal | None = None
 
 
-_TABLES: dict[type, str] = {Key: "dragoman_keys", Team: "dragoman_teams"}
-T = TypeVar("T", Key, Team)
+_TABLES: dict[type, str] = {
+    Key: "dragoman_keys", Team: "dragoman_teams", Budget: "dragoman_budgets",
+}  # fmt: skip
+T = TypeVar("T", Key, Team, Budget)
 
 
 class AuditRecord(Struct, frozen=True):
@@ -85,14 +94,18 @@ def load_keys(place: str | Path) -> KeyRing:
 class KeyStore:
     """The keys, teams and audit records of a database.
 
-    ``actor`` is the name that audit records show as the author of a change.
+    ``actor`` is the name that audit records show as the author of a change. With ``team``, the
+    lead of this team is the author, who changes keys of the team and nothing else.
     """
 
-    def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
+    def __init__(
+        self, place: str | Path, *, actor: str | None = None, team: str | None = None
+    ) -> None:
         self.place = place
         self._base = open_database(place, _SCHEMA)
-        self._file = self._identify()
+        self._file = _identify(self.place)
         self._actor = actor or _find_actor()
+        self._team = team
         self._lock = threading.Lock()  # the gateway polls the keys from several threads
         self.withdrawn: frozenset[str] = frozenset()
         """The users whose access was withdrawn, when the keys were read last."""
@@ -103,12 +116,15 @@ class KeyStore:
         If the SQLite file was replaced, for example by a restored copy, open the new file.
         """
         with self._lock:
-            if (file := self._identify()) != self._file:
+            if (file := _identify(self.place)) != self._file:
                 self._base.close()
                 self._base = open_database(self.place, _SCHEMA)
                 self._file = file
-            [(last,)] = self._base.run("select coalesce(max(seq), 0) from dragoman_audit")
-            return (int(last), *file)
+            rows = self._base.run(
+                "select seq from dragoman_audit where action <> ? order by seq desc limit 1",
+                (_READ,),
+            )
+            return (int(rows[0][0]) if rows else 0, *file)
 
     def read_keys(self) -> Sequence[Key]:
         """Return every key, sorted by name, with the budget of its team."""
@@ -120,6 +136,18 @@ class KeyStore:
         return tuple(
             [replace(key, team_budget_usd_month=budgets.get(key.team or "")) for key in keys]
         )
+
+    def read_budgets(self) -> Sequence[Budget]:
+        """Return the budgets of teams, users and tags, and the further ones of keys."""
+        with self._lock:
+            further = {each.name: each for each in self._read_all(Budget)}
+            teams = self._read_all(Team)
+        for team in teams:
+            own = Budget(TEAM + team.id, "month", team.budget_usd_month)
+            began = further[own.name].began if own.name in further else None
+            if own.usd is not None:
+                further[own.name] = replace(own, began=began)
+        return tuple(further.values())
 
     def teams(self) -> Sequence[Team]:
         """Return every team, sorted by name."""
@@ -171,6 +199,7 @@ class KeyStore:
                     raise KnownKeyError(f"there is a key named {key.id!r} already")
                 if key.user in withdrawn:
                     raise ValueError(f"the access of the user {key.user!r} is withdrawn")
+                _check_own(self._team, key)
                 if key.hash in hashes:
                     raise ValueError(f"the key {key.id!r} has the hash of another key")
                 names.add(key.id)
@@ -179,11 +208,18 @@ class KeyStore:
                 self._record(now, action, key.id, _describe(key))
 
     def change(self, name: str, fields: Mapping[str, Any]) -> Key:
-        """Change fields of a key; raise ``LookupError`` if the name is unknown."""
+        """Change fields of a key; raise ``LookupError`` if the name is unknown.
+
+        A change that changes nothing leaves no audit record.
+        """
         with self._lock, self._base.transaction(_LOCK) as now:
             before = self._read(name)
             after = replace(before, **fields)
             _check_labels(after)
+            _check_own(self._team, before)
+            _check_own(self._team, after)
+            if after == before:
+                return before
             self._write(after)
             old = _describe(before)
             new = _describe(after)
@@ -198,6 +234,7 @@ class KeyStore:
         shown, digest = new_key()
         with self._lock, self._base.transaction(_LOCK) as now:
             key = self._read(name)
+            _check_own(self._team, key)
             until = datetime.fromtimestamp(now, UTC) + overlap
             self._write(replace(key, hash=digest, old_hash=key.hash, old_until=until))
             self._record(now, "rotate", name, {"old_until": until.isoformat(timespec="seconds")})
@@ -206,8 +243,9 @@ class KeyStore:
     def revoke(self, name: str) -> None:
         """Delete a key; raise ``LookupError`` if the name is unknown."""
         with self._lock, self._base.transaction(_LOCK) as now:
-            self._read(name)
+            _check_own(self._team, self._read(name))
             self._base.run("delete from dragoman_keys where id = ?", (name,))
+            _drop_budgets(self._base, name)
             self._record(now, "revoke", name, {})
 
     def withdraw(self, user: str) -> Sequence[str]:
@@ -239,12 +277,77 @@ class KeyStore:
             self._record(now, "admit", user, {})
 
     def set_team(self, name: str, budget_usd_month: Decimal | None) -> None:
-        """Create or change a team."""
+        """Create or change a team; one that is as given already is left as it is."""
         _check_name(name)
+        _check_all(self._team, f"the team {name}")
         with self._lock, self._base.transaction(_LOCK) as now:
-            self._write(Team(name, budget_usd_month))
+            team = Team(name, budget_usd_month)
+            if team in self._read_all(Team):
+                return
+            self._write(team)
             budget = None if budget_usd_month is None else str(budget_usd_month)
             self._record(now, "team", TEAM + name, {"budget_usd_month": budget})
+
+    def delete_team(self, name: str) -> None:
+        """Delete a team and its budgets; raise ``ValueError`` if keys still belong to it."""
+        _check_all(self._team, f"the team {name}")
+        with self._lock, self._base.transaction(_LOCK) as now:
+            if name not in {team.id for team in self._read_all(Team)}:
+                raise LookupError(f"there is no team named {name!r}")
+            keys = [key.id for key in self._read_all(Key) if key.team == name]
+            if keys:
+                raise ValueError(
+                    f"{len(keys)} keys belong to the team {name}, such as {keys[0]}; revoke them or "
+                    "give them to another team first"
+                )
+            self._base.run("delete from dragoman_teams where id = ?", (name,))
+            _drop_budgets(self._base, TEAM + name)
+            self._record(now, "delete", TEAM + name, {})
+
+    def set_budget(self, account: str, period: Period, usd: Decimal | None) -> None:
+        """Set the amount that an account may spend in a period; ``None`` removes the budget.
+
+        A budget in all or for a month is a field of the key, and for a month of the team.
+        """
+        kind, name = read_account(account)
+        with self._lock, self._base.transaction(_LOCK) as now:
+            self._check_account(account)
+            known = _find_budget(self._base, account, period)
+            if self._find_usd(account, period) == usd:
+                return
+            if kind == "key" and period in _FIELDS:
+                key = self._read(name)
+                self._write(replace(key, **{_FIELDS[period]: usd}))
+            elif kind == "team" and period == "month":
+                self._write(Team(name, usd))
+            if usd is None:
+                _drop_budgets(self._base, account, period)
+            elif not _is_field(account, period):
+                began = datetime.fromtimestamp(now, UTC) if known is None else known.began
+                self._write(Budget(account, period, usd, began))
+            amount = None if usd is None else str(usd)
+            self._record(now, "budget", account, {"period": period, "usd": amount})
+
+    def reset_budget(self, account: str, period: Period) -> datetime:
+        """Let a budget begin again with nothing spent; return the time at which it does.
+
+        Raise ``LookupError`` if there is no such budget.
+        """
+        with self._lock, self._base.transaction(_LOCK) as now:
+            self._check_account(account)
+            known = _find_budget(self._base, account, period)
+            if self._find_usd(account, period) is None:
+                raise LookupError(f"{account} has no budget for the period {period}")
+            began = datetime.fromtimestamp(now, UTC)
+            usd = None if known is None else known.usd
+            self._write(Budget(account, period, usd, began))
+            self._record(now, "reset", account, {"period": period})
+        return began
+
+    def note_reading(self, subject: str) -> None:
+        """Add an audit record about content that the author has read."""
+        with self._lock, self._base.transaction(_LOCK) as now:
+            self._record(now, _READ, subject, {})
 
     def close(self) -> None:
         """Close the database."""
@@ -253,12 +356,30 @@ class KeyStore:
 
     # --- private methods
 
-    def _identify(self) -> tuple[int, ...]:
-        """Return the device and inode of the SQLite file, or nothing for PostgreSQL."""
-        if is_postgres(self.place):
-            return ()
-        facts = Path(self.place).stat()
-        return facts.st_dev, facts.st_ino
+    def _check_account(self, account: str) -> None:
+        """Raise an error if a budget cannot have an account, or the author does not change it."""
+        kind, name = read_account(account)
+        if kind == "key":
+            _check_own(self._team, self._read(name))
+            return
+        try:
+            check_label(name)
+        except ValueError as error:
+            raise ValueError(f"the name of a {kind} {error}") from None
+        _check_all(self._team, f"budgets of the {kind} {name}")
+
+    def _find_usd(self, account: str, period: Period) -> Decimal | None:
+        """Return the amount of a budget; ``None`` if there is no such budget."""
+        kind, name = read_account(account)
+        if not _is_field(account, period):
+            known = _find_budget(self._base, account, period)
+            return None if known is None else known.usd
+        if kind == "key":
+            found: Decimal | None = getattr(self._read(name), _FIELDS[period])
+            return found
+        return next(
+            (team.budget_usd_month for team in self._read_all(Team) if team.id == name), None
+        )
 
     def _read(self, name: str) -> Key:
         # PostgreSQL takes no NUL in a text, not even to look for it.
@@ -273,13 +394,16 @@ class KeyStore:
         rows = self._base.run(statement)
         return [msgspec.json.decode(data, type=kind) for (data,) in rows]
 
-    def _write(self, row: Key | Team) -> None:
+    def _write(self, row: Key | Team | Budget) -> None:
         if isinstance(row, Key):
             row = replace(row, team_budget_usd_month=None)
         self._base.run(
             f"insert into {_TABLES[type(row)]} values (?, ?) "  # noqa: S608 - our own
             "on conflict (id) do update set data = excluded.data",
-            (row.id, msgspec.json.encode(row).decode()),
+            (
+                row.name if isinstance(row, Budget) else row.id,
+                msgspec.json.encode(row).decode(),
+            ),
         )
 
     def _record(self, now: float, action: str, subject: str, detail: Mapping[str, Any]) -> None:
@@ -290,8 +414,50 @@ class KeyStore:
         )
 
 
+def _identify(place: str | Path) -> tuple[int, ...]:
+    """Return the device and inode of a SQLite file, or nothing for PostgreSQL."""
+    if is_postgres(place):
+        return ()
+    facts = Path(place).stat()
+    return facts.st_dev, facts.st_ino
+
+
+def _check_own(team: str | None, key: Key) -> None:
+    """Raise an error if the lead of a team changes a key that does not belong to it."""
+    if team is not None and key.team != team:
+        raise AuthenticationError(
+            f"the lead of the team {team} changes keys of this team only", status=403
+        )
+
+
+def _check_all(team: str | None, what: str) -> None:
+    """Raise an error if the lead of a team changes something other than keys."""
+    if team is not None:
+        raise AuthenticationError(
+            f"the lead of the team {team} does not change {what}", status=403
+        )
+
+
+def _find_budget(base: Database, account: str, period: Period) -> Budget | None:
+    find = "select data from dragoman_budgets where id = ?"
+    rows = base.run(find, (Budget(account, period).name,))
+    return msgspec.json.decode(rows[0][0], type=Budget) if rows else None
+
+
+def _drop_budgets(base: Database, account: str, *periods: Period) -> None:
+    for period in periods or PERIODS:
+        statement = "delete from dragoman_budgets where id = ?"
+        base.run(statement, (Budget(account, period).name,))
+
+
+def _is_field(account: str, period: Period) -> bool:
+    """Return whether a field of a key or a team has the amount of a budget."""
+    kind, _ = read_account(account)
+    return (kind == "key" and period in _FIELDS) or (kind == "team" and period == "month")
+
+
 def show_key(key: Key) -> dict[str, Any]:
-    """Return the fields of a key without its hashes."""
+    """Return the fields of a key without its hashes, and without budgets that are not its own."""
     return {name: value for name, value in asdict(key).items() if name not in _SECRET}
 
 
@@ -302,10 +468,10 @@ def _describe(key: Key) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(TEAM):
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(PREFIXES):
         raise ValueError(
             f"the name of a key or team is 1 to {MAX_NAME} printable characters and does not "
-            f"begin with {TEAM}"
+            f"begin with {', '.join(PREFIXES)}"
         )
 
 

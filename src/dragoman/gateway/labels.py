@@ -41,6 +41,13 @@ def read_labels(account: Account, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def write_tag(account: Account, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with the tag that ``read_labels`` took from it, for another request."""
+    if not account.tag or TAG_HEADER in account.caller.headers:
+        return dict(fields)
+    return {**fields, "metadata": {**fields.get("metadata", {}), TAG_FIELD: account.tag}}
+
+
 def _check_user(user: object) -> str:
     if user is None or user == "":
         return ""

@@ -12,13 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from decimal import Decimal
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ..errors import OverloadedError, QuotaExceededError, scrub
+from ..errors import OverloadedError, scrub
 from ..prices.results import EXACT
+from .budgets import Budget
 from .keys import Key
 from .ledger import KeyBudget, Ledger
 from .limits import RedisLimits
+
+T = TypeVar("T")
 
 log = logging.getLogger("dragoman")
 
@@ -36,19 +39,20 @@ class _Settlement(NamedTuple):
     tried: asyncio.Future[None] | None = None
 
 
-class _Reading(NamedTuple):
-    keys: Sequence[Key]
-    result: Future[list[KeyBudget]]
+class _Work(NamedTuple):
+    work: Callable[[Ledger], Any]
+    result: Future[Any]
 
 
 class _Admission(NamedTuple):
     key: Key
     seconds: float
+    usd: Decimal
     deadline: float
     result: Future[str | None]
 
 
-_Job: TypeAlias = _Admission | _Reading | _Settlement
+_Job: TypeAlias = _Admission | _Work | _Settlement
 
 
 class CallLease(NamedTuple):
@@ -67,7 +71,7 @@ class LedgerWriter:
     While the ledger cannot be written, new calls are rejected with ``OverloadedError`` within
     seconds (budgets fail closed), and the usage of finished calls is queued and written later, in
     order. A ledger in memory is used directly, without a thread. With ``limits``, Redis counts
-    requests, tokens and concurrent calls, and the ledger counts only cost.
+    requests, tokens and concurrent calls, and the ledger counts and reserves only cost.
     """
 
     def __init__(
@@ -87,20 +91,21 @@ class LedgerWriter:
         self.on_miss: Callable[[], None] | None = None  # called for each usage that is left out
         self.on_unread: Callable[[], None] | None = None  # called if budgets cannot be read
 
-    async def admit(self, key: Key, seconds: float) -> CallLease | None:
+    async def admit(self, key: Key, seconds: float, usd: Decimal = Decimal(0)) -> CallLease | None:
         """Count a request of a key without blocking the event loop; see ``Ledger.admit``."""
         if self.limits is None or not key.has_rates:
-            place = await self._admit_counted(key, seconds)
+            place = await self._admit_counted(key, seconds, usd)
             return None if place is None else CallLease(place)
         limited = await self.limits.admit(key, seconds)
+        place = None
         try:
             if key.has_budget:
-                await self._admit_counted(key, seconds)
+                place = await self._admit_counted(key, seconds, usd)
         except BaseException:
             if limited is not None:
                 self.limits.settle(limited, key, requests=1)
             raise
-        return None if limited is None else CallLease(None, limited)
+        return None if limited is None and place is None else CallLease(place, limited)
 
     def settle(
         self,
@@ -118,7 +123,6 @@ class LedgerWriter:
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
                 self.limits.settle(lease.limits, key, tokens)
-            lease = None
             tokens = 0
         place = None if lease is None else lease.ledger
         if place is None and not tokens and not money:
@@ -146,15 +150,10 @@ class LedgerWriter:
                 async with asyncio.timeout(_BUSY_SECONDS):
                     await tried
 
-    async def read_budgets(self, keys: Sequence[Key]) -> list[KeyBudget]:
+    async def read_budgets(self, budgets: Sequence[Budget]) -> list[KeyBudget]:
         """Return what is left of budgets; nothing, and a count, if the database cannot be read."""
-        if not self.ledger.is_shared:
-            return self.ledger.read_budgets(keys)
-        result: Future[list[KeyBudget]] = Future()
-        self._put(_Reading(keys, result))
         try:
-            async with asyncio.timeout(_BUSY_SECONDS):
-                return await asyncio.wrap_future(result)
+            return await self.run(lambda ledger: ledger.read_budgets(budgets))
         except TimeoutError:
             log.warning("the budgets cannot be read: timeout")
         except self.ledger.errors as error:
@@ -162,6 +161,15 @@ class LedgerWriter:
         if self.on_unread is not None:
             self.on_unread()
         return []
+
+    async def run(self, work: Callable[[Ledger], T]) -> T:
+        """Call a function with the ledger in its thread; raise ``TimeoutError`` after seconds."""
+        if not self.ledger.is_shared:
+            return work(self.ledger)
+        result: Future[T] = Future()
+        self._put(_Work(work, result))
+        async with asyncio.timeout(_BUSY_SECONDS):
+            return await asyncio.wrap_future(result)
 
     def describe_limits(self, key: Key) -> dict[str, str]:
         """Return response headers with a key's per-minute limits and what is left of each."""
@@ -183,11 +191,11 @@ class LedgerWriter:
 
     # --- private methods
 
-    async def _admit_counted(self, key: Key, seconds: float) -> str | None:
+    async def _admit_counted(self, key: Key, seconds: float, usd: Decimal) -> str | None:
         if not self.ledger.is_shared:
-            return self.ledger.admit(key, seconds, rates=self.limits is None)
+            return self.ledger.admit(key, seconds, rates=self.limits is None, usd=usd)
         result: Future[str | None] = Future()
-        self._put(_Admission(key, seconds, self._clock() + _BUSY_SECONDS, result))
+        self._put(_Admission(key, seconds, usd, self._clock() + _BUSY_SECONDS, result))
         waiting = asyncio.wrap_future(result)
         try:
             # stop waiting if the database hangs, although the ledger's thread still waits for it
@@ -226,12 +234,11 @@ class LedgerWriter:
             # Try to write the usage once for all waiting jobs: each attempt may last until a lock
             # times out.
             is_paid = self._pay()
-            decided: dict[str, QuotaExceededError | None] = {}
             for job in jobs:
                 if isinstance(job, _Admission):
-                    self._admit(job, decided, is_writable=is_paid)
-                elif isinstance(job, _Reading):
-                    self._read(job)
+                    self._admit(job, is_writable=is_paid)
+                elif isinstance(job, _Work):
+                    self._run(job)
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._pay() and time.monotonic() < deadline:
             time.sleep(_RETRY_SECONDS)
@@ -247,44 +254,25 @@ class LedgerWriter:
                 jobs.append(self._jobs.get_nowait())
         return jobs
 
-    def _admit(
-        self, job: _Admission, decided: dict[str, QuotaExceededError | None], *, is_writable: bool
-    ) -> None:
+    def _admit(self, job: _Admission, *, is_writable: bool) -> None:
         try:
             if not is_writable or self._clock() > job.deadline:
                 raise _overloaded()
-            job.result.set_result(self._decide(job, decided))
+            lease = self.ledger.admit(job.key, job.seconds, rates=self.limits is None, usd=job.usd)
+            job.result.set_result(lease)
         except self.ledger.errors as error:
             log.warning("the ledger cannot be written: %s", scrub(str(error)))
             job.result.set_exception(_overloaded())
         except Exception as error:
             job.result.set_exception(error)
 
-    def _read(self, job: _Reading) -> None:
+    def _run(self, job: _Work) -> None:
+        if not job.result.set_running_or_notify_cancel():
+            return  # its caller no longer waits
         try:
-            job.result.set_result(self.ledger.read_budgets(job.keys))
+            job.result.set_result(job.work(self.ledger))
         except Exception as error:
             job.result.set_exception(error)
-
-    def _decide(
-        self, job: _Admission, decided: dict[str, QuotaExceededError | None]
-    ) -> str | None:
-        if self.limits is None:
-            return self.ledger.admit(job.key, job.seconds)
-        # The result of a budget check is the same for all waiting calls of a key, so check only
-        # once.
-        if job.key.id not in decided:
-            try:
-                decided[job.key.id] = None
-                self.ledger.admit(job.key, rates=False)
-            except QuotaExceededError as error:
-                decided[job.key.id] = error
-            except BaseException:
-                del decided[job.key.id]
-                raise
-        if (found := decided[job.key.id]) is not None:
-            raise QuotaExceededError(found.message)
-        return None
 
     def _pay(self) -> bool:
         """Write the queued usage, one transaction per key; return whether all was written."""

@@ -38,6 +38,7 @@ _LABELS = {
     "unpriced_calls": ("model",),
     "uncounted": ("place",),
     "budgets_unread": (),
+    "alerts_unsent": (),
     "guard_verdicts": ("model", "judge", "stage", "action"),
     "switches": ("model", "from", "to", "reason"),
     "tool_calls": ("model", "provider", "outcome"),
@@ -114,6 +115,10 @@ class Metrics:
     def miss_budgets(self) -> None:
         """Count a scrape or page whose budgets could not be read."""
         self._counters["budgets_unread"][()] += 1
+
+    def miss_alert(self) -> None:
+        """Count an alert that its webhook accepted in none of the attempts."""
+        self._counters["alerts_unsent"][()] += 1
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
         """Count how often a call switched from one candidate of a group to another."""

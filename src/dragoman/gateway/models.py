@@ -25,6 +25,7 @@ from ..provider import Model, Provider
 from ..registry import ModelEntry, Registry
 from ..registry.guards import add_guards, find_client_guards
 from ..registry.registry import list_guards, list_passes
+from ..registry.webhooks import Webhook
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
 from ..wire.reasoning import join_efforts
@@ -61,8 +62,11 @@ class Models:
     cannot use those names.
     """
 
-    def __init__(self, source: Mapping[str, ServedModel] | Registry) -> None:
+    def __init__(
+        self, source: Mapping[str, ServedModel] | Registry, webhooks: Sequence[Webhook] = ()
+    ) -> None:
         self._registry = source if isinstance(source, Registry) else None
+        self.webhooks = webhooks
         given: Mapping[str, ServedModel] = {} if isinstance(source, Registry) else source
         # the open models, by name and operation
         self._opened: dict[tuple[str, Operation], Any] = {

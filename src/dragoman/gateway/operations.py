@@ -65,6 +65,12 @@ class UserFields(Struct, frozen=True, forbid_unknown_fields=True):
     withdrawn: bool
 
 
+class BudgetFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """The amount that the account of a budget may spend in its period."""
+
+    usd: str
+
+
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation, as it is routed and described.
 
@@ -121,6 +127,10 @@ OPERATIONS = [
         summary="Create a team, or set its budget.",
     ),
     Operation(
+        method="DELETE", path="/teams/{name}", handler="delete_team", status=204,
+        summary="Delete a team that has no keys.",
+    ),
+    Operation(
         method="GET", path="/users", handler="list_users", query=_PAGED,
         summary="The people to whom keys belong.",
     ),
@@ -131,6 +141,18 @@ OPERATIONS = [
     Operation(
         method="GET", path="/budgets", handler="list_budgets", query=_PAGED,
         summary="What is left of each budget.",
+    ),
+    Operation(
+        method="PUT", path="/budgets/{name}", handler="put_budget", body=BudgetFields,
+        summary="Set a budget; its name is ACCOUNT:PERIOD, such as team:research:week.",
+    ),
+    Operation(
+        method="DELETE", path="/budgets/{name}", handler="delete_budget", status=204,
+        summary="Remove a budget.",
+    ),
+    Operation(
+        method="POST", path="/budgets/{name}/reset", handler="reset_budget",
+        summary="Let a budget begin again with nothing spent.",
     ),
     Operation(
         method="GET", path="/models", handler="list_models", query=_PAGED,

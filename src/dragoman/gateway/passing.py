@@ -87,6 +87,7 @@ class PassHandler:
         query = bytes(scope.get("query_string", b""))
         request = target.make_request(scope["method"], path, query, caller.headers, body)
         key = target.find_key()
+        caller = account.caller = service.find_limits(caller, tag=account.tag)
         if caller.limited is not None:
             account.lease = await service.lease_pass(caller.limited, target.settings.is_priced)
         call = account.call = PassCall(target.settings, request.method, path)

@@ -30,6 +30,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 OPERATORS: frozenset[Role] = frozenset({"admin", "viewer", "lead"})
 """The roles that a line of the file can have: those that see keys of others."""
 _ROLES_BY_NAME: dict[str, Role] = {role: role for role in OPERATORS}
+CHANGERS: frozenset[Role] = frozenset({"admin", "lead"})
+"""The roles that change keys."""
 READERS: frozenset[Role] = frozenset({"admin", "viewer"})
 """The roles that read the figures of all keys."""
 _WRONG = "must have one line, sha256: and 64 hexadecimal digits, or NAME ROLE [TEAM] HASH on each"

@@ -22,9 +22,12 @@ from ..errors import CallCancelledError, ProviderError, RateLimitError
 from ..events import MessageComplete, Usage
 from ..messages import Assistant, LossWarning, Message, Request, new_ulid
 from ..middleware.attempts import Attempt, CallEnd, Counted, Spent
+from ..middleware.ratelimit import estimate_texts
+from ..middleware.spend import expect_cost
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import Asked
+from ..wire.policy import Translated
 from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
@@ -38,6 +41,9 @@ access = logging.getLogger("dragoman.access")
 # A body with more bytes than this is parsed in a thread, and its tokens are estimated only
 # roughly.
 LARGE = 256 * 1024
+_BYTES_PER_TOKEN = 4
+# Agents allow replies of 32,000 tokens and more, and few replies have as many as this.
+_MOST_EXPECTED = 4096
 _NOBODY = Caller({}, None)
 _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for one request
 
@@ -101,6 +107,22 @@ class Account:
             asked = replace(asked, request=replace(asked.request, request_id=self._id))
         self.request = asked.request
         return asked
+
+    async def admit(
+        self, model: Any, request: Any, asked: Translated | None = None, *, is_free: bool = False
+    ) -> None:
+        """Count the call of a model against the limits of its key, user, team and tag.
+
+        A key with a budget reserves the expected cost of ``request``, unless it is free. Raise an
+        error if a limit is reached.
+        """
+        self.caller = self._service.find_limits(self.caller, self.user, self.tag)
+        key = self.caller.limited
+        if key is not None:
+            usd = Decimal(0)
+            if key.has_budget and not is_free:
+                usd = expect_usd(model, request, self.size)
+            self.lease = await self._service.lease(key, model, asked, usd)
 
     async def settle_early(self) -> None:
         """Write the cost of the call to the ledger before the end of the reply is sent.
@@ -353,13 +375,27 @@ class ChatCall(ModelCall):
         asked = usage.input_tokens
         # for long requests assume four bytes per token, since a better estimate takes seconds
         if asked is None and account.size > LARGE:
-            asked = account.size // 4
+            asked = account.size // _BYTES_PER_TOKEN
         elif asked is None:
             asked = self.provider.estimate_input_tokens(request.messages, request.tools)
         written = max(usage.output_tokens or 0, account.length // 100)
         return replace(
             usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
         )
+
+
+def expect_usd(model: Any, request: Any, size: int) -> Decimal:
+    """Return the expected cost of a request with ``size`` bytes; 0 if a price is not known."""
+    if not isinstance(request, Request):
+        tokens = size // _BYTES_PER_TOKEN if size > LARGE else estimate_texts(request)
+        found = expect_cost(model, request, tokens, 0)
+        return found if isinstance(found, Decimal) else Decimal(0)
+    tokens = size // _BYTES_PER_TOKEN
+    if size <= LARGE:
+        tokens = model.estimate_input_tokens(request.messages, request.tools)
+    longest = request.config.max_tokens or _MOST_EXPECTED
+    found = expect_cost(model, request, tokens, min(longest, _MOST_EXPECTED))
+    return found if isinstance(found, Decimal) else Decimal(0)
 
 
 def find_switches(reply: Reply) -> list[RoutingSwitched]:

@@ -57,8 +57,7 @@ class RetrievalHandler:
         model = models.find_retrieval(served, codec.operation)
         model = models.guard(model, served, caller.key)
         account.model = served
-        if caller.limited is not None:
-            account.lease = await service.lease(caller.limited, model)
+        await account.admit(model, asked.request)
         request = replace(asked.request, model=model.model, request_id=account.id)
         call = account.call = _RetrievalCall(model, request)
         call.include_content = service.calls is not None and service.calls.include_content

@@ -233,16 +233,28 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
             output = most_output if output is None else output
         if output is None:
             return None
-        terms = list_asked(request) if isinstance(request, Request) else ()
-        usage = Usage(tokens, output, terms=terms)
-        if isinstance(request, RerankRequest):
-            units = -(-len(request.documents) // _SEARCH_UNIT)
-            usage = Usage(tokens, output, search_units=units)
-        costs = [each.priced_as.cost(usage) for each in _find_priced(self.inner)]
-        for found in costs:
-            if isinstance(found, Unpriced):
-                raise _refuse(f"the cost of this call is not known: {found.reason}")
-        return max([found.total for found in costs if found], default=Decimal(0))
+        found = expect_cost(self.inner, request, tokens, output)
+        if isinstance(found, Unpriced):
+            raise _refuse(f"the cost of this call is not known: {found.reason}")
+        return found
+
+
+def expect_cost(model: Any, request: Any, tokens: int, output: int) -> Decimal | Unpriced:
+    """Return the cost of a call with the most expensive model that may serve it.
+
+    ``tokens`` and ``output`` are the expected numbers of tokens. If one of the prices is not known,
+    return why.
+    """
+    terms = list_asked(request) if isinstance(request, Request) else ()
+    usage = Usage(tokens, output, terms=terms)
+    if isinstance(request, RerankRequest):
+        units = -(-len(request.documents) // _SEARCH_UNIT)
+        usage = Usage(tokens, output, search_units=units)
+    costs = [each.priced_as.cost(usage) for each in _find_priced(model)]
+    for found in costs:
+        if isinstance(found, Unpriced):
+            return found
+    return max([found.total for found in costs if found], default=Decimal(0))
 
 
 def _find_priced(provider: Model) -> list[Model]:

@@ -23,6 +23,7 @@ from .guards import GuardPlan, read_guards
 from .limits import read_thresholds
 from .passing import PassThrough, read_passes
 from .vendors import vendor_names
+from .webhooks import Webhook, read_webhooks
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
@@ -66,6 +67,7 @@ class File(Struct, frozen=True, kw_only=True):
     default: str | None = None
     groups: tuple[Group, ...] = ()
     guards: tuple[GuardPlan, ...] = ()
+    webhooks: tuple[Webhook, ...] = ()
     thresholds: Thresholds = Thresholds()
     redis: str | None = None
     observed: bool = True
@@ -87,7 +89,7 @@ def read_file(path: Path) -> File:
     root = read_yaml(path, problems)
     root.allow(
         "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
-        "default", "guards", "pass", "prices", "serve",
+        "default", "guards", "pass", "prices", "serve", "webhooks",
     )  # fmt: skip
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
@@ -122,6 +124,7 @@ def read_file(path: Path) -> File:
         default=root.get("default", str),
         groups=groups,
         guards=read_guards(root),
+        webhooks=read_webhooks(root),
         thresholds=read_thresholds(root),
         redis=_read_redis(root),
         observed=root.get("observed", bool, True),

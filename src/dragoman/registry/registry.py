@@ -32,6 +32,7 @@ from .names import Names
 from .passing import PassThrough
 from .stacks import NOT_CHAT, OpenOptions, Stacks, Subscriber
 from .vendors import load_vendor, vendor_names
+from .webhooks import Webhook
 
 log = logging.getLogger("dragoman")
 
@@ -301,6 +302,11 @@ class Registry:
 def list_passes(registry: Registry) -> tuple[PassThrough, ...]:
     """Return the APIs to which a gateway passes requests on, in the order of the file."""
     return registry._names().file.passes
+
+
+def list_webhooks(registry: Registry) -> tuple[Webhook, ...]:
+    """Return the webhooks in ``models.yaml``, in order."""
+    return registry._names().file.webhooks
 
 
 def list_guards(registry: Registry) -> tuple[GuardPlan, ...]:

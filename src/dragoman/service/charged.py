@@ -44,10 +44,9 @@ class ChargedModel(Wrapper[Provider], Middleware[Provider]):
         account = Account(service, WIRE)
         account.request = request
         try:
-            caller = account.caller = self._find_caller()
+            account.caller = self._find_caller()
             account.model = self._name
-            if caller.limited is not None:
-                account.lease = await service.lease(caller.limited, self.inner)
+            await account.admit(self.inner, request)
             call = account.call = ChatCall(self.inner, request)
             served.reply = call.reply
             async with aclosing(call.reply):

@@ -18,7 +18,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from ...database import load_driver
-from ...gateway.keys import MAX_LIMIT, MAX_NAME, TEAM, Key, check_models, hash_key, read_money
+from ...gateway.budgets import TEAM
+from ...gateway.keys import MAX_LIMIT, MAX_NAME, Key, check_models, hash_key, read_money
 
 Row: TypeAlias = Mapping[str, Any]
 

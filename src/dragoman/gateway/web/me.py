@@ -18,7 +18,7 @@ from starlette.requests import Request
 from ...errors import AuthenticationError, InvalidRequestError
 from ..access import Service
 from ..administration import change_store, find_store
-from ..keys import Key
+from ..keys import Key, KeyRing
 from ..keystore import KeyStore, show_key
 from ..spend_page import describe_amounts
 from ..sums import read_period, select_bill
@@ -40,7 +40,8 @@ class OwnChange(Struct, frozen=True, forbid_unknown_fields=True):
 async def read_own(service: Service, request: Request) -> dict[str, Any]:
     """Return the keys, the rights, the budgets and this month's spending of a person."""
     own = _find_own(request)
-    known = () if service.keys is None else service.keys.keys
+    ring = KeyRing() if service.keys is None else service.keys
+    known = ring.keys
     keys = [key for key in known if key.user == own.user]
     counted = keys if any(key.id == own.id for key in keys) else [*keys, own]
     budgets = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +11,7 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 
 from ..access import Service
-from ..keys import TEAM
+from ..budgets import read_account
 from ..ledger import KeyBudget
 from ..sums import KINDS, check_text
 from ..totals import (
@@ -105,11 +104,14 @@ async def _read_budgets(service: Service, book: UsageBook, span: Span) -> list[d
     budgets = await service.read_budgets()
     budgets.sort(key=lambda each: (each.left / each.limit if each.limit else 0, each.account))
     shown = budgets[:_MOST_NAMES]
-    keys = [each.account for each in shown if not each.account.startswith(TEAM)]
-    teams = [each.account[len(TEAM) :] for each in shown if each.account.startswith(TEAM)]
-    used = await book.read(select_named, span, "key", keys)
-    found = await book.read(select_named, span, "team", teams)
-    used |= {TEAM + name: total for name, total in found.items()}
+    named: dict[str, list[tuple[str, str]]] = {}
+    for each in shown:
+        kind, name = read_account(each.account)
+        named.setdefault(kind, []).append((name, each.account))
+    used: dict[str, Total] = {}
+    for kind, names in named.items():
+        found = await book.read(select_named, span, kind, [name for name, _ in names])
+        used |= {account: found[name] for name, account in names if name in found}
     return _describe(shown, used, span)
 
 
@@ -125,15 +127,19 @@ def _describe(
             empty = span.now
         elif spent:
             empty = span.now + int(budget.left * (span.now - span.since) / spent)
-        lasts = budget.period == "month" and (empty or 0) >= _find_next_month(span.now)
-        made.append({**asdict(budget), "spent": spent, "empty_at": None if lasts else empty})
+        ends = None if budget.ends is None else budget.ends.timestamp() * 1000
+        lasts = empty is not None and ends is not None and empty >= ends
+        kind, name = read_account(budget.account)
+        made.append(
+            {
+                **asdict(budget),
+                "kind": kind,
+                "name": name,
+                "spent": spent,
+                "empty_at": None if lasts else empty,
+            }
+        )
     return made
-
-
-def _find_next_month(now: int) -> int:
-    day = datetime.fromtimestamp(now / 1000, UTC)
-    first = datetime(day.year + day.month // 12, day.month % 12 + 1, 1, tzinfo=UTC)
-    return int(first.timestamp() * 1000)
 
 
 async def list_calls(service: Service, request: Request) -> dict[str, Any]:

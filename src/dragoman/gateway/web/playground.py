@@ -100,8 +100,7 @@ class PlaygroundChat:
         await incoming.work(
             check_translated, resolved, Translated(asked.request, ()), caller.refuses_losses
         )
-        if caller.limited is not None:
-            account.lease = await service.lease(caller.limited, resolved.provider)
+        await account.admit(resolved.provider, asked.request)
         known = service.calls is not None and service.calls.has_conversation(question.conversation)
         account.conversation = question.conversation if known else f"chat_{new_ulid()}"
         call = account.call = ChatCall(resolved.provider, asked.request)

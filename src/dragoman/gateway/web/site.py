@@ -30,7 +30,7 @@ from ...trace.export import PAGE as TRACE_PAGE
 from ..access import Service, read_headers
 from ..administration import find_store
 from ..clients import ADDRESS, Target, fill_steps, read_clients
-from ..people import OPERATORS, READERS, ROLES, Person, Role
+from ..people import CHANGERS, OPERATORS, READERS, ROLES, Person, Role
 from .keys import PERSON, change_key, list_keys
 from .login import LoginPages, read_cookie
 from .me import change_own, read_own
@@ -60,7 +60,6 @@ _TRACES = "/ui/traces"
 
 _ALL = frozenset(ROLES)
 _ADMIN: frozenset[Role] = frozenset({"admin"})
-_CHANGERS: frozenset[Role] = frozenset({"admin", "lead"})
 _ANSWERERS: frozenset[Role] = frozenset({"admin", "self"})  # the second about the own sessions
 _FORBIDDEN = 403, "your role does not allow this"
 
@@ -85,7 +84,7 @@ class Site:
             api += [("GET overview", read_overview, READERS), ("GET calls", list_calls, READERS)]
             api.append(("GET names", list_names, READERS))
         if find_store(service) is not None:
-            api += [("GET keys", list_keys, OPERATORS), ("POST keys", change_key, _CHANGERS)]
+            api += [("GET keys", list_keys, OPERATORS), ("POST keys", change_key, CHANGERS)]
         if service.login is not None:
             api += [("GET me", read_own, _ALL), ("POST me", change_own, _ALL)]
         if service.sessions is not None:
