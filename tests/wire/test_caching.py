@@ -1,7 +1,7 @@
 """Cache marks and cache settings, parsed from the arguments of a call."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -166,3 +166,19 @@ def test_server_without_lifetimes_of_the_cache_gets_the_key_alone(
     body = json.loads(encoded.http.body)
     assert {name: value for name, value in body.items() if "cache" in name} == fields
     assert any("cache" in each.code for each in encoded.warnings)
+
+
+@pytest.mark.parametrize("cache", [None, "auto", "off"])
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_marks_that_are_not_sent_are_noted_unless_caching_is_off(
+    wire: str, cache: Literal["auto", "off"] | None
+) -> None:
+    codec = CODECS[wire].connect("m", "https://h.example", None, d.Capabilities())
+    config = d.RuntimeConfig(max_tokens=9, cache=cache)
+    encoded = codec.encode(d.Request([d.User([d.Text("Hi", cache=True)])], config=config))
+    noted = [note.code for note in encoded.notes if note.code == "cache_mark_dropped"]
+    is_sent = b"cache_control" in encoded.http.body or b"cachePoint" in encoded.http.body
+    assert (bool(noted) or is_sent) == (cache != "off")
+    assert "cache_mark_dropped" not in {each.code for each in encoded.warnings}
+    plain = codec.encode(d.Request([d.User("Hi")], config=config))
+    assert "cache_mark_dropped" not in {note.code for note in plain.notes}

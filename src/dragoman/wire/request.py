@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from ..errors import InvalidRequestError, UnsupportedFeatureError
 from ..messages import Issuer, Message, PromptCache, Request, System, join_system
-from .caching import note_unplaced, read_cache
-from .codec import Notes
+from .caching import has_marks, note_unplaced, read_cache
+from .codec import Note, Notes
 from .json import entries_of, ordered_json
 from .reasoning import translate_reasoning
 from .schema import INSTRUCTION, schema_directive
@@ -31,6 +31,7 @@ class RequestWriter(ABC):
     # What asks for a response schema in the prompt. It differs between wires for historical
     # reasons: a change would invalidate existing cassettes and prompt caches.
     instruction: ClassVar[str] = INSTRUCTION
+    marks_cache = False  # whether marks for the prompt cache are sent
 
     def __init__(
         self, request: Request, home: Issuer, quirks: Any, path: str | None, notes: Notes
@@ -47,7 +48,21 @@ class RequestWriter(ABC):
         cls, request: Request, home: Issuer, quirks: Any, path: str | None, notes: Notes
     ) -> dict[str, Any]:
         """Return the body of a request; add what it lacks to ``notes``."""
-        return cls(request, home, quirks, path, notes).body()
+        writer = cls(request, home, quirks, path, notes)
+        body = writer.body()
+        if not writer.marks_cache and request.config.cache != "off" and has_marks(request):
+            why = (
+                "the server has no marks: it caches the beginnings of prompts by itself, if at all"
+            )
+            dropped = Note(
+                outcome="dropped",
+                code="cache_mark_dropped",
+                path="messages",
+                detail=why,
+                loss=False,
+            )
+            notes.items.append(dropped)
+        return body
 
     @abstractmethod
     def body(self) -> dict[str, Any]:

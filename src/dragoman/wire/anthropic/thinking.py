@@ -86,6 +86,7 @@ class ThinkingWriter(RequestWriter):
 
     quirks: TurnQuirks
     root: ClassVar[str] = ""  # the object that has the field ``thinking``
+    marks_cache = True
 
     @abstractmethod
     def reasoning_fields(self) -> Mapping[str, Any]:

@@ -64,6 +64,7 @@ class ChatWriter(RequestWriter):
             and request.config.cache != "off"
             and has_marks(request)
         )
+        self.marks_cache = breaks or quirks.cache_control
         if breaks or (cache is None and quirks.cache_control):
             quirks = replace(quirks, cache_control=breaks)
         if quirks.reasoning_required and not reasons:

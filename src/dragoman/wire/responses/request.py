@@ -133,6 +133,7 @@ class ResponsesWriter(RequestWriter):
         if self.request.stream:
             body["stream"] = True
         body["input"] = conversation.write()
+        self.marks_cache = conversation.marks
         if conversation.marks:
             self._move_instructions(body, conversation.leading)
             name_breakpoints(body["input"], self.notes)
