@@ -59,11 +59,7 @@ class ChatWriter(RequestWriter):
             body["stream"] = True
             if quirks.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        breaks = (
-            quirks.cache_form == "breakpoints"
-            and request.config.cache != "off"
-            and has_marks(request)
-        )
+        breaks = self._has_breakpoints()
         self.marks_cache = breaks or quirks.cache_control
         if breaks or (cache is None and quirks.cache_control):
             quirks = replace(quirks, cache_control=breaks)
@@ -81,6 +77,14 @@ class ChatWriter(RequestWriter):
         self._write_extras(body, written)
         body["messages"] = written
         return body
+
+    def _has_breakpoints(self) -> bool:
+        """Return whether the marks for the prompt cache become breakpoints."""
+        return (
+            self.quirks.cache_form == "breakpoints"
+            and self.config.cache != "off"
+            and has_marks(self.request)
+        )
 
     def _write_cache(self, body: dict[str, Any]) -> m.PromptCache | None:
         """Write the settings of the prompt cache; return them unless the call has none."""
