@@ -1,22 +1,47 @@
 """Test sessions over HTTP: start, follow, answer, give results and cancel, with the rights of keys."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import UnavailableError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
-from dragoman.log import MemoryLog
-from dragoman.session import Budget
+from dragoman.log import MemoryLog, SqliteLog, read_last
+from dragoman.permission import Decision, Policy, Rule
+from dragoman.service import Agent
+from dragoman.session import (
+    Budget,
+    SessionError,
+    SessionTool,
+    answer,
+    cancel_waiting,
+    find_questions,
+)
+from tests.gateway.serving import serving
 from tests.listed import Listed
-from tests.session.playing import ran, types
+from tests.session.playing import call, propose, ran, types
 from tests.waiting import poll
 
-from .serving import KEYS, LOOK, PAY, PEOPLE, SHIP, client_of, make_agent, make_app, service
+from .serving import (
+    ASK,
+    KEYS,
+    LOOK,
+    PAY,
+    PEOPLE,
+    SHIP,
+    client_of,
+    make_agent,
+    make_app,
+    pay,
+    service,
+)
 
 
 async def test_session_runs_to_its_end_and_shows_what_it_did() -> None:
@@ -430,3 +455,79 @@ async def test_stream_of_a_running_session_is_complete_over_any_cuts(cuts: list[
         joined += (await client.read_events(row["id"], after))[1]
         assert joined == (await client.read_events(row["id"]))[1]
         assert joined[-1]["event"] == "session.finished"
+
+
+async def test_service_is_mounted_in_another_application() -> None:
+    mounted = make_app({"main": make_agent(PAY)})
+    app = FastAPI()
+    app.mount("/agents", mounted)
+    async with serving(app) as url, aiohttp.ClientSession(f"{url}/agents/") as http:
+        headers = {"authorization": "Bearer one-key-0001"}
+        async with http.post(
+            "v1/sessions", json={"agent": "main", "goal": "Go."}, headers=headers
+        ) as reply:
+            row = await reply.json()
+            assert reply.status == 201
+
+        async def show() -> Any:
+            async with http.get(f"v1/sessions/{row['id']}", headers=headers) as reply:
+                return await reply.json()
+
+        await poll(show, lambda shown: shown["status"] == "waiting", "the question")
+    await mounted.state.service.sessions.stop()
+
+
+async def test_session_that_ran_when_the_service_ended_goes_on_in_the_next_one(
+    tmp_path: Path,
+) -> None:
+    never = asyncio.Event()
+    with SqliteLog(tmp_path / "log.db") as log:
+        async with client_of(
+            make_app({"main": make_agent(lambda request: [never])}, log)
+        ) as client:
+            row = await client.start(key="k")
+        async with client_of(make_app({"main": make_agent("Back.")}, log)) as client:
+            done = await client.reach(row["id"], "completed")
+            assert done["text"] == "Back."
+            assert (await client.start(key="k"))["id"] == row["id"]
+        outcomes = [record.data["outcome"] for record in log.find("session.finished")]
+        assert outcomes == ["cancelled", "completed"]
+        assert log.verify().ok
+
+
+async def test_answer_of_another_process_continues_a_session(tmp_path: Path) -> None:
+    with SqliteLog(tmp_path / "log.db") as log:
+        async with client_of(make_app({"main": make_agent(PAY)}, log)) as client:
+            row = await client.start()
+            (pending,) = (await client.reach(row["id"], "waiting"))["pending"]
+            with SqliteLog(tmp_path / "log.db", readonly=True) as other:
+                decision = Decision(True, "eve")
+                await asyncio.to_thread(answer, other, row["id"], pending["intent_id"], decision)
+            await client.reach(row["id"], "completed")
+            _, answered = await client("GET", "/questions?state=answered")
+            assert [each["answered_by"] for each in answered["data"]] == ["eve"]
+    assert ran == [7]
+
+
+async def test_cancellation_reaches_the_sessions_of_waiting_calls() -> None:
+    log = MemoryLog()
+    expert = SessionTool("ask_expert", "Ask.", Listed(PAY, name="e"), [pay], ASK)
+    model = Listed(propose(call("ask_expert", task="Pay.")), name="p")
+    agent = Agent(model, [expert], Policy([Rule("allow")]))
+    async with client_of(make_app({"main": agent}, log)) as client:
+        row = await client.start()
+        (pending,) = (await client.reach(row["id"], "waiting"))["pending"]
+        assert pending["session"] != row["id"]
+        status, cancelled = await client("POST", f"/sessions/{row['id']}/cancel")
+        assert status == 200
+        assert cancelled["status"] == "cancelled"
+    for session in (row["id"], pending["session"]):
+        last = read_last(log, session)
+        assert last is not None
+        assert last.data["outcome"] == "cancelled"
+    assert find_questions(log) == []
+    assert not await cancel_waiting(log, row["id"])
+    with pytest.raises(SessionError, match="no session"):
+        await cancel_waiting(log, "none")
+    assert log.verify().ok
+    assert ran == []

@@ -25,6 +25,8 @@ from .rows import ORIGIN, STOPPED, Origin, Rows
 
 log = logging.getLogger("dragoman")
 
+_PAUSE_SECONDS = 0.02
+
 Happening: TypeAlias = logs.LogRecord | Event
 """What happens in a session that this process runs: a record, or an event of its model."""
 
@@ -137,26 +139,17 @@ class Runner:
         """
         reason = f"cancelled by {by}"
         run = self._runs.get(session)
-        if run is not None:
-            if run.session is not None:
-                await run.session.cancel(reason)
-            elif run.task is not None:
-                run.task.cancel()  # it waits for its turn
-                await asyncio.wait({run.task})
+        if run is not None and await _halt(run, reason):
             return True
+        if not await asyncio.to_thread(self._rows.has, session):
+            return True  # it had no record yet
         return await cancel_waiting(self._log, session, reason)
 
     async def stop(self) -> None:
         """Stop all sessions; ``resume_all`` continues them at the next start."""
         self._is_stopping = True
-        for run in list(self._runs.values()):
-            if run.session is None and run.task is not None:
-                run.task.cancel()
-        stopping = [run.session.cancel(STOPPED) for run in self._runs.values() if run.session]
-        await asyncio.gather(*stopping, return_exceptions=True)
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        runs = list(self._runs.values())
+        await asyncio.gather(*[_halt(run, STOPPED) for run in runs], return_exceptions=True)
 
     async def resume_all(self) -> None:
         """Continue what ran when the service ended, and what got an answer since."""
@@ -259,3 +252,17 @@ class Runner:
     def _tell(self, session: str, news: Happening | None) -> None:
         for feed in self._feeds.get(session, ()):
             feed.queue.put_nowait(news)
+
+
+async def _halt(run: _Run, reason: str) -> bool:
+    """Stop a run, and wait for its end; return whether the session recorded that it was cancelled."""
+    assert run.task is not None
+    while not run.task.done():
+        if run.session is None:
+            run.task.cancel()  # it waits for its turn
+        elif await run.session.cancel(reason):
+            await asyncio.wait({run.task})
+            return True
+        # A run that is about to begin, or to end, cannot be cancelled at this moment.
+        await asyncio.wait({run.task}, timeout=_PAUSE_SECONDS)
+    return False
