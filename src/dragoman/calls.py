@@ -144,7 +144,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
 
     A missing count or cost means unknown, not zero. ``input_tokens`` includes cached and
     cache-written tokens, as in ``Usage``; ``estimated`` marks counts that the provider did not
-    report, and ``terms`` are those of ``Usage``. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
+    report, ``from_cache`` a reply that a cache repeated, which costs nothing, and ``terms`` are those of ``Usage``. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
     it is missing, ``cost_unknown`` is the reason. ``stated_cost_usd`` is the cost that the
     provider reported. In the log a cost is an exact decimal number.
 
@@ -162,6 +162,7 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     cache_creation_input_tokens: int | None = None
     reasoning_tokens: int | None = None
     estimated: bool = False
+    from_cache: bool = False
     search_units: int | None = None
     billed_input_tokens: int | None = None
     billed_output_tokens: int | None = None
@@ -230,7 +231,7 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
 _USAGE = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
     "reasoning_tokens",
-    "estimated", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
+    "estimated", "from_cache", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
     "terms",
 )  # fmt: skip
 

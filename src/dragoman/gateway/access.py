@@ -198,7 +198,7 @@ def resolve_model(models: Models, caller: Caller, name: str) -> ResolvedModel:
     """Return the model of this name; raise ``InvalidModelError`` if the caller may not use it."""
     caller.check_model(name)
     served = models.resolve(name)
-    provider = models.guard(models.find(served), served, caller.key)
+    provider = models.guard(models.add_cache(models.find(served), served), served, caller.key)
     return ResolvedModel(served, provider, models.find_upstream(served))
 
 

@@ -261,7 +261,13 @@ def _allow_origins(origins: Sequence[str], keys: KeyRing | None) -> Middleware:
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
         allow_headers=("*",),
-        expose_headers=("x-request-id", "request-id", "x-dragoman-warnings", "retry-after"),
+        expose_headers=(
+            "x-request-id",
+            "request-id",
+            "x-dragoman-warnings",
+            "x-dragoman-cache",
+            "retry-after",
+        ),
         max_age=86_400,
     )
 

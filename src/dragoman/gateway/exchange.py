@@ -15,9 +15,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import OverloadedError, ProviderError, UnavailableError, without_frames
+from ..errors import (
+    InvalidRequestError,
+    OverloadedError,
+    ProviderError,
+    UnavailableError,
+    without_frames,
+)
 from ..events import Assembler, Usage
 from ..messages import Request
+from ..middleware.cache import CACHE, CACHE_SCOPE
 from ..middleware.redis_limiter import LimiterUnavailableError
 from ..middleware.translation import ResolvedModel, check_translated, translate_for
 from ..provider import Provider
@@ -37,7 +44,7 @@ from .request_account import Account, ChatCall
 from .signals import release_models
 from .stored_responses import Memory
 from .tracing import begin_trace
-from .writing import ReplyWriter, Send, write_events
+from .writing import CACHE_HEADER, ReplyWriter, Send, write_events
 
 log = logging.getLogger("dragoman")
 
@@ -174,6 +181,30 @@ def answer_question(
     return question.write(found.provider.capabilities, int(time.time()))
 
 
+def _scope_cache(request: Request, models: Models, name: str, caller: Caller) -> Request:
+    """Return a request that uses the entries of the cache that its caller may use.
+
+    A client leaves the cache out, or replaces its entry, with the header ``x-dragoman-cache``.
+    """
+    scope = models.find_cache_scope(name, caller.key)
+    if scope is None:
+        return request
+    mode = caller.headers.get(CACHE_HEADER, "on")
+    if mode not in ("on", "off", "refresh"):
+        raise InvalidRequestError(f"{CACHE_HEADER} must be on, off or refresh")
+    return replace(request, metadata={**request.metadata, CACHE: mode, CACHE_SCOPE: scope})
+
+
+def _open_call(resolved: ResolvedModel, request: Request, writer: ReplyWriter) -> ChatCall:
+    """Open the call of a model; note which headers the head of its reply needs."""
+    call = ChatCall(resolved.provider, request)
+    if CACHE_SCOPE in request.metadata:
+        writer.cached = call.reply
+    if resolved.upstream.is_group:
+        writer.route = call.reply
+    return call
+
+
 class ChatHandler:
     """Handle the POST requests of one wire that call a chat model or ask about one."""
 
@@ -243,9 +274,8 @@ class ChatHandler:
         if is_count:
             await _reply_count(front, resolved.provider, translated.request, writer, account)
             return
-        call = account.call = ChatCall(resolved.provider, translated.request)
-        if resolved.upstream.is_group:
-            writer.route = call.reply
+        request = _scope_cache(translated.request, models, resolved.name, caller)
+        call = account.call = _open_call(resolved, request, writer)
         incoming.watch(service.bounds.reply_seconds)
         last = await write_events(call, encoder, translated.stops, incoming, writer)
         await account.settle_early()

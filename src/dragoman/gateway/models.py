@@ -11,20 +11,22 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec.structs import asdict
 
 from ..calls import Operation
 from ..capabilities import join_candidates
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..events import Usage
-from ..middleware import Fallback
+from ..middleware import Cache, Fallback
 from ..middleware.layer import walk
+from ..middleware.stores import Store
 from ..middleware.translation import Upstream, describe_upstream
 from ..prices import Cost
 from ..provider import Model, Provider
 from ..registry import ModelEntry, Registry
 from ..registry.guards import add_guards, find_client_guards
-from ..registry.registry import list_guards, list_passes
+from ..registry.registry import find_cache, list_guards, list_passes
 from ..registry.webhooks import Webhook
 from ..retrieval import RetrievalModel
 from ..wire.listing import ListedModel, find_efforts
@@ -39,6 +41,8 @@ ServedModel: TypeAlias = Provider | RetrievalModel
 """What a served name refers to: a model for chat, embedding or reranking."""
 
 
+_CACHED = ("stop", "tool_calls")
+"""The ends of replies that are cached: not those that a limit or a filter has cut."""
 _RATES = ("input", "output", "cache_read", "cache_write")
 _READY_FOR = 10.0  # how many seconds the result of a readiness check is cached
 
@@ -74,6 +78,8 @@ class Models:
         }
         self._upstreams: dict[str, Upstream] = {}
         self._guarded: dict[tuple[Any, ...], Any] = {}  # by the model and the names of the guards
+        self._cached: dict[str, Any] = {}
+        self._store: Store | None = None  # of the cache
         self._passes: dict[str, OpenPass] = {}
         self.users = 0  # number of requests in progress that use these models
         self.is_retired = False
@@ -113,6 +119,28 @@ class Models:
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
         return provider
+
+    def add_cache(self, model: Provider, name: str) -> Provider:
+        """Return a model whose replies are cached, if the configuration asks for it."""
+        plan = None if self._registry is None else find_cache(self._registry)
+        if plan is None or not plan.holds(name):
+            return model
+        if name not in self._cached:
+            self._store = self._store or plan.open()
+            self._cached[name] = Cache(model, self._store, endings=_CACHED, needs_scope=True)
+        found: Provider = self._cached[name]
+        return found
+
+    def find_cache_scope(self, name: str, key: Key | None) -> str | None:
+        """Return which entries of the cache a request may use; ``None`` if it is not cached.
+
+        Each key has entries of its own, unless the configuration shares them.
+        """
+        plan = None if self._registry is None else find_cache(self._registry)
+        if plan is None or name not in self._cached:
+            return None
+        owner = [] if plan.shared or key is None else [key.id, key.hash]
+        return msgspec.json.encode([name, *owner]).decode()
 
     def find_upstream(self, name: str) -> Upstream:
         """Return the properties of the provider with this name."""
@@ -250,6 +278,8 @@ class Models:
             await asyncio.wait([self._probe])
         for provider in {id(each): each for each in self._opened.values()}.values():
             await provider.close()
+        if self._store is not None:
+            await self._store.close()
         for each in self._passes.values():
             await each.close()
 

@@ -30,10 +30,14 @@ _HEADER = 4000
 _ROUTE = 1000  # maximum length of a header that names models
 
 
+CACHE_HEADER = "x-dragoman-cache"
+"""The header in which a request chooses how it uses the cache, and a reply states how it did."""
+
+
 class ReplyWriter:
     """Write the reply to a request, and note in its account what was sent."""
 
-    __slots__ = ("_account", "_front", "_send", "_service", "route")
+    __slots__ = ("_account", "_front", "_send", "_service", "cached", "route")
 
     def __init__(self, service: Service, front: ServerCodec, account: Account, send: Send) -> None:
         self._service = service
@@ -42,6 +46,8 @@ class ReplyWriter:
         self._send = send
         # the reply of a group of models, if the head has to name the model that answers
         self.route: Reply | None = None
+        # the reply of a model with a cache, if the head has to state whether it was stored
+        self.cached: Reply | None = None
 
     async def reply(self, reply: HttpReply) -> None:
         """Write a complete reply."""
@@ -132,6 +138,8 @@ class ReplyWriter:
             own |= self._service.ledger.describe_limits(account.caller.limited)
         if losses := account.losses:
             own["x-dragoman-warnings"] = _shown(losses)
+        if self.cached is not None:
+            own[CACHE_HEADER] = "hit" if self.cached.is_cached else "miss"
         if self.route is not None:
             own["x-dragoman-served-by"] = _plain(f"{self.route.provider}:{self.route.model}")
             if tried := [f"{each.from_} {each.reason}" for each in find_switches(self.route)]:

@@ -180,7 +180,10 @@ class Attempt:
     def spend(self) -> Spent:
         """Return what is counted if nothing is recorded; a record takes four times as long."""
         usage = self._find_usage()
-        bill = None if usage == Usage() else self._find_cost(usage)[0]
+        bill = None if usage == Usage() or usage.from_cache else self._find_cost(usage)[0]
+        cost = None if bill is None else bill.total
+        if usage.from_cache:
+            cost = Decimal(0)
         return Spent(
             self.find_served()[0],
             _is_complete(self.answer, self.error),
@@ -188,7 +191,7 @@ class Attempt:
             usage.output_tokens,
             usage.cached_input_tokens,
             usage.cache_creation_input_tokens,
-            None if bill is None else bill.total,
+            cost,
             bill.reason if isinstance(bill, Unpriced) else None,
             self._judge().get("tool_outcomes", {}),
         )
@@ -217,7 +220,12 @@ class Attempt:
     def bill(self) -> dict[str, Any]:
         """Return the record fields for the usage so far and its cost."""
         usage = self._find_usage()
-        return {} if usage == Usage() else price_usage(usage, *self._find_cost(usage))
+        if usage == Usage():
+            return {}
+        bill = price_usage(usage, *self._find_cost(usage))
+        if usage.from_cache:  # it costs nothing, even if the price of the model is unknown
+            bill |= {"cost_usd": Decimal(0), "cost_unknown": None}
+        return bill
 
     def _find_cost(self, usage: Usage) -> tuple[Cost | Unpriced | None, str]:
         """Return the cost, if it can be computed, and the name under which the model is priced."""

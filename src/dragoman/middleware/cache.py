@@ -13,8 +13,16 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
-from ..messages import Request
+from ..events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    UnknownEvent,
+    Usage,
+    decode_event,
+    encode_event,
+)
+from ..messages import Request, new_ulid
 from ..provider import EventsReply, LayerCall
 from ..provider.model import Kind, OfKind
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
@@ -34,7 +42,16 @@ CACHE = "dragoman.cache"
 the call, ``"refresh"`` sends the call and replaces the stored reply.
 """
 
+CACHE_SCOPE = "dragoman.cache_scope"
+"""The key in ``metadata`` for a text, such as the name of a client. Calls with different texts never
+share an entry.
+"""
+
 _SOUND = ("stop", "length", "tool_calls", "content_filter")
+
+
+class _StoredReply(EventsReply):
+    is_cached = True
 
 
 class Cache(Wrapper[Kind], Middleware[Kind]):
@@ -49,12 +66,22 @@ class Cache(Wrapper[Kind], Middleware[Kind]):
     zero, so it adds nothing to a total cost. Replies that failed or were cancelled are never
     stored. If the store fails, a warning is logged and the call is sent.
     ``metadata={"dragoman.cache": "off"}`` disables the cache for a call; ``"refresh"`` sends the
-    call and replaces the stored reply.
+    call and replaces the stored reply. ``endings`` are the finish reasons of replies that are
+    stored. With ``needs_scope``, calls without ``CACHE_SCOPE`` in their metadata are not cached.
     """
 
-    def __init__(self, provider: OfKind[Kind], store: Store | str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        provider: OfKind[Kind],
+        store: Store | str | os.PathLike[str],
+        *,
+        endings: Sequence[str] = _SOUND,
+        needs_scope: bool = False,
+    ) -> None:
         super().__init__(provider)
         self.store = open_store(store)
+        self._endings = endings
+        self._needs_scope = needs_scope
         self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}
 
     def settings(self) -> Mapping[str, Any]:
@@ -71,7 +98,12 @@ class Cache(Wrapper[Kind], Middleware[Kind]):
         if not isinstance(request, Request):
             yield [await self._answer(request, mode, served)]
             return
-        key = "" if mode == "off" else f"{self.name}:{request_key(replace(request, stream=False))}"
+        scope = str(request.metadata.get(CACHE_SCOPE, ""))
+        if self._needs_scope and not scope:
+            mode = "off"
+        key = ""
+        if mode != "off":
+            key = f"{scope}{self.name}:{request_key(replace(request, stream=False))}"
         found = await self._find(key) if mode == "on" else None
         source = (
             self._play(request, found, served)
@@ -101,16 +133,21 @@ class Cache(Wrapper[Kind], Middleware[Kind]):
     async def _play(
         self, request: Request, events: Sequence[Event], served: LayerCall
     ) -> AsyncGenerator[list[Event], None]:
+        # each reply to a client of a gateway has an id of its own, by which it can be stored
+        message_id = f"msg_{new_ulid()}" if CACHE_SCOPE in request.metadata else ""
+
         async def readdressed(request: Request) -> AsyncIterator[Event]:
             for event in events:
                 event = readdress(event, request.request_id)
+                if isinstance(event, MessageStart | MessageComplete) and message_id:
+                    event = replace(event, message_id=message_id)
                 if type(event) is MessageComplete:
                     event = replace(
                         event, usage=Usage(0, 0, total_tokens=0, from_cache=True), kept=None
                     )
                 yield event
 
-        async with aclosing(EventsReply(request, self.name, self.model, readdressed)) as reply:
+        async with aclosing(_StoredReply(request, self.name, self.model, readdressed)) as reply:
             served.reply = reply
             while batch := await reply.next():
                 yield batch
@@ -140,7 +177,7 @@ class Cache(Wrapper[Kind], Middleware[Kind]):
             if (
                 events
                 and type(last := events[-1]) is MessageComplete
-                and last.finish_reason in _SOUND
+                and last.finish_reason in self._endings
             ):
                 result = [*events[:-1], replace(last, kept=None)]
                 if not last.usage.from_cache:

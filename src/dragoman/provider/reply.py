@@ -66,6 +66,11 @@ class Reply(ABC):
         return {}
 
     @property
+    def is_cached(self) -> bool:
+        """Whether the reply comes from a cache."""
+        return False
+
+    @property
     def history(self) -> Sequence[CallRecord]:
         """Records of earlier failed attempts and of switches to another provider, in order."""
         return ()
@@ -344,6 +349,10 @@ class WrappedReply(Reply):
     @property
     def headers(self) -> Mapping[str, str]:
         return self.inner.headers
+
+    @property
+    def is_cached(self) -> bool:
+        return self.inner.is_cached
 
     @property
     def history(self) -> Sequence[CallRecord]:

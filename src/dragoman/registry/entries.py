@@ -17,6 +17,7 @@ from ..provider import SCHEMES
 from ..tokens import FAMILIES
 from ..validate.yaml import ConfigError, Section, read_yaml
 from .adapters import Adapter, find_nearest, read_adapter
+from .caching import CachePlan, read_cache
 from .folders import user_folder
 from .groups import Group, check_names, check_nesting, read_group
 from .guards import GuardPlan, read_guards
@@ -73,6 +74,7 @@ class File(Struct, frozen=True, kw_only=True):
     observed: bool = True
     serve: Mapping[str, str] = {}
     passes: tuple[PassThrough, ...] = ()
+    cache: CachePlan | None = None
     is_read: bool = False
 
 
@@ -88,7 +90,7 @@ def read_file(path: Path) -> File:
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow(
-        "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
+        "adapters", "cache", "models", "groups", "availability", "redis", "redis_env", "observed",
         "default", "guards", "pass", "prices", "serve", "webhooks",
     )  # fmt: skip
     prices = _read_prices(root)
@@ -130,6 +132,7 @@ def read_file(path: Path) -> File:
         observed=root.get("observed", bool, True),
         serve=_read_serve(root, taken, known),
         passes=read_passes(root),
+        cache=read_cache(root),
         is_read=True,
     )
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))

@@ -23,6 +23,7 @@ from ..retrieval import Embedder, Reranker
 from ..retrieval.values import Operation
 from ..validate.yaml import ConfigError
 from .adapters import Adapter
+from .caching import CachePlan
 from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file
 from .folders import read_stamp
@@ -307,6 +308,11 @@ def list_passes(registry: Registry) -> tuple[PassThrough, ...]:
 def list_webhooks(registry: Registry) -> tuple[Webhook, ...]:
     """Return the webhooks in ``models.yaml``, in order."""
     return registry._names().file.webhooks
+
+
+def find_cache(registry: Registry) -> CachePlan | None:
+    """Return how a gateway caches replies, if it does."""
+    return registry._names().file.cache
 
 
 def list_guards(registry: Registry) -> tuple[GuardPlan, ...]:
