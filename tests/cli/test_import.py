@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from click.testing import CliRunner, Result
 
+import dragoman as d
 from dragoman.cli import main
 from dragoman.compat.litellm.names import read_table
 from dragoman.gateway import create_app
@@ -174,6 +175,46 @@ def test_imported_keys_are_hashed_and_existing_files_are_kept(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        ("europe-west1", "europe-west1-aiplatform.googleapis.com"),
+        ("global", "aiplatform.googleapis.com"),
+        ("eu", "aiplatform.eu.rep.googleapis.com"),
+    ],
+)
+def test_claude_and_gemini_of_a_cloud_have_their_addresses(
+    location: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = f"vertex_project: p, vertex_location: {location}"
+    foundry = "api_base: https://r.services.ai.azure.com, api_key: os.environ/AZURE_AI_API_KEY"
+    config = (
+        "model_list:\n"
+        f"  - {{model_name: a, litellm_params: {{model: vertex_ai/claude-opus-5-5, {cloud}}}}}\n"
+        f"  - {{model_name: b, litellm_params: {{model: vertex_ai/gemini-3.8-flash, {cloud}}}}}\n"
+        f"  - {{model_name: c, litellm_params: {{model: azure_ai/claude-opus-5-5, {foundry}}}}}\n"
+    )
+    assert run(tmp_path, "--strict", config=config).exit_code == 0
+    made: dict[str, Any] = read_yaml(tmp_path / "models.yaml").plain()
+    place = f"https://{host}/v1/projects/p/locations/{location}/publishers"
+    assert made["adapters"]["vertex"]["base_url"] == f"{place}/anthropic"
+    assert made["adapters"]["vertex"]["auth"] == {"type": "google"}
+    assert made["adapters"]["google"]["base_url"] == f"{place}/google"
+    monkeypatch.setenv("AZURE_AI_API_KEY", "k")
+    registry = Registry.load(tmp_path / "models.yaml")
+    for name, url in (
+        ("azure:claude-opus-5-5", "https://r.services.ai.azure.com/anthropic/v1/messages"),
+        ("vertex:claude-opus-5-5", f"{place}/anthropic/models/claude-opus-5-5:rawPredict"),
+        ("google:gemini-3.8-flash", f"{place}/google/models/gemini-3.8-flash:generateContent"),
+    ):
+        model: Any = registry.open(name)
+        while not hasattr(model, "codec"):  # retries
+            model = model.inner
+        config_of_call = d.RuntimeConfig(max_tokens=9)
+        sent = model.preview(d.Request([d.User("Hi")], config=config_of_call)).http
+        assert sent.url == url
+
+
+@pytest.mark.parametrize(
     "setting",
     [
         "api_base: os.environ/CANARY", "custom_llm_provider: os.environ/CANARY",
@@ -263,5 +304,5 @@ def test_every_route_leads_to_a_vendor_of_the_catalogue_or_an_address() -> None:
     needs_place = ("litellm_proxy", "openai_like")
     for name, route in table.routes.items():
         assert route.vendor in vendor_names() or route.base_url or name in needs_place
-        assert bool(route.settings) == bool(route.template)
+        assert bool(route.settings) == bool(route.template or route.variables)
     assert set(table.unprefixed) <= set(table.routes)

@@ -97,9 +97,9 @@ class AddressPart(_Part, frozen=True):
     env: tuple[str, ...]
     forms: dict[str, str] = field(default_factory=dict)
 
-    def find(self) -> str | None:
+    def find(self, environ: Mapping[str, str] = os.environ) -> str | None:
         """Return what replaces the part; ``None`` if no variable is set."""
-        value = next((found for name in self.env if (found := os.environ.get(name))), None)
+        value = next((found for name in self.env if (found := environ.get(name))), None)
         if value is None:
             return None
         form = self.forms.get(value, self.forms.get("*", "{}"))
@@ -227,20 +227,22 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
         """The models that embed or transcribe, and do not take messages."""
         return frozenset([name for name, row in self.rows.items() if not row.get("chat", True)])
 
-    def address(self, wire: str | None = None) -> str | None:
+    def address(
+        self, wire: str | None = None, environ: Mapping[str, str] = os.environ
+    ) -> str | None:
         """Return a wire's base URL; the variable ``base_url_env`` may replace its host and port.
 
-        Return ``None`` if a part of it is unknown.
+        Return ``None`` if a part of it is unknown. ``environ`` has the values of the variables.
         """
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
         variable = self.address_variable(wire)
-        given = os.environ.get(variable, "").strip() if variable else ""
+        given = environ.get(variable, "").strip() if variable else ""
         if given:
             return self.complete(given, base_url)
         for part, setting in self.parts.items():
             if base_url is not None and part in base_url:
-                found = setting.find()
+                found = setting.find(environ)
                 # A part in capitals stands for something that only the user knows.
                 if found is None and part.isupper():
                     return None

@@ -17,8 +17,11 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the models with one prefix are: a vendor of the catalogue, or a compatible API.
 
     ``path`` is added to addresses that users give. ``template`` is the address of a cloud, and
-    ``auth`` its credentials, in which ``settings`` are filled in. ``strip`` and ``prefix`` are
-    beginnings of model names to remove and to add; ``only`` that of all models that it has.
+    ``auth`` its credentials, in which ``settings`` are filled in; with ``variables`` they fill in
+    the address of the vendor ``seller`` on ``wire``, as the variables of these names would. An
+    address that is given has this wire.
+    ``strip`` and ``prefix`` are beginnings of model names to remove and to add; ``only`` that of all
+    models that it has, and ``others`` are routes of other models with the same prefix.
     """
 
     vendor: str = ""
@@ -27,10 +30,14 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     template: str = ""
     settings: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    seller: str = ""
+    wire: str | None = None
     auth: dict[str, str] = {}
     strip: tuple[str, ...] = ()
     prefix: str = ""
     only: str = ""
+    others: tuple[Route, ...] = ()
 
     @property
     def key_variable(self) -> str | None:
@@ -40,14 +47,23 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
     def find_adapter(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the address and the credentials of an adapter; empty if they are the vendor's."""
         found = {name: given.get(name) for name in self.settings}
+        wire = {"wire": self.wire} if self.wire else {}
         if base_url := given.get("api_base"):
             base_url = base_url.rstrip("/")
-            return {"base_url": base_url if self.path in base_url else base_url + self.path}
+            complete = base_url if self.path in base_url else base_url + self.path
+            return {"base_url": complete, **wire}
         if found and None not in found.values():
             auth = {key: value.format_map(found) for key, value in self.auth.items()}
-            return {"base_url": self.template.format_map(found), "auth": auth}
+            return {"base_url": self._fill_address(found), "auth": auth, **wire}
         own = {"base_url": self.base_url, "api_key_env": self.api_key_env}
         return own if self.base_url else {}
+
+    def _fill_address(self, found: dict[str, Any]) -> str | None:
+        """Return the address of a cloud with the settings of a call."""
+        if not self.variables:
+            return self.template.format_map(found)
+        given = {self.variables[name]: value for name, value in found.items()}
+        return load_vendor(self.seller).address(self.wire, given)
 
 
 class Named(Struct, frozen=True):
@@ -89,8 +105,10 @@ def find_name(model: str, provider: str | None = None) -> Named | None:
     for each in table.unprefixed if provider is None else ():
         if provider is None and load_vendor(table.routes[each].vendor).lists(model):
             provider = each
-    route = table.routes.get(provider or "")
-    if provider is None or route is None or not model.startswith(route.only):
+    known = table.routes.get(provider or "")
+    routes = (known, *known.others) if known is not None else ()
+    route = next((each for each in routes if model.startswith(each.only)), None)
+    if provider is None or route is None:
         return None
     for start in route.strip:
         model = model.removeprefix(start)
