@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
 
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import new_key
+from dragoman.gateway.keystore import KeyStore, load_keys
+from dragoman.gateway.ledger import Ledger
 from dragoman.gateway.tokens import load_tokens
 from tests.browsers import FLAGS
 from tests.gateway.serving import serving
@@ -86,7 +89,7 @@ async def opened(folder: Path, **settings: Any) -> AsyncIterator[tuple[str, str]
         (folder / "session").write_text("0123456789abcdef" * 4)
         (folder / "jwt.yaml").write_text(FILE.format(issuer=issuer, url=url, folder=folder))
         app = create_app(
-            {"fast": Listed(reply("Hello"), repeat=True), "slow": Listed(reply("Hi"), repeat=True)},
+            {"fast": Listed(reply("Hello"), repeat=True, name="anthropic", model="claude-sonnet-4-5"), "slow": Listed(reply("Hi"), repeat=True)},
             tokens=load_tokens(folder / "jwt.yaml"), admin=DIGEST, ui="dragoman.gateway.web", **settings,
         )  # fmt: skip
         async with serving(app, port=port):
@@ -149,6 +152,41 @@ async def test_person_logs_in_at_a_real_provider_and_out_again(tmp_path: Path) -
         await page.get_by_role("button", name="Sign in", exact=True).click()
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         assert problems == []
+
+
+async def test_person_makes_a_key_and_calls_a_model_with_it(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.db"
+    KeyStore(keys).close()
+    ring = load_keys(keys)
+    async with opened(tmp_path, keys=ring, ledger=Ledger()) as (url, _), browsing() as context:
+        page = await context.new_page()
+        await log_in(page, url, "bob")
+        await expect(page.get_by_role("heading", name="My access")).to_be_visible()
+        names = (
+            await page.get_by_role("navigation", name="Pages")
+            .get_by_role("link")
+            .all_text_contents()
+        )
+        assert names == ["My access", "Playground", "Models", "Clients"]
+        await page.get_by_role("button", name="Create my key").click()
+        key = await page.locator(".waiting pre").inner_text()
+        body = {"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(url, headers=headers) as http:
+            async with http.post("/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200
+            async with http.get("/v1/models") as answer:
+                assert [each["id"] for each in (await answer.json())["data"]] == ["fast"]
+        # the playground needs no key of a person who logged in
+        await page.get_by_role("link", name="Playground").click()
+        await page.locator("#prompt").fill("Hi")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".reply")).to_contain_text("Hello")
+        await expect(page.locator("main")).not_to_contain_text("null")
+    with contextlib.closing(KeyStore(keys)) as store:
+        records = [(each.actor, each.action, each.subject) for each in store.audit()]
+    ring.close()
+    assert records == [("jwt:bob@example.com", "create", "jwt:bob@example.com")]
 
 
 @pytest.mark.parametrize("name", ["eve", "zoe"])

@@ -176,6 +176,7 @@ async def talk(page: Page, slow: Listed) -> None:
     await expect(first.locator("li")).to_have_text(["Basel", "Cologne", "Rotterdam"])
     await expect(first.locator(".facts")).to_contain_text("1,000 tokens in, 500 out")
     await expect(first.locator(".cost")).to_have_text("$0.0105")
+    await expect(page.locator("main")).not_to_contain_text("null")
     await expect(first.locator("details pre")).to_be_hidden()
     await first.get_by_text("Thinking").press("Enter")
     await expect(first.locator("details pre")).to_have_text("Let me see.")

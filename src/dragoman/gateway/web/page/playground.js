@@ -394,7 +394,7 @@ site.pages.playground = async (main) => {
     h("header", { class: "bar" }, h("h1", {}, "Playground"), h("div", { class: "filters", role: "group", "aria-label": "Show" }, choices(VIEWS, play.view, show))),
     h("div", { class: "chosen" }, choose(0, "Model"), choose(1, "Compare with"), needsKey ? h("form", {}, h("input", { autocomplete: "username", value: "key", hidden: true }), h("label", {}, "Gateway key that pays", callKey)) : null,
       h("button", { class: "button", type: "button", on: () => { play.panes.forEach((pane) => { pane.control?.abort(); Object.assign(pane, { messages: [], conversation: "" }); pane.log.replaceChildren(); }); refresh(); } }, "New conversation")),
-    site.facts.stores_keys ? addVendor(models) : null,
+    ...(site.facts.stores_keys ? [addVendor(models)] : []),
     h("details", { class: "settings" }, h("summary", {}, "System prompt, settings, tools, schema"), h("div", { class: "grid" },
       field("system", "System prompt", h("textarea", { rows: 2 })), numeric("temperature", "Temperature", { min: 0, max: 2, step: 0.1 }), numeric("max_tokens", "Max tokens", { min: 1 }), numeric("top_p", "Top p", { min: 0, max: 1, step: 0.05 }), numeric("seed", "Seed", {}),
       field("reasoning", "Reasoning", h("select", {}, ["", "off", "minimal", "low", "medium", "high"].map((name) => h("option", { value: name }, name || "by default")))),
