@@ -15,13 +15,11 @@ from dragoman.gateway.keys import hash_key
 from dragoman.log import SqliteLog
 from dragoman.sim import Answer, Call, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from tests.gateway.test_serve import ask_health
-from tests.gateway.upstream import EXHAUSTIVE
 from tests.ports import find_free_port
 from tests.waiting import poll
 
 from .serving import Client
 
-KILLS = 30 if EXHAUSTIVE else 2
 GOALS = 4
 TOOLS = '''
 """The tools of the agent: each appends a line to a file."""
@@ -138,12 +136,12 @@ async def drive(url: str, number: int) -> str:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("seed", range(2 if EXHAUSTIVE else 1))
-async def test_sessions_survive_kills_of_the_service(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.exhaustive)])
+async def test_sessions_survive_kills_of_the_service(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)
     async with service_at(tmp_path, script()) as service:
         driving = [asyncio.ensure_future(drive(service.url, number)) for number in range(GOALS)]
-        for _ in range(KILLS):
+        for _ in range(kills):
             await asyncio.sleep(chance.random() * 0.5)
             await service.kill()
             await service.start()
