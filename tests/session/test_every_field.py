@@ -56,6 +56,7 @@ from dragoman.middleware.guard import Action, Subject
 from dragoman.permission import Decision
 from dragoman.prices import Match, PriceRow
 from dragoman.session import RemoteApprover, SessionTool, answer_question
+from dragoman.session import observe as observe_result
 from dragoman.sim import SimulatedEmbedder, SimulatedReranker
 from dragoman.tools import FunctionTool, Observation, ToolContext, tool
 from dragoman.transport import FixtureTransport
@@ -235,7 +236,7 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     await running
     elsewhere = Session(Listed(calls[0], "Done."), [Tool("bash", external=True)], ALL, log)
     outcome = await elsewhere.run("Go.", key="g1")
-    await elsewhere.observe(outcome.pending[0].intent_id, "failed", is_error=True)
+    observe_result(log, elsewhere.id, outcome.pending[0].intent_id, "failed", True, by="ci")
     await elsewhere.run()
     given_up = Session(Listed(calls[0], "Done."), [Tool("bash", external=True)], ALL, log)
     await given_up.run("Go.")
@@ -403,7 +404,11 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
         cached = Cache(sonnet(reply("Done.", usage=EVERY)), Path(folder) / "cache.db")
         for _ in range(2):
             await Session(cached, (), ALL, log).run("Go.")
-        await cached.close()
+        blocked = Observe(Guard(cached, lambda subject: "block", on="reply"), seen.append)
+        with contextlib.suppress(ProviderError):
+            await blocked.complete("Go.")
+            await blocked.complete("Go.")
+        await blocked.close()
     await watched.close()
     await served.close()
 
