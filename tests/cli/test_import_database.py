@@ -46,14 +46,16 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("TeamTable", {"team_id": "t1", "team_alias": "core", "models": ["fast", "openai/*"], "max_budget": 100.0,
                    "budget_duration": "30d", "spend": 12.25, "budget_reset_at": SOON}),
     ("TeamTable", {"team_id": "t2", "team_alias": "web", "blocked": True}),
-    ("UserTable", {"user_id": "u1", "user_email": "ann@example.org", "models": ["fast"]}),
+    ("UserTable", {"user_id": "u1", "user_email": "ann@example.org", "models": ["fast"],
+                   "max_budget": 20.0, "budget_duration": "1d", "spend": 3.5, "budget_reset_at": SOON}),
     ("VerificationToken", {"token": digest("sk-ann-canary"), "key_alias": "ann", "user_id": "u1", "team_id": "t1",
                            "max_budget": 5.0, "spend": 1.5, "rpm_limit": 60, "tpm_limit": 9000, "max_parallel_requests": 3}),
     ("VerificationToken", {"token": digest("sk-gpt-canary"), "key_alias": "gpt", "team_id": "t1",
                            "models": ["openai/gpt-4.1", "claude"]}),
     ("VerificationToken", {"token": digest("sk-own-canary"), "user_id": "u1", "models": ["all-team-models"]}),
     ("VerificationToken", {"token": digest("sk-blocked-canary"), "key_alias": "blocked", "blocked": True}),
-    ("VerificationToken", {"token": digest("sk-web-canary"), "key_alias": "web", "team_id": "t2"}),
+    ("VerificationToken", {"token": digest("sk-web-canary"), "key_alias": "web", "team_id": "t2",
+                           "max_budget": 7.0, "budget_duration": "7d", "spend": 0.5}),
     ("VerificationToken", {"token": digest("sk-late-canary"), "key_alias": "late", "expires": NOW - timedelta(days=3)}),
     ("VerificationToken", {"token": "plain-canary", "key_alias": "plain", "budget_id": "b", "spend": 4.0,
                            "access_group_ids": ["g"], "budget_reset_at": NOW - timedelta(hours=1)}),
@@ -193,6 +195,18 @@ def test_keys_teams_budgets_and_costs_are_carried_over(postgres_url: str, tmp_pa
     assert ledger.spent("team:core", MONTH) == Decimal("12.25")
     assert ledger.spent("plain", MONTH) == 0
     ledger.close()
+    ring = load_keys(tmp_path / "keys.db")
+    ledger = Ledger(tmp_path / "state.db")
+    left = {
+        f"{each.account}:{each.period}": each.left
+        for each in ledger.read_budgets(ring.list_budgets())
+    }
+    ledger.close()
+    ring.close()
+    assert left == {
+        "ann:total": Decimal("3.5"), "team:core:month": Decimal("87.75"), "plain:month": Decimal("9.5"),
+        "user:ann@example.org:day": Decimal("16.5"), "web:week": Decimal("6.5"),
+    }  # fmt: skip
     assert read_bill(tmp_path) == BILL
     assert "canary" not in result.output
     assert "people logged in to LiteLLM's pages, left out: 1" in result.stdout

@@ -20,6 +20,7 @@ from dragoman.calls import CallCompleted, CallFailed
 from dragoman.gateway import create_app
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.ledger import Ledger
 from dragoman.gateway.pass_usage import KeyMask, UnitReader
 from dragoman.gateway.usage_book import UsageBook
@@ -349,6 +350,31 @@ async def test_exhausted_budget_ends_what_is_passed_on(tmp_path: Path) -> None:
                 statuses.append(reply.status)
     assert statuses == [200, 200, 429]
     assert len(up.requests) == 2
+
+
+async def test_budget_of_a_user_holds(tmp_path: Path) -> None:
+    place = tmp_path / "keys.db"
+    store = KeyStore(place)
+    store.add([Key("ann", hash_key("dg-ann"), user="ann@example.org")])
+    store.set_budget("user:ann@example.org", "day", Decimal("0.5"))
+    store.close()
+    async with serve(replying(200, b"{}")) as upstream:
+        config = tmp_path / "models.yaml"
+        config.write_text(
+            f"pass:\n  up: {{base_url: {upstream.url}, allow: [GET /a], usd_per_request: 0.5}}\n"
+        )
+        async with (
+            Registry.load(config) as registry,
+            serving(create_app(registry, keys=load_keys(place))) as url,
+            aiohttp.ClientSession(url, headers=BEARER) as client,
+        ):
+            statuses = []
+            for _ in range(2):
+                async with client.get("/pass/up/a") as reply:
+                    await reply.read()
+                    statuses.append(reply.status)
+    assert statuses == [200, 429]
+    assert len(upstream.requests) == 1
 
 
 async def test_client_sends_its_key_in_the_header_of_the_api(tmp_path: Path) -> None:

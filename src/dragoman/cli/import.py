@@ -18,7 +18,7 @@ from ..compat.litellm.proxy import Conversion
 from ..database import is_postgres
 from ..gateway.keys import Key, read_key_file
 from ..gateway.keystore import KeyStore, is_key_database
-from ..gateway.moving import DayAmounts, MovedKeys, MovedSpend, find_counter, move_keys
+from ..gateway.moving import DayAmounts, MovedKeys, MovedSpend, move_budgets, move_keys
 from ..registry import read_file
 from ..registry.folders import write_private
 from .console import show_json
@@ -167,24 +167,28 @@ def _write_database(moved: Moved, master: Sequence[Key], options: ImportOptions)
                 replace_known=options.force,
                 write=not options.dry_run,
             )
+            budgets = [each.budget for each in estate.limits]
+            counters: dict[str, str] = {}
+            if store is not None and not options.dry_run:
+                counters = move_budgets(store, budgets, replace_known=options.force)
         finally:
             if store is not None:
                 store.close()
     amounts = len(moved.days) + len(estate.limits)
     if not options.dry_run:
         with reject(Exception, about="--state: "):
-            amounts = _write_costs(moved, state)
+            amounts = _write_costs(moved, state, counters)
     return {"keys": asdict(changes), "costs": amounts, "logins": estate.sessions}
 
 
-def _write_costs(moved: Moved, state: str) -> int:
+def _write_costs(moved: Moved, state: str, counters: Mapping[str, str]) -> int:
     """Add the costs to a store, and return how many amounts were new or different."""
     spend = MovedSpend(state, "litellm")
     try:
         changed = spend.set_days(moved.days)
         for limit in moved.estate.limits:
-            counter = find_counter(limit.period)
-            changed += spend.set_spent(limit.account, counter, limit.spent)
+            counter = counters[limit.budget.name]
+            changed += spend.set_spent(limit.budget.account, counter, limit.spent)
     finally:
         spend.close()
     return changed

@@ -431,7 +431,7 @@ class Service(Struct, kw_only=True, eq=False):
             _check_terms(model, terms)
         return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE, usd)
 
-    async def lease_pass(self, key: Key, is_priced: bool) -> CallLease | None:
+    async def lease_passed(self, key: Key, is_priced: bool, usd: Decimal) -> CallLease | None:
         """Count a request that is passed on against its key's limits, as ``lease`` does."""
         self._check_counted(key)
         if key.has_budget and not is_priced:
@@ -440,7 +440,7 @@ class Service(Struct, kw_only=True, eq=False):
                 "can set usd_per_request or usage_path in models.yaml",
                 advice="",
             )
-        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
+        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE, usd)
 
     def hold(self, size: int) -> None:
         """Reserve memory for a body, or reject the body; ``release`` frees the memory."""

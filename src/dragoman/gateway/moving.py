@@ -6,8 +6,8 @@ again, only the difference counts, so that a move can be repeated, and continued
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 
 from ..database import open_database
 from ..prices.results import EXACT
+from .budgets import Budget, read_account
 from .keys import Key
 from .keystore import KeyStore
 from .ledger import Ledger
@@ -29,6 +30,8 @@ _SCHEMA = [
 ]
 # what a key has here alone: its name, its hashes, and the budget that its team has
 _OWN = ("id", "hash", "old_hash", "old_until", "team_budget_usd_month")
+_FIELDS = {("key", "total"), ("key", "month"), ("team", "month")}
+"""The budgets that are fields of a key or of a team: of whom, and for which period."""
 _MILLION = 10**6
 _CHUNK = 500  # rows of one transaction
 
@@ -74,6 +77,28 @@ def move_keys(
         for name in found.teams:
             store.set_team(name, teams[name])
     return found
+
+
+def move_budgets(
+    store: KeyStore, budgets: Sequence[Budget], *, replace_known: bool = False
+) -> dict[str, str]:
+    """Set the budgets that a database lacks, of those that are not fields of keys and teams.
+
+    Return the name of the ledger's counter of each budget. With ``replace_known``, budgets that the
+    database has get the amounts of the other gateway.
+    """
+    names = {key.id for key in store.read_keys()}
+    known = {each.name for each in store.read_budgets()}
+    for each in budgets:
+        kind, name = read_account(each.account)
+        is_missing = kind == "key" and name not in names
+        if is_missing or (kind, each.period) in _FIELDS:
+            continue
+        if replace_known or each.name not in known:
+            store.set_budget(each.account, each.period, each.usd)
+    here = {each.name: each for each in store.read_budgets()}
+    now = time.time()
+    return {each.name: here.get(each.name, each).find_counter(now) for each in budgets}
 
 
 def _compare_keys(
@@ -213,11 +238,6 @@ class MovedSpend:
             "do update set data = excluded.data",
             (name, data),
         )
-
-
-def find_counter(period: str, now: datetime | None = None) -> str:
-    """Return the name of the ledger's counter for a period."""
-    return "" if period == "total" else (now or datetime.now(UTC)).strftime("%Y-%m")
 
 
 def _add(one: DayAmounts, other: DayAmounts) -> DayAmounts:

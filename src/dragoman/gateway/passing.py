@@ -88,9 +88,9 @@ class PassHandler:
         request = target.make_request(scope["method"], path, query, caller.headers, body)
         key = target.find_key()
         caller = account.caller = service.find_limits(caller, tag=account.tag)
-        if caller.limited is not None:
-            account.lease = await service.lease_pass(caller.limited, target.settings.is_priced)
-        call = account.call = PassCall(target.settings, request.method, path)
+        settings = target.settings
+        await account.admit_passed(settings.is_priced, settings.usd_per_request or Decimal(0))
+        call = account.call = PassCall(settings, request.method, path)
         incoming.watch(service.bounds.reply_seconds)
         try:
             call.is_sent = True

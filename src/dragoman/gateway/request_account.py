@@ -124,6 +124,12 @@ class Account:
                 usd = expect_usd(model, request, self.size)
             self.lease = await self._service.lease(key, model, asked, usd)
 
+    async def admit_passed(self, is_priced: bool, usd: Decimal) -> None:
+        """Count a request that is passed on against the same limits; ``usd`` is its expected cost."""
+        self.caller = self._service.find_limits(self.caller, self.user, self.tag)
+        if self.caller.limited is not None:
+            self.lease = await self._service.lease_passed(self.caller.limited, is_priced, usd)
+
     async def settle_early(self) -> None:
         """Write the cost of the call to the ledger before the end of the reply is sent.
 

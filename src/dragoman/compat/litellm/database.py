@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from ...database import load_driver
-from ...gateway.budgets import TEAM
+from ...gateway.budgets import PREFIXES, TEAM, USER, Budget, Period
 from ...gateway.keys import MAX_LIMIT, MAX_NAME, Key, check_models, hash_key, read_money
 
 Row: TypeAlias = Mapping[str, Any]
@@ -32,12 +32,10 @@ _PRISMA = (
 )  # fmt: skip
 # LiteLLM ends these durations at midnight, on Mondays and on the first of a month
 # (litellm_core_utils/duration_parser.py in 1.109.1).
-_PERIODS = {
+_PERIODS: dict[str, Period] = {
     "24h": "day", "1d": "day", "daily": "day", "7d": "week", "1w": "week", "weekly": "week",
     "30d": "month", "1mo": "month", "monthly": "month",
 }  # fmt: skip
-_HELD = {("key", "total"), ("key", "month"), ("team", "month")}
-"""The budgets that the gateway has: of whom, and for which period."""
 _LIMITS = {
     "rpm_limit": "requests_per_minute",
     "tpm_limit": "tokens_per_minute",
@@ -88,11 +86,9 @@ _SECRET = ("token", "password", "litellm_params")
 
 
 class Limit(Struct, frozen=True):
-    """The budget of a key, team or user: what it may spend in a period, and has spent in it."""
+    """The budget of a key, team or user, and what was spent of it in the present period."""
 
-    account: str
-    period: str
-    usd: Decimal
+    budget: Budget
     spent: Decimal
 
 
@@ -127,7 +123,7 @@ class Estate:
         for row in teams:
             self._read_limit(TEAM + self.teams[row["team_id"]], "TeamTable", row)
         for row in users:
-            self._read_limit("user:" + self.users[row["user_id"]], "UserTable", row)
+            self._read_limit(USER + self.users[row["user_id"]], "UserTable", row)
         self._report()
 
     def has(self, table: str) -> bool:
@@ -154,7 +150,8 @@ class Estate:
 
     def list_teams(self) -> dict[str, Decimal | None]:
         """Return the names of all teams with their budgets for a month."""
-        budgets = {each.account: each.usd for each in self.limits if each.period == "month"}
+        monthly = [each.budget for each in self.limits if each.budget.period == "month"]
+        budgets = {each.account: each.usd for each in monthly}
         return {name: budgets.get(TEAM + name) for name in self.teams.values()}
 
     # --- private methods
@@ -177,19 +174,19 @@ class Estate:
         own = self._budgets.get(row.get("budget_id"), {})
         limits: dict[str, Any] = {}
         for column, field in _LIMITS.items():
-            limit = row.get(column) if row.get(column) is not None else own.get(column)
-            if limit is not None and not 1 <= limit <= MAX_LIMIT:
+            most = row.get(column) if row.get(column) is not None else own.get(column)
+            if most is not None and not 1 <= most <= MAX_LIMIT:
                 self._remark(
                     "VerificationToken", column, [name], "must be 1 or more; the key is blocked"
                 )
                 limits["expires"] = _yesterday(self._now)
-            elif limit is not None:
-                limits[field] = int(limit)
-        budget = self._read_limit(name, "VerificationToken", row)
-        if budget is not None and budget.period == "total":
-            limits["budget_usd"] = budget.usd
-        elif budget is not None and budget.period == "month":
-            limits["budget_usd_month"] = budget.usd
+            elif most is not None:
+                limits[field] = int(most)
+        limit = self._read_limit(name, "VerificationToken", row)
+        if limit is not None and limit.budget.period == "total":
+            limits["budget_usd"] = limit.budget.usd
+        elif limit is not None and limit.budget.period == "month":
+            limits["budget_usd_month"] = limit.budget.usd
         team = self._teams.get(row.get("team_id"), {})
         expires = _read_time(row.get("expires"))
         if expires is not None:
@@ -241,8 +238,10 @@ class Estate:
         if amount is None:
             return None
         duration = source.get("budget_duration")
-        period = "total" if duration is None else _PERIODS.get(str(duration).lower(), "")
-        if not period:
+        period: Period | None = (
+            "total" if duration is None else _PERIODS.get(str(duration).lower())
+        )
+        if period is None:
             why = f"a budget of {duration!r} has no equal; there are days, weeks and months"
             self._remark(table, "budget_duration", [account], why)
             return None
@@ -255,12 +254,7 @@ class Estate:
         reset = _read_time(source.get("budget_reset_at") or row.get("budget_reset_at"))
         if reset is not None and reset <= self._now:
             spent = Decimal(0)  # LiteLLM resets the amount at its next check
-        kind = account.partition(":")[0] if table != "VerificationToken" else "key"
-        if (kind, period) not in _HELD:
-            why = f"the gateway has no budget of a {kind} for this period ({period})"
-            self._remark(table, "max_budget", [account], why)
-            return None
-        found = Limit(account, period, usd, spent)
+        found = Limit(Budget(account, period, usd), spent)
         self.limits.append(found)
         return found
 
@@ -356,7 +350,7 @@ def _name_digest(token: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    return 1 <= len(text) <= MAX_NAME and text.isprintable() and not text.startswith(TEAM)
+    return 1 <= len(text) <= MAX_NAME and text.isprintable() and not text.startswith(PREFIXES)
 
 
 def _name_user(row: Row) -> str:
