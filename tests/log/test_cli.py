@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.calls import CallCompleted, Inbound
 from dragoman.cli import main
-from dragoman.cli.bills import show_bills
+from dragoman.cli.bills import show_bills, write_csv
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import (
     MessageRecorded,
@@ -554,3 +555,11 @@ def test_erase_removes_what_the_users_of_a_key_sent(tmp_path: Path) -> None:
         assert not list(log.search("ada."))
         assert list(log.search("bob."))
         assert log.verify().ok
+
+
+@pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@x", "\tx"])
+def test_group_that_a_spreadsheet_would_run_is_defused_in_csv(name: str) -> None:
+    columns = next(csv.reader(write_csv([], "model").splitlines()))
+    row: dict[str, Any] = {**dict.fromkeys(columns, 0), "model": name, "unpriced": {}}
+    shown = list(csv.DictReader(StringIO(write_csv([row], "model"), newline="")))
+    assert shown[0]["model"] == f"'{name}"

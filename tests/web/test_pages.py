@@ -461,6 +461,17 @@ async def change_keys(page: Page, is_deep: bool) -> None:
     await check_page(page, is_deep)
     await team.get_by_role("button", name="Save team").press("Enter")
     await expect(page.get_by_label("Teams").locator("td")).to_have_text(["rivers", "$40.00"])
+    budget = page.locator(".new").nth(1)
+    await budget.locator("summary").press("Enter")
+    await budget.get_by_label("Account").fill("tag:nightly")
+    await budget.get_by_label("Period").select_option("week")
+    await budget.get_by_label("Amount, USD").fill("3")
+    await check_page(page, is_deep)
+    await budget.get_by_role("button", name="Save budget").press("Enter")
+    row = page.get_by_label("Budgets").locator("tr", has_text="tag:nightly")
+    await expect(row).to_contain_text("a week$3.00$3.00")
+    await row.get_by_role("button", name="Reset the budget of tag:nightly, a week").press("Enter")
+    await expect(page.get_by_label("Changes").locator("tr").nth(1)).to_contain_text("reset")
 
 
 async def take_pictures(folder: Path) -> None:

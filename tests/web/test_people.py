@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman import database as database_module
 from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, load_keys
 from dragoman.gateway.people import People, Person
@@ -137,6 +140,51 @@ async def test_lead_changes_keys_of_the_team_alone(store: KeyStore) -> None:
         ("ann", "revoke", "four"), ("carla", "rotate", "one"), ("carla", "change", "one"),
         ("carla", "create", "four"), ("carla", "create", "three"),
     ]  # fmt: skip
+
+
+async def test_reading_a_session_is_recorded_once_under_the_name_of_the_reader(
+    store: KeyStore, tmp_path: Path
+) -> None:
+    ring = load_keys(store.place)
+    before = store.version()
+    with SqliteLog(tmp_path / "log.db") as log:
+        models = {"fast": priced(reply("Hello"))}
+        settings = {"keys": ring, "admin": FILE, "log": log, "log_content": True}
+        async with open_site(models, **settings) as url:
+            body = {"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}
+            headers = {**sign("ann"), "x-call-key": "dg-one"}
+            assert (await get(f"{url}/ui/api/chat", headers, "POST", json=body))[0] == 200
+            _, _, text = await get(f"{url}/ui/traces/api/sessions", sign("ann"))
+            name = json.loads(text)["sessions"][0]["session"]
+            for path in ("steps", "totals", "export", "steps"):
+                place = f"{url}/ui/traces/api/{path}?session={name}"
+                assert (await get(place, sign("ann")))[0] == 200
+                assert (await get(place, sign("bob")))[0] == 403
+                assert (await get(place))[0] == 401
+    ring.close()
+    records = [(each.actor, each.action, each.subject) for each in store.audit(limit=1)]
+    assert records == [("ann", "read", name)]
+    assert len(store.audit(name)) == 1
+    assert store.version() == before, "no gateway reads its keys again"
+
+
+async def test_session_is_not_shown_if_its_reading_cannot_be_recorded(
+    store: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    ring = load_keys(store.place)
+    with SqliteLog(tmp_path / "log.db") as log:
+        settings = {"keys": ring, "admin": FILE, "log": log, "log_content": True}
+        async with open_site({"fast": priced(reply("Hello"))}, **settings) as url:
+            place = f"{url}/ui/traces/api/steps?session=any"
+            with closing(sqlite3.connect(store.place, isolation_level=None)) as other:
+                other.execute("begin immediate")
+                status, _, text = await get(place, sign("ann"))
+                other.rollback()
+            assert status == 503
+            assert "cannot be recorded that you read this" in text
+            assert (await get(place, sign("ann")))[0] != 503
+    ring.close()
 
 
 async def test_own_limit_is_no_failure_of_a_model() -> None:

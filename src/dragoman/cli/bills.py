@@ -13,6 +13,7 @@ import click
 
 from ..log import EventLog, LogRecord, SessionStarted, read_calls
 from ..prices import PriceTable, Repriced, Unpriced, reprice
+from ..prices.cells import defuse
 from ..prices.results import EXACT
 from .console import legible, plural, show_table
 from .cost import write_amount
@@ -121,7 +122,8 @@ def write_csv(rows: Sequence[dict[str, Any]], by: str) -> str:
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "unpriced": sum(row["unpriced"].values())})
+        counted = {**row, "unpriced": sum(row["unpriced"].values())}
+        writer.writerow({**counted, by: defuse(row[by])})
     return out.getvalue()
 
 

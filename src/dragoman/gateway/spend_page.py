@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpAsked
 from starlette.responses import Response
 
 from ..errors import InvalidRequestError
+from ..prices.cells import defuse
 from .access import Service
 from .sums import MOST_LINES, BillRow, check_bill, read_period, select_bill
 
@@ -68,14 +69,9 @@ def write_csv(rows: Sequence[BillRow], by: Sequence[str]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*by, *_AMOUNTS])
     for row in rows:
-        labels = [_defuse(row.labels[name]) for name in by]
+        labels = [defuse(row.labels[name]) for name in by]
         writer.writerow([*labels, *describe_amounts(row).values()])
     return out.getvalue()
-
-
-def _defuse(text: str) -> str:
-    """Return a label that a spreadsheet does not run as a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _read_number(query: dict[str, str], name: str, default: int, most: int) -> int:

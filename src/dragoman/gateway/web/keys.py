@@ -16,7 +16,8 @@ from starlette.requests import Request
 
 from ..access import Service
 from ..administration import change_store, find_store
-from ..budgets import TEAM
+from ..budgets import TEAM, read_name
+from ..keys import read_money
 from ..keystore import KeyStore, show_key
 from ..operations import KeyFields
 from ..people import Person
@@ -29,36 +30,45 @@ _MOST_AUDITED = 50  # changes that the page lists
 class KeyChange(KeyFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of a request that changes a key or a team; a missing field is not changed."""
 
-    action: Literal["new", "change", "rotate", "block", "revoke", "team"]
+    action: Literal["new", "change", "rotate", "block", "revoke", "team", "budget", "reset"]
     name: str
+    # of the budget ``name``, such as team:research:week; null removes it
+    usd: str | None = None
     overlap_hours: Annotated[float, Meta(ge=0, le=24 * 365)] = 24.0
 
 
 async def list_keys(service: Service, request: Request) -> dict[str, Any]:
-    """Return the keys without their hashes, the teams, and the latest changes.
+    """Return the keys without their hashes, the teams, the budgets, and the latest changes.
 
-    The lead of a team gets its keys, and what is left of their budgets and of the team's.
+    ``exhausted`` of a key names its budgets of which nothing is left.
     """
     store = find_store(service)
     team = find_person(request).team
     assert store is not None
-
-    def read() -> dict[str, Any]:
-        keys = [
-            {**show_key(key), "blocked": key.expires is not None and key.expires < date.today()}
-            for key in store.read_keys()
-            if team is None or key.team == team
-        ]
-        if team is not None:
-            return {"keys": keys, "teams": [], "audit": []}
-        return {"keys": keys, "teams": store.teams(), "audit": store.audit(limit=_MOST_AUDITED)}
-
-    found = await asyncio.to_thread(read)
+    found = await asyncio.to_thread(store.read_keys)
+    keys = [key for key in found if team is None or key.team == team]
+    exhausted = await service.find_exhausted(keys)
+    own = {key.id for key in keys} | {f"{TEAM}{team}"}
+    budgets = [
+        each for each in await service.read_budgets() if team is None or each.account in own
+    ]
+    made: dict[str, Any] = {
+        "keys": [
+            {
+                **show_key(key),
+                "blocked": key.expires is not None and key.expires < date.today(),
+                "exhausted": exhausted.get(key.id, []),
+            }
+            for key in keys
+        ],
+        "budgets": budgets,
+        "teams": [],
+        "audit": [],
+    }
     if team is None:
-        return found
-    accounts = {TEAM + team, *[each["id"] for each in found["keys"]]}
-    budgets = await service.read_budgets()
-    return {**found, "budgets": [each for each in budgets if each.account in accounts]}
+        made["teams"] = await asyncio.to_thread(store.teams)
+        made["audit"] = await asyncio.to_thread(store.audit, limit=_MOST_AUDITED)
+    return made
 
 
 async def change_key(service: Service, request: Request) -> dict[str, Any]:
@@ -90,7 +100,15 @@ def _apply(store: KeyStore, change: KeyChange) -> dict[str, Any]:
     if change.action == "rotate":
         key, until = store.rotate(name, timedelta(hours=change.overlap_hours))
         return {"name": name, "key": key, "old_until": until}
-    if change.action == "team":
+    if change.action in ("budget", "reset"):
+        account, period = read_name(name)
+        if change.action == "reset":
+            store.reset_budget(account, period)
+        else:
+            store.set_budget(
+                account, period, None if change.usd is None else read_money(change.usd)
+            )
+    elif change.action == "team":
         store.set_team(name, fields.get("budget_usd_month"))
     elif change.action == "revoke":
         store.revoke(name)

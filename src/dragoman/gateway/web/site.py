@@ -36,6 +36,7 @@ from .login import LoginPages, read_cookie
 from .me import change_own, read_own
 from .overview import list_calls, list_names, read_overview
 from .playground import PlaygroundChat, preview
+from .readings import NotedReading
 from .vendors import list_vendors, store_vendor_key
 
 PAGE = Path(__file__).parent / "page"
@@ -104,7 +105,8 @@ class Site:
         if service.people is not None and service.calls is not None:
             viewer = Viewer(service.calls.events, _TRACES, self._check_reader)
             routes.append(Route(f"{_TRACES}/", self._send_viewer))
-            routes.append(Route(f"{_TRACES}/{{path:path}}", viewer))
+            noted = NotedReading(service, viewer, self._check_reader, _refuse)
+            routes.append(Route(f"{_TRACES}/{{path:path}}", noted))
         self._router = Router(routes, redirect_slashes=False, default=_refuse(404, "not found"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

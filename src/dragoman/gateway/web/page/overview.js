@@ -109,9 +109,9 @@ site.pages.overview = async (main, query, isCurrent) => {
     data.verdicts.length ? [h("h2", {}, "Guards"), table("Guards", ["Judge", "Model", "Stage", "Verdict", { n: "Times" }], data.verdicts.map((each) =>
       [each.judge, each.model, each.stage, each.action === "block" ? h("span", { class: "chip bad" }, "block") : each.action, { n: number(each.count) }])),
     h("p", { class: "soft" }, "Verdicts since the gateway started. The log has each by itself.")] : null,
-    h("h2", {}, "Budgets"), h("p", { class: "soft" }, "Those with the smallest part left come first."), table("Budgets", ["Key or team", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
-      [each.account.replace(/^team:/, "team "), each.period, { n: money(each.limit) }, { n: callsLink("31d", { ...(each.account.startsWith("team:") ? { team: each.account.slice(5) } : { key: each.account }), sort: "usd" }, money(each.left)) },
-        each.empty_at === null ? (Number(each.spent) ? "lasts until the month ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
+    h("h2", {}, "Budgets"), h("p", { class: "soft" }, "Those with the smallest part left come first."), table("Budgets", ["Account", "Period", { n: "Budget" }, { n: "Left" }, "At the present rate"], data.budgets.map((each) =>
+      [each.kind === "key" ? each.name : `${each.kind} ${each.name}`, PERIODS[each.period], { n: money(each.limit) }, { n: callsLink("31d", { [each.kind]: each.name, sort: "usd" }, money(each.left)) },
+        each.empty_at === null ? (Number(each.spent) ? "lasts until the period ends" : "nothing is spent") : each.empty_at <= data.now ? h("span", { class: "chip bad" }, "exhausted") : `exhausted ${when(each.empty_at)} UTC`]), "No key has a budget."),
     data.live.length ? [h("h2", {}, "Under way"), table("Under way", ["Key", "Model", { n: "Time" }, { n: "Bytes sent" }], data.live.map((each) =>
       [each.key || "no key", each.model, { n: duration(each.seconds * 1000) }, { n: number(each.bytes) }]))] : null));
 };
@@ -184,6 +184,7 @@ site.pages.clients = async (main, query, isCurrent) => {
 
 const FIELDS = { team: ["Team", "text"], models: ["Models, such as fast, anthropic:*", "text"], budget_usd: ["Budget in all, USD", "text"], budget_usd_month: ["Budget a month, USD", "text"],
   requests_per_minute: ["Requests a minute", "number"], tokens_per_minute: ["Tokens a minute", "number"], max_concurrency: ["Calls at a time", "number"], expires: ["Last day", "date"], on_loss: ["Fields that a model's wire lacks", ["warn", "drop", "reject"]] };
+const PERIODS = { day: "a day", week: "a week", month: "a month", "30d": "30 days", total: "in all" };
 const AMOUNT = { pattern: "[0-9]+([.][0-9]+)?", title: "An amount such as 20 or 0.50" };
 
 function readFields(form, before) {
@@ -231,13 +232,21 @@ site.pages.keys = async (main, query, isCurrent) => {
   const teamForm = h("form", { class: "grid" }, h("label", {}, "Team", h("input", { name: "name", required: true, list: "teams", autocomplete: "off" })), h("datalist", { id: "teams" }, teams.map((each) => h("option", { value: each.id }))),
     h("label", {}, "Budget a month, USD; empty for none", h("input", { name: "budget", ...AMOUNT, autocomplete: "off" })), h("p", { class: "note", role: "alert" }), h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Save team")));
   onSubmit(teamForm, ({ name, budget }) => ({ action: "team", name: name.value.trim(), budget_usd_month: budget.value.trim() || null }));
+  const budgetForm = h("form", { class: "grid" },
+    h("label", {}, "Account", h("input", { name: "account", required: true, placeholder: "a key, or user:NAME, team:NAME, tag:NAME", autocomplete: "off" })),
+    h("label", {}, "Period", h("select", { name: "period" }, Object.entries(PERIODS).map(([each, words]) => h("option", { value: each }, words)))),
+    h("label", {}, "Amount, USD; empty to remove the budget", h("input", { name: "usd", ...AMOUNT, autocomplete: "off" })), h("p", { class: "note", role: "alert" }), h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Save budget")));
+  onSubmit(budgetForm, ({ account, period, usd }) => ({ action: "budget", name: `${account.value.trim()}:${period.value}`, usd: usd.value.trim() || null }));
+  const reset = (each) => h("button", { type: "button", class: "button", "aria-label": `Reset the budget of ${each.account}, ${PERIODS[each.period]}`, on: () => change({ action: "reset", name: `${each.account}:${each.period}` }) }, "Reset");
+  const left = (each) => (Number(each.left) ? money(each.left) : h("span", { class: "chip bad" }, "exhausted"));
   const limits = (key) => [key.budget_usd && `${money(key.budget_usd)} in all`, key.budget_usd_month && `${money(key.budget_usd_month)} a month`, key.requests_per_minute && `${number(key.requests_per_minute)} requests/min`,
     key.tokens_per_minute && `${number(key.tokens_per_minute)} tokens/min`, key.max_concurrency && `${key.max_concurrency} at a time`, key.team && `team ${key.team}`].filter(Boolean).join(", ");
   main.replaceChildren(h("div", { class: "sheet" }, h("header", { class: "bar" }, h("h1", {}, "Keys")), said,
     h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New key")), form(null)),
     h("div", { class: "stack" }, keys.map((key) => h("details", { class: "proposal" }, h("summary", {}, h("strong", {}, key.id), h("span", { class: "gist" }, `${key.models.join(", ").replace(/^\*$/, "all models")}${limits(key) ? ` · ${limits(key)}` : ""}`),
-      key.blocked ? h("span", { class: "chip bad" }, "blocked") : key.old_until && new Date(key.old_until) > new Date() ? h("span", { class: "chip wait" }, "two keys valid") : h("span", { class: "chip good" }, "valid")), form(key)))),
-    budgets ? showBudgets(budgets) : null,
+      key.blocked ? h("span", { class: "chip bad" }, "blocked") : key.exhausted.length ? h("span", { class: "chip bad", title: key.exhausted.join(", ") }, "over budget") : key.old_until && new Date(key.old_until) > new Date() ? h("span", { class: "chip wait" }, "two keys valid") : h("span", { class: "chip good" }, "valid")), form(key)))),
+    h("h2", {}, "Budgets"), table("Budgets", ["Account", "Period", { n: "Budget" }, { n: "Left" }, "Ends (UTC)", ""], budgets.map((each) => [each.account, PERIODS[each.period], { n: money(each.limit) }, { n: left(each) }, each.ends ? when(Date.parse(each.ends)) : "never", reset(each)]), "No budgets."),
+    h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New or changed budget")), budgetForm),
     h("h2", {}, "Teams"), table("Teams", ["Team", { n: "Budget a month" }], teams.map((each) => [each.id, { n: each.budget_usd_month ? money(each.budget_usd_month) : "none" }]), "No teams."),
     h("details", { class: "proposal new" }, h("summary", {}, h("strong", {}, "New or changed team")), teamForm),
     h("h2", {}, "Changes"), table("Changes", ["Time (UTC)", "By", "Action", "Key", "Change"], audit.map((each) => [when(each.at), each.actor, each.action, each.subject, h("code", {}, JSON.stringify(each.detail))]))));
