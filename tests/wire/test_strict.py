@@ -114,6 +114,12 @@ def test_tagged_union_is_projected_without_a_loss() -> None:
     assert not {"oneOf", "discriminator"} & lost
 
 
+def test_discriminator_beside_any_of_is_not_sent() -> None:
+    union = {"anyOf": [TEXT, {"type": "null"}]}
+    form = strict_form(closed(a={**union, "discriminator": {"propertyName": "kind"}}))
+    assert form == closed(a=union)
+
+
 # --- the strict flag of a tool -----------------------------------------------------------------
 
 SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = read_table("strict_schemas")
