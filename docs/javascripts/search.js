@@ -66,8 +66,8 @@ const buildIndex = (items) => {
   // what fifty pages of vendors repeat does not make a word common
   let total = 0;
   for (const [page, found] of pages) {
-    total += weigh(page);
-    for (const word of found) pagesWith.set(word, (pagesWith.get(word) ?? 0) + weigh(page));
+    total += weigh(page) ** 2;
+    for (const word of found) pagesWith.set(word, (pagesWith.get(word) ?? 0) + weigh(page) ** 2);
   }
   const mean = sections.reduce((sum, each) => sum + each.length, 0) / Math.max(1, sections.length);
   return { items, sections, pagesWith, pages: total, mean };
