@@ -331,6 +331,17 @@ def test_session_records_are_printed_as_json(server: Server, workspace: Path) ->
     assert lines[0]["payload"]["metadata"]["workspace"] == str(workspace)
 
 
+def test_budget_of_calls_ends_the_session(server: Server, workspace: Path) -> None:
+    result = run(server, workspace, "--budget", "calls=2", "--yes")
+    assert result.exit_code == EXIT_CODES["session_exhausted"], result.output
+    assert [each.tool_name for each in payloads(workspace, "tool.started")] == [
+        "read_file", "edit_file",
+    ]  # fmt: skip
+    [exceeded] = payloads(workspace, "budget.exceeded")
+    assert exceeded.budget == "tool_calls"
+    assert (workspace / "a.txt").read_text() == "two\n"
+
+
 def test_exceeded_budget_has_its_own_exit_code(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--budget", "steps=2", "--yes")
     assert result.exit_code == EXIT_CODES["session_exhausted"] == 23

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ async def test_other_agents_read_the_log_and_change_nothing(tmp_path: Path) -> N
     command = ["-m", "dragoman", "mcp", "--log", str(place)]
     program = StdioServerParameters(command=sys.executable, args=command, env=environment)
     async with Client(program) as client:
+        assert client.server_info.version == version("dragoman")
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == {name for name, _, _ in CALLS}
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)

@@ -78,6 +78,18 @@ def test_changed_line_of_an_export_is_detected(
         assert found.problem == problem
 
 
+@pytest.mark.parametrize("member", ["hash", "previous"])
+def test_hash_in_capital_letters_is_not_that_of_the_record(path: Path, member: str) -> None:
+    first, second, *rest = path.read_text().splitlines(keepends=True)
+    digest = json.loads(second)[member]
+    assert digest != digest.upper()
+    path.write_text("".join([first, second.replace(digest, digest.upper()), *rest]))
+    with logs.ExportedLog(path) as log:
+        found = log.verify().first
+    assert found is not None
+    assert found.problem == "unreadable"
+
+
 def test_removed_duplicated_and_moved_lines_of_an_export_are_detected(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
 

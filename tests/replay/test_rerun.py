@@ -188,10 +188,11 @@ async def test_run_with_shortened_context_can_be_replayed_without_shortening() -
 # --- rerunning a session with another model ----------------------------------------------------
 
 
-def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
+def same(*, last: str = "Done.", word: str = "a", turned: bool = False) -> ScriptedProvider:
+    changes = [Call("write", {"word": word}), Call("erase", {"word": "b"})]
     return ScriptedProvider(
         Answer(tool_calls=[Call("look", {"word": "ox"}), Call("look", {"word": "ox"})]),
-        Answer("Hm.", tool_calls=[Call("write", {"word": word}), Call("erase", {"word": "b"})]),
+        Answer("Hm.", tool_calls=changes[::-1] if turned else changes),
         Answer(tool_calls=[Call("crash", {"word": "c"})]),
         last,
     )
@@ -201,6 +202,7 @@ def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
     ("model", "turn", "shown"),
     [
         (same(), None, "does the same in all 4 turns"),
+        (same(turned=True), None, "does the same in all 4 turns"),
         (same(last="Ready."), 4, "+ answers: Ready."),
         (same(word="z"), 2, '+ write {"word": "z"}, erase {"word": "b"}'),
         (ScriptedProvider("Nothing to do."), 1, "+ answers: Nothing to do."),

@@ -20,18 +20,19 @@ from mcp_types import (
     EmbeddedResource,
     InputRequiredResult,
     ResourceLink,
+    ToolAnnotations,
 )
 
 server = MCPServer("tools of a test")
 
 
-@server.tool()
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 
 
-@server.tool()
+@server.tool(annotations=ToolAnnotations(read_only_hint=False))
 def fail() -> str:
     """Raise an error."""
     raise ToolError("no such thing")

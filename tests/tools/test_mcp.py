@@ -69,6 +69,24 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
     assert "DRAGOMAN_API_KEY" not in str(seen.content)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ("execute", "execute", "execute")),
+        ({"trust_hints": True}, ("read", "execute", "execute")),
+        ({"trust_hints": True, "side_effects": {"a*": "network"}}, ("network", "execute", "execute")),
+        ({"side_effects": {"a*": "none", "*": "write", "add": "read"}}, ("read", "write", "write")),
+        ({"side_effects": {"A*": "none", "fai?": "read"}}, ("execute", "read", "execute")),
+    ],
+)  # fmt: skip
+async def test_side_effects_are_declared_by_pattern_or_by_hints_that_are_trusted(
+    settings: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    async with McpServer(COMMAND, start_timeout=PATIENCE, **settings) as server:
+        effects = {tool.name: tool.side_effect for tool in server.tools}
+    assert tuple([effects[name] for name in ("add", "fail", "keys")]) == expected
+
+
 async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
     own = "add fail show link play measure keys identify vanish sleep talk leak choose visit"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any, Literal, cast
 
 import click
@@ -24,7 +25,8 @@ def make_server(place: str | None) -> Any:
         from mcp.server import MCPServer
         from mcp.types import ToolAnnotations
 
-    server = MCPServer("dragoman", instructions="Read-only: the log of model calls, and models.")
+    about = "Read-only: the log of model calls, and models."
+    server = MCPServer("dragoman", instructions=about, version=version("dragoman"))
     log = [f"--log={place}"] if place else []
     reads = server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from ..comparison import read_cases
+from ..comparison import read_cases, sort_calls
 from ..log import EventLog
 from ..provider import Provider
 from ..replay import shorten
@@ -55,7 +55,7 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
         recorded = Move(case.answer.text, case.answer.calls)
         made = Move(reply.text, tuple([(call.name, call.arguments) for call in reply.tool_calls]))
         is_last = not recorded.calls and not made.calls
-        if recorded.calls != made.calls or (
+        if sort_calls(recorded.calls) != sort_calls(made.calls) or (
             is_last and recorded.text.strip() != made.text.strip()
         ):
             return Rerun(session, model, turn, True, recorded, made)

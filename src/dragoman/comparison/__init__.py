@@ -11,7 +11,7 @@ Box: extras.
 from .api import compare
 from .cases import Case, ModelAnswer, read_cases
 from .page import write_page
-from .report import Amounts, Comparison, Divergence, TargetReport
+from .report import Amounts, Comparison, Divergence, TargetReport, sort_calls
 
 __all__ = [
     "Amounts",
@@ -22,5 +22,6 @@ __all__ = [
     "TargetReport",
     "compare",
     "read_cases",
+    "sort_calls",
     "write_page",
 ]  # fmt: skip

@@ -132,7 +132,7 @@ class Judge:
         pair = [each.text.strip() for each in (recorded, made)]
         if recorded.calls or made.calls:
             kind = "tool_calls"
-            pair = [_sort(recorded), _sort(made)]
+            pair = [sort_calls(recorded.calls), sort_calls(made.calls)]
             a, b = [sorted([name for name, _ in each.calls]) for each in (recorded, made)]
             self._counts["tool_names"].append(a == b)
         elif case.response_schema is not None or recorded.read_value() is not None:
@@ -169,14 +169,18 @@ class Judge:
         )
 
 
-def _sort(answer: ModelAnswer) -> list[Any]:
-    """Return tool calls as data in a fixed order, since models order parallel calls differently."""
-    calls = [{"name": name, "arguments": arguments} for name, arguments in answer.calls]
-    return sorted(calls, key=lambda call: msgspec.json.encode(call, order="sorted"))
+def sort_calls(calls: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return tool calls as data in a fixed order, since models order parallel calls differently.
+
+    Arguments are in the order of their names.
+    """
+    written = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    lines = sorted([msgspec.json.encode(call, order="sorted") for call in written])
+    return [msgspec.json.decode(line) for line in lines]
 
 
 def _show(answer: ModelAnswer) -> dict[str, Any]:
-    calls = {"tool_calls": _sort(answer)} if answer.calls else {}
+    calls = {"tool_calls": sort_calls(answer.calls)} if answer.calls else {}
     value = answer.read_value()
     return {**calls, **({"text": answer.text} if value is None else {"value": value})}
 

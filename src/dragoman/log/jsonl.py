@@ -132,6 +132,10 @@ class _ExportView(LogView):
 
 
 def _to_record(line: Line) -> LogRecord:
+    for digest in (line.previous, line.hash):
+        # A reader that compares the text of the hashes, such as grep, must agree with ``verify``.
+        if digest != digest.lower():
+            raise ValueError(f"the hash {digest} has capital letters")
     # Actor and sensitivity are not validated: the hash covers them, so ``verify`` finds a change.
     actor = cast("Actor", line.actor)
     sensitivity = cast("Sensitivity", line.sensitivity)

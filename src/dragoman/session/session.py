@@ -291,7 +291,8 @@ class Session(Displayed, Loop[Parsed]):
         """Pursue a goal until the run ends. Without a goal, continue with the current one.
 
         The goal of a ``key`` is added once, so that the call can be repeated after a crash: it
-        continues, and after the end it returns the recorded outcome.
+        continues, and after the end it returns the recorded outcome. Without a key and a goal,
+        raise ``SessionError`` if the model has answered, since there is nothing to continue.
         """
         step = await self._supervise(goal, key, once=False)
         assert step.outcome is not None

@@ -3,7 +3,7 @@
 This module needs the extra ``dragoman[mcp]``, which is imported when a server is opened.
 
 A server's own description of its tools is not trusted: its hint that a tool only reads has no
-effect. Declare side effects in ``side_effects``.
+effect, unless ``trust_hints`` is set. Declare side effects in ``side_effects``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import os
 import re
 from collections.abc import Coroutine, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -74,6 +75,11 @@ class McpServer:
         async with McpServer(["python", "server.py"], side_effects={"search": "read"}) as server:
             session = Session(provider, server.tools, policy, log)
 
+    ``side_effects`` are by the name of a tool on the server, or by a pattern such as ``get_*``; a
+    name counts before a pattern, and an earlier pattern before a later one. A tool that it does not
+    name has the effect ``execute``. With ``trust_hints``, it has ``read`` if the server states in
+    ``readOnlyHint`` that the tool changes nothing.
+
     A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
     names are not plain ASCII of at most 128 characters, or whose schemas are not valid JSON
     Schema, are left out; ``refused`` has the reasons. ``prefix`` begins the names of all tools.
@@ -100,6 +106,7 @@ class McpServer:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         side_effects: Mapping[str, SideEffect] | None = None,
+        trust_hints: bool = False,
         timeout: float | None = DEFAULT_TIMEOUT,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
         start_timeout: float = 30.0,
@@ -130,6 +137,7 @@ class McpServer:
         self._context = context
         self._prefix = prefix
         self._side_effects = dict(side_effects or {})
+        self._trust_hints = trust_hints
         self._env = dict(env or {})
         self._cwd = cwd
         self._limits: Any = {"timeout": timeout, "output_limit": output_limit}
@@ -416,7 +424,7 @@ class McpServer:
             if description.name in taken:
                 self.refused.append(f"{self.label}: its tool {description.name} hides another")
                 continue
-            effect = self._side_effects.get(name, "read")
+            effect = _find_effect(self._side_effects, name) or "read"
             made = McpTool(self, name, description, side_effect=effect, **self._limits)
             made.call = self.read
             self.tools.append(made)
@@ -429,7 +437,10 @@ class McpServer:
         description = Tool(
             name, text, parameters=dict(found.input_schema), deferred=self._deferred
         )
-        effect = self._side_effects.get(found.name, "execute")
+        effect = _find_effect(self._side_effects, found.name)
+        if effect is None and self._trust_hints and found.annotations is not None:
+            effect = "read" if found.annotations.read_only_hint is True else None
+        effect = effect or "execute"
         return McpTool(self, found.name, description, side_effect=effect, **self._limits)
 
 
@@ -450,6 +461,14 @@ class McpTool(ExecutableTool):
 
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         return await self.call(self._remote_name, arguments)
+
+
+def _find_effect(declared: Mapping[str, SideEffect], name: str) -> SideEffect | None:
+    """Return the side effect that was declared for a tool, by its name or by a pattern."""
+    if name in declared:
+        return declared[name]
+    matching = [effect for pattern, effect in declared.items() if fnmatchcase(name, pattern)]
+    return matching[0] if matching else None
 
 
 def _identify_call() -> dict[str, Any]:
