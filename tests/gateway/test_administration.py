@@ -154,6 +154,7 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
         ("carla", "PATCH", "/keys/one", {"max_concurrency": 3}, 200),
         ("carla", "PATCH", "/keys/one", {"team": "web"}, 403),
         ("carla", "PATCH", "/keys/two", {"max_concurrency": 3}, 403),
+        ("carla", "PATCH", "/keys/two", {"team": "research"}, 403),
         ("carla", "DELETE", "/keys/two", None, 403),
         ("carla", "POST", "/keys/two/rotate", {}, 403),
         ("carla", "PUT", "/keys/own", {}, 201),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import UnavailableError
 from dragoman.gateway.app import create_app
+from dragoman.gateway.budgets import Budget as KeyLimit
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.log import MemoryLog, SqliteLog, read_last
 from dragoman.permission import Decision, Policy, Rule
@@ -251,6 +252,9 @@ class Source:
 
     def read_keys(self) -> list[Key]:
         return self.keys
+
+    def read_budgets(self) -> list[KeyLimit]:
+        return []
 
     def close(self) -> None:
         pass

@@ -43,15 +43,21 @@ def find_store(service: Service) -> KeyStore | None:
     return source if isinstance(source, KeyStore) else None
 
 
-async def change_store(service: Service, person: Person, change: Callable[[KeyStore], Any]) -> Any:
-    """Apply a change under a person's name; this process uses it at once, the others soon."""
+async def change_store(
+    service: Service, person: Person, change: Callable[[KeyStore], Any], *, is_own: bool = False
+) -> Any:
+    """Apply a change under a person's name; this process uses it at once, the others soon.
+
+    The lead of a team changes its keys only, and ``is_own`` allows the lead's own keys elsewhere.
+    """
     shared = find_store(service)
     ring = service.keys
     assert shared is not None
     assert ring is not None
 
     def apply() -> Any:
-        store = KeyStore(shared.place, actor=person.name, team=person.team)
+        team = None if is_own else person.team
+        store = KeyStore(shared.place, actor=person.name, team=team)
         try:
             return change(store)
         finally:

@@ -88,7 +88,7 @@ async def change_own(service: Service, request: Request) -> dict[str, Any]:
         key, until = store.rotate(change.name, timedelta(hours=change.overlap_hours))
         return {"name": change.name, "key": key, "old_until": until}
 
-    made: dict[str, Any] = await change_store(service, person, apply)
+    made: dict[str, Any] = await change_store(service, person, apply, is_own=True)
     return made
 
 
