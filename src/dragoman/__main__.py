@@ -9,7 +9,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command that the arguments name.
 
-    The commands are imported here, so that Ctrl-C during the import ends like one during a command.
+    The commands are imported here, so that Ctrl-C during the import ends like one during a
+    command.
     """
     try:
         run = importlib.import_module("dragoman.cli").main

@@ -3,8 +3,8 @@
 Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a
 ``CallFailed``. The choice of a group is recorded as a ``RoutingChosen``, a change of route as a
 ``RoutingSwitched``, and a change of the circuit breaker as a ``ProviderUnavailable`` or a
-``ProviderRecovered``, and the verdict of a guard as a ``GuardJudged``. The JSON of a record contains its ``type``, and the log stores the record
-under the same type.
+``ProviderRecovered``, and the verdict of a guard as a ``GuardJudged``. The JSON of a record
+contains its ``type``, and the log stores the record under the same type.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is set only by an ``Observe`` that includes content. ``config`` omits the caller's extras.
     ``server`` is the host and port that the call goes to, if it uses a network.
 
-    ``operation`` is ``chat``, ``embed``, ``rerank``, or ``pass`` for a request that a gateway passes
-    on as it is; then ``settings`` has its method and path. For ``embed`` and ``rerank``, ``settings``
-    holds the caller's settings, ``input_count`` the number of texts and ``document_count`` the
-    number of documents. An ``Observe`` that includes content also sets ``texts``, ``query`` and
-    ``documents``.
+    ``operation`` is ``chat``, ``embed``, ``rerank``, or ``pass`` for a request that a gateway
+    passes on as it is; then ``settings`` has its method and path. For ``embed`` and ``rerank``,
+    ``settings`` holds the caller's settings, ``input_count`` the number of texts and
+    ``document_count`` the number of documents. An ``Observe`` that includes content also sets
+    ``texts``, ``query`` and ``documents``.
     """
 
     model: str
@@ -144,9 +144,10 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
 
     A missing count or cost means unknown, not zero. ``input_tokens`` includes cached and
     cache-written tokens, as in ``Usage``; ``estimated`` marks counts that the provider did not
-    report, ``from_cache`` a reply that a cache repeated, which costs nothing, and ``terms`` are those of ``Usage``. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
-    it is missing, ``cost_unknown`` is the reason. ``stated_cost_usd`` is the cost that the
-    provider reported. In the log a cost is an exact decimal number.
+    report, ``from_cache`` a reply that a cache repeated, which costs nothing, and ``terms`` are
+    those of ``Usage``. ``cost_usd`` is computed here from the price of ``priced_as``
+    (``"vendor:model"``); if it is missing, ``cost_unknown`` is the reason. ``stated_cost_usd`` is
+    the cost that the provider reported. In the log a cost is an exact decimal number.
 
     ``first_event_ms`` and ``latency_ms`` are measured from ``at``. ``response_model`` is the
     provider's own name for the model that answered, ``provider_request_id`` the provider's id for
@@ -330,10 +331,10 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
 class GuardJudged(Struct, frozen=True, tag="guard.judged", omit_defaults=True, kw_only=True):
     """A judge of a ``Guard`` gave its verdict on a request, or on a part of a reply.
 
-    ``stage`` and ``part`` name what was judged, ``sha256`` is the hash of it, and ``characters`` its
-    length. ``failed`` is true if the judge gave no verdict in time, so that the guard's own setting
-    decided. ``code`` is a word, such as the name of a rule. ``reason`` is the judge's own text, which
-    is set only by a ``Guard`` that includes content.
+    ``stage`` and ``part`` name what was judged, ``sha256`` is the hash of it, and ``characters``
+    its length. ``failed`` is true if the judge gave no verdict in time, so that the guard's own
+    setting decided. ``code`` is a word, such as the name of a rule. ``reason`` is the judge's own
+    text, which is set only by a ``Guard`` that includes content.
     """
 
     stage: str

@@ -5,8 +5,8 @@ bundled *catalogue*, a conformance run *probed* it, a real reply *observed* it, 
 Only a capability that is known to be missing blocks a call; an unknown one never does. A declared
 value takes precedence.
 
-Two facts are about a model's life: ``end_date`` is the day on which its vendor switches it off, and
-``successor`` is the model that the vendor recommends instead. They block nothing, because the
+Two facts are about a model's life: ``end_date`` is the day on which its vendor switches it off,
+and ``successor`` is the model that the vendor recommends instead. They block nothing, because the
 server knows better; ``describe_end`` makes a warning of them.
 """
 

@@ -26,7 +26,8 @@
 
 ``category``, ``error_class`` and ``kind`` name the class of an error in the terms of three
 specifications: OpenArmature, the adapter contract, and "Provider runtime and tool intents".
-``transient`` is whether a retry of the same call may succeed. Only ``dragoman.Retry`` retries calls.
+``transient`` is whether a retry of the same call may succeed. Only ``dragoman.Retry`` retries
+calls.
 """
 
 from __future__ import annotations

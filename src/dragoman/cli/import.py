@@ -75,11 +75,11 @@ def convert(
 ) -> None:
     """Convert FILE, the config.yaml of LiteLLM's proxy, and list what has no equal.
 
-    API keys of vendors are not copied: models.yaml names the environment variables that hold them, and
-    keys.yaml has only the hash of the master key.
+    API keys of vendors are not copied: models.yaml names the environment variables that hold them,
+    and keys.yaml has only the hash of the master key.
 
-    With --database, virtual keys keep their values, since their hashes are copied. The import can be
-    repeated until the clients use the gateway: it adds what is new, and counts no cost twice.
+    With --database, virtual keys keep their values, since their hashes are copied. The import can
+    be repeated until the clients use the gateway: it adds what is new, and counts no cost twice.
     """
     if file is None and options.database is None:
         raise click.UsageError("give FILE, the config.yaml of the proxy, or --database, or both")

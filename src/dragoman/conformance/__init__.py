@@ -78,12 +78,12 @@ def suite(
 
     For a provider, give ``factory``: ``factory()`` returns a new provider for each case, or an
     awaitable that returns one. ``capabilities`` select the cases: if a feature is known to be
-    missing, the cases check that it is rejected cleanly. ``failing`` and ``unready`` map an error class to a
-    factory whose calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose
-    stream breaks off after its first text. ``other`` is the factory of a second provider: further
-    cases then check that the two answer alike and continue each other's conversations.
-    ``settings`` are fields of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``, ``at_once``,
-    ``seconds``.
+    missing, the cases check that it is rejected cleanly. ``failing`` and ``unready`` map an error
+    class to a factory whose calls, or whose ``ready()``, must raise it; ``breaking`` returns a
+    provider whose stream breaks off after its first text. ``other`` is the factory of a second
+    provider: further cases then check that the two answer alike and continue each other's
+    conversations. ``settings`` are fields of ``Kit``: ``prompt``, ``tool``, ``schema``,
+    ``config``, ``at_once``, ``seconds``.
 
     ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches no case is an
     error.

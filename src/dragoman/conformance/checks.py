@@ -1,8 +1,8 @@
 """The checks for a live server.
 
 Each check decides its outcome: it may return a text about what it found, or raise ``Failed``,
-``Unsupported``, ``NotObserved`` or ``NotApplicable``. ``live.py`` runs the checks, and ``report.py``
-writes what they found.
+``Unsupported``, ``NotObserved`` or ``NotApplicable``. ``live.py`` runs the checks, and
+``report.py`` writes what they found.
 """
 
 from __future__ import annotations

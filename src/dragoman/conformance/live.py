@@ -43,10 +43,10 @@ async def check_server(
     """Run every check against the server at ``url`` and return a report.
 
     ``seconds`` limits each call and ``budget`` the total time; no reply is longer than about four
-    times ``max_tokens``, except those that are cancelled at their first event. ``context`` is the size
-    of the model's context window, if the server does not report it. ``skip`` omits checks by name,
-    with ``*`` as a wildcard. Exchanges in the report are truncated and have no headers; they never
-    contain the key.
+    times ``max_tokens``, except those that are cancelled at their first event. ``context`` is the
+    size of the model's context window, if the server does not report it. ``skip`` omits checks by
+    name, with ``*`` as a wildcard. Exchanges in the report are truncated and have no headers; they
+    never contain the key.
     """
     if wire is not None and wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")

@@ -205,11 +205,11 @@ class Response(_Answer, Displayed, Generic[Parsed], frozen=True, kw_only=True):
     """A complete reply: the message, the finish reason, token counts, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
-    plain data for a JSON Schema. ``failed`` are the records (``CallFailed``) of the attempts before
-    this reply, which ``Retry`` or ``Fallback`` made; their tokens may be billed too.
-    ``stop_details`` is the provider's reason for a refusal or a filtered reply. ``native`` maps the
-    name of the provider's wire to the fields of the reply that no other attribute has, in the form
-    of that wire.
+    plain data for a JSON Schema. ``failed`` are the records (``CallFailed``) of the attempts
+    before this reply, which ``Retry`` or ``Fallback`` made; their tokens may be billed too.
+    ``stop_details`` is the provider's reason for a refusal or a filtered reply. ``native`` maps
+    the name of the provider's wire to the fields of the reply that no other attribute has, in the
+    form of that wire.
     """
 
     usage: Usage = Usage()

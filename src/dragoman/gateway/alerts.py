@@ -1,7 +1,7 @@
 """Alerts about budgets, which are written in the transaction that counts a cost.
 
-The table is an outbox: for each webhook, an alert has one row, whose id follows from the budget, its
-period, its amount and the share that is spent. So several gateways write an alert once. One of
+The table is an outbox: for each webhook, an alert has one row, whose id follows from the budget,
+its period, its amount and the share that is spent. So several gateways write an alert once. One of
 them sends it; if that process dies, another one sends it again.
 """
 

@@ -119,19 +119,20 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
-    With ``keys``, clients must send one, or a token with ``tokens``. Without both, every local program
-    has access, and ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of
-    limited keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in
-    Redis instead. ``workers`` is the number of processes. ``log`` receives the records of every call,
-    with ``log_content`` also messages; ``log_days`` removes older sessions. ``cors`` are origins whose
-    web pages may call the gateway. ``url_keys`` allows clients of the Gemini wire to send their key in
-    the URL (``?key=``); by default only local clients may. ``store`` keeps responses. ``admin`` is the
-    hash of a key that opens ``/metrics`` and the pages, or names people; then requests are counted in
-    ``usage``. ``tracing`` records spans; ``open_ready`` lets ``/ready`` need no key. ``betas`` are
-    patterns of those that clients may use on models of the same wire. ``ui`` names the module of the
-    web pages at ``/`` (``dragoman.gateway.web``), with ``admin``. ``sessions``
-    (``dragoman.service.Sessions``) runs agents for clients. ``webhooks`` receive
-    alerts about budgets. The application closes no log, no store.
+    With ``keys``, clients must send one, or a token with ``tokens``. Without both, every local
+    program has access, and ``check_host`` rejects web pages and other machines. ``ledger`` counts
+    the usage of limited keys, by default in memory; ``limits`` counts requests, tokens and
+    concurrent calls in Redis instead. ``workers`` is the number of processes. ``log`` receives the
+    records of every call, with ``log_content`` also messages; ``log_days`` removes older sessions.
+    ``cors`` are origins whose web pages may call the gateway. ``url_keys`` allows clients of the
+    Gemini wire to send their key in the URL (``?key=``); by default only local clients may.
+    ``store`` keeps responses. ``admin`` is the hash of a key that opens ``/metrics`` and the
+    pages, or names people; then requests are counted in ``usage``. ``tracing`` records spans;
+    ``open_ready`` lets ``/ready`` need no key. ``betas`` are patterns of those that clients may
+    use on models of the same wire. ``ui`` names the module of the web pages at ``/``
+    (``dragoman.gateway.web``), with ``admin``. ``sessions`` (``dragoman.service.Sessions``) runs
+    agents for clients. ``webhooks`` receive alerts about budgets. The application closes no log,
+    no store.
     """
     ledger = ledger or Ledger()
     writer = LedgerWriter(ledger, limits)

@@ -137,9 +137,9 @@ class BoundedHttpProtocol(HttpConnection):
         """Open a WebSocket, or parse a request again without its header ``upgrade``.
 
         A server may ignore this header (RFC 9110, 7.8), but the parser ends such a request after
-        the head. The JDK's client offers ``h2c`` in its first request, whose body is not empty.
-        A client that asks for a WebSocket takes no other reply. Where none is served it gets status 426: at this
-        status Codex turns to HTTP at once, and after others it tries five times
+        the head. The JDK's client offers ``h2c`` in its first request, whose body is not empty. A
+        client that asks for a WebSocket takes no other reply. Where none is served it gets status
+        426: at this status Codex turns to HTTP at once, and after others it tries five times
         (openai/codex#43353 of 2026-09-07, NVIDIA/NeMo-Relay#994 of 2026-09-04).
         """
         if any(

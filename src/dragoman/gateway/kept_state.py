@@ -72,8 +72,8 @@ class KeptState:
     async def _restore(self, asked: Asked) -> Asked:
         """Return a request with the stored state of its earlier calls.
 
-        Clients of wires that have a place for state may remove it from earlier turns on purpose, so
-        there it is added to the turn that is not finished, which the client may have begun over
+        Clients of wires that have a place for state may remove it from earlier turns on purpose,
+        so there it is added to the turn that is not finished, which the client may have begun over
         another wire.
         """
         if self._store is None:
@@ -147,8 +147,8 @@ def _find_open_turn(messages: Sequence[Message]) -> int:
 def _describe(message: Message) -> Any:
     """Return what a client repeats of a message, in one form for each meaning.
 
-    Clients change white space, and may leave out the text next to calls. Agents write the time into
-    their system prompt.
+    Clients change white space, and may leave out the text next to calls. Agents write the time
+    into their system prompt.
     """
     if isinstance(message, System):
         return None

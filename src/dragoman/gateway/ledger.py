@@ -168,10 +168,10 @@ class Ledger:
     ) -> str | None:
         """Count a request of a key; raise an error if one of the key's limits is reached.
 
-        For a key with ``max_concurrency``, or with a budget and an expected cost of ``usd``, return
-        the id of a lease, which ``settle`` releases. If a process dies, its leases are released
-        when another call needs them, at the latest after ``seconds``. With ``rates=False``, only
-        budgets are checked, and no request is counted.
+        For a key with ``max_concurrency``, or with a budget and an expected cost of ``usd``,
+        return the id of a lease, which ``settle`` releases. If a process dies, its leases are
+        released when another call needs them, at the latest after ``seconds``. With
+        ``rates=False``, only budgets are checked, and no request is counted.
         """
         with self._transaction(key) as now:
             self._check_budgets(now, key)

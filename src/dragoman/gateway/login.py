@@ -1,11 +1,11 @@
 """Log people in to the pages at an identity provider: OIDC, by the code flow with PKCE.
 
 The settings are those of ``login`` in the file of ``--jwt``. A log-in begins with a cookie of ten
-minutes that holds a random seed; ``state``, ``nonce`` and the PKCE verifier are made of it, so that
-the answer of the provider is taken in the same browser only. It ends with a session: a cookie with
-the claims that rules of the file name. Both cookies are signed and the server keeps nothing, so
-that every worker and machine with the same secret knows them. The rules are applied again to each
-request. A session ends at a fixed time, at log-out, or if its secret is removed.
+minutes that holds a random seed; ``state``, ``nonce`` and the PKCE verifier are made of it, so
+that the answer of the provider is taken in the same browser only. It ends with a session: a cookie
+with the claims that rules of the file name. Both cookies are signed and the server keeps nothing,
+so that every worker and machine with the same secret knows them. The rules are applied again to
+each request. A session ends at a fixed time, at log-out, or if its secret is removed.
 
 The address to which the provider sends people back is in the settings, and nothing in a request
 changes it.

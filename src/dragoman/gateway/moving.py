@@ -84,8 +84,8 @@ def move_budgets(
 ) -> dict[str, str]:
     """Set the budgets that a database lacks, of those that are not fields of keys and teams.
 
-    Return the name of the ledger's counter of each budget. With ``replace_known``, budgets that the
-    database has get the amounts of the other gateway.
+    Return the name of the ledger's counter of each budget. With ``replace_known``, budgets that
+    the database has get the amounts of the other gateway.
     """
     names = {key.id for key in store.read_keys()}
     known = {each.name for each in store.read_budgets()}

@@ -15,8 +15,8 @@ With ``login``, the people of an issuer log in to the web pages too, and the ``r
 what they may do there; see ``dragoman.gateway.login``.
 
 A token is accepted if a key of its issuer has signed it by an asymmetric algorithm, if it is meant
-for this audience, is valid now, and fits a rule; the first one counts. Its header chooses among the
-issuer's keys and never names another source of keys.
+for this audience, is valid now, and fits a rule; the first one counts. Its header chooses among
+the issuer's keys and never names another source of keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Send alerts about budgets to webhooks: signed, several times if necessary, once for each.
 
 The format is that of Standard Webhooks 1.0.0: the headers ``webhook-id``, which stays the same in
-each attempt, ``webhook-timestamp`` and ``webhook-signature``. A reply with a status from 200 to 299
-accepts an alert. A redirect is not followed, since its origin is not the one that is configured.
+each attempt, ``webhook-timestamp`` and ``webhook-signature``. A reply with a status from 200 to
+299 accepts an alert. A redirect is not followed, since its origin is not the one that is
+configured.
 """
 
 from __future__ import annotations

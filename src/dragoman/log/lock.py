@@ -1,7 +1,7 @@
 """Allow one writer per file, by a lock that the system releases when the process ends.
 
-``filelock`` is not used: its lock does not name the process that holds it, and does not notice that
-the lock file was deleted while it is held.
+``filelock`` is not used: its lock does not name the process that holds it, and does not notice
+that the lock file was deleted while it is held.
 """
 
 from __future__ import annotations

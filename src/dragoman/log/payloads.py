@@ -249,9 +249,9 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class ContextSummarised(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A model summarised the messages in the records ``first`` to ``last``.
 
-    ``request_id`` is the id of the model call. A ``native`` summary is a compaction in the reply of
-    the provider, which alone can read it, and has no ``text``. The log keeps the messages, and they
-    are sent to other models.
+    ``request_id`` is the id of the model call. A ``native`` summary is a compaction in the reply
+    of the provider, which alone can read it, and has no ``text``. The log keeps the messages, and
+    they are sent to other models.
     """
 
     text: str

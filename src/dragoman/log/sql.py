@@ -1,7 +1,8 @@
 """What the logs in SQLite and PostgreSQL share: the queries, and the versions of their tables.
 
-The logs do not use ``open_database``: each commit is synced to the disk, each reader has a snapshot
-on a connection of its own, leases end with their connection, and errors state what was stored.
+The logs do not use ``open_database``: each commit is synced to the disk, each reader has a
+snapshot on a connection of its own, leases end with their connection, and errors state what was
+stored.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Box: core.
 
-The smaller parts of messages are here too: media, citations, unique ids, schemas of Python functions, and
-texts for people.
+The smaller parts of messages are here too: media, citations, unique ids, schemas of Python
+functions, and texts for people.
 """
 
 from .citations import Citation, read_citations

@@ -40,9 +40,9 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"``, ``"xhigh"``,
     ``"max"`` or a budget in tokens. It is translated for the model, by the nearest amount that the
-    model has; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``.
-    ``extras`` are sent to the provider unchanged; an extra that contradicts a field that the codec
-    writes is rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a
+    model has; an approximate translation is a ``LossWarning``. ``"none"`` is the same as
+    ``"off"``. ``extras`` are sent to the provider unchanged; an extra that contradicts a field
+    that the codec writes is rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a
     ``PromptCache``, or ``"off"``, which also ignores ``cache=True`` on messages.
     """
 

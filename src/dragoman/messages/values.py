@@ -291,8 +291,8 @@ def _flatten(part: Any) -> tuple[Any, ...]:
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
     """Instructions. Those that begin a conversation are its system prompt.
 
-    A later one, after a message of the user or a tool result, applies from its place on. It is sent
-    at its place if the model accepts this, and otherwise in another form, which is reported.
+    A later one, after a message of the user or a tool result, applies from its place on. It is
+    sent at its place if the model accepts this, and otherwise in another form, which is reported.
     ``cache`` marks the end of a prefix for the provider's prompt cache.
     """
 

@@ -3,11 +3,11 @@
 Box: core.
 
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
-``Observe`` reports calls to subscribers, ``Spend`` limits their cost, ``Guard`` releases what judges
-allow, ``Defaults`` adds settings, ``Record`` records calls to cassettes, and ``Cache`` stores
-replies. ``describe`` lists the layers. Use them in this order, from the outermost to the innermost:
-``Cache``, ``Spend``, ``Guard``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``, ``Record``,
-then the provider.
+``Observe`` reports calls to subscribers, ``Spend`` limits their cost, ``Guard`` releases what
+judges allow, ``Defaults`` adds settings, ``Record`` records calls to cassettes, and ``Cache``
+stores replies. ``describe`` lists the layers. Use them in this order, from the outermost to the
+innermost: ``Cache``, ``Spend``, ``Guard``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``,
+``Record``, then the provider.
 """
 
 from ..calls import (

@@ -1,9 +1,9 @@
 """The one builder of call records.
 
 An ``Attempt`` opens with the call, learns how the call goes, and makes the record of its start and
-of its end. The middleware, the gateway, sessions, and the commands ``ask`` and ``chat`` all use it,
-so that a call has the same fields in every record. ``tests/test_call_records.py`` checks that no
-other module makes these records.
+of its end. The middleware, the gateway, sessions, and the commands ``ask`` and ``chat`` all use
+it, so that a call has the same fields in every record. ``tests/test_call_records.py`` checks that
+no other module makes these records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Meters: token buckets, sliding windows and slots, in memory, in SQL and in Redis.
 
-A ``Bucket`` refills continuously; a ``RateWindow`` counts the last minute. Both answer ``delay`` and
-change by ``take``. Python computes them for memory and SQL. For Redis, ``RedisMeter`` computes them
-in Lua, because only a script reads and changes them atomically there. A slot is a lease that one
-running call holds; it expires if its process dies.
+A ``Bucket`` refills continuously; a ``RateWindow`` counts the last minute. Both answer ``delay``
+and change by ``take``. Python computes them for memory and SQL. For Redis, ``RedisMeter`` computes
+them in Lua, because only a script reads and changes them atomically there. A slot is a lease that
+one running call holds; it expires if its process dies.
 """
 
 # The package limits (5.8) cannot carry this: it has no token buckets, no slots and no SQL, and it

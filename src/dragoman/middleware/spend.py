@@ -165,9 +165,10 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
 
     A call waits if the calls in flight may leave enough for it, and is refused with
     ``QuotaExceededError`` if they cannot. The price of each model must be known: unknown is not
-    zero. Put this layer around ``Retry`` and ``Fallback``, so that all attempts are counted. If calls
-    pass several wallets, nest the layers in the same order everywhere: a call holds what it has set
-    aside while it waits for the next wallet, so that two calls in reverse order can wait for ever.
+    zero. Put this layer around ``Retry`` and ``Fallback``, so that all attempts are counted. If
+    calls pass several wallets, nest the layers in the same order everywhere: a call holds what it
+    has set aside while it waits for the next wallet, so that two calls in reverse order can wait
+    for ever.
     """
 
     @accept_other_names({"cost_usd": "usd"}, {"budget": "write usd="})
@@ -242,8 +243,8 @@ class Spend(Wrapper[Kind], Middleware[Kind]):
 def expect_cost(model: Any, request: Any, tokens: int, output: int) -> Decimal | Unpriced:
     """Return the cost of a call with the most expensive model that may serve it.
 
-    ``tokens`` and ``output`` are the expected numbers of tokens. If one of the prices is not known,
-    return why.
+    ``tokens`` and ``output`` are the expected numbers of tokens. If one of the prices is not
+    known, return why.
     """
     terms = list_asked(request) if isinstance(request, Request) else ()
     usage = Usage(tokens, output, terms=terms)

@@ -89,9 +89,9 @@ class _Sold(Struct, frozen=True):
 class TermRow(_Sold, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """How many times the usual rates a provider's models cost under certain terms of sale.
 
-    ``terms`` are those of ``Usage.terms``, such as ``service_tier:priority``. ``factor`` applies to
-    all rates, but for the rate of ``cache_read`` if that is given. ``source`` and ``as_of``
-    are where and when the factor was seen.
+    ``terms`` are those of ``Usage.terms``, such as ``service_tier:priority``. ``factor`` applies
+    to all rates, but for the rate of ``cache_read`` if that is given. ``source`` and ``as_of`` are
+    where and when the factor was seen.
     """
 
     terms: tuple[str, ...]

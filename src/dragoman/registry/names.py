@@ -281,8 +281,8 @@ class Names:
     def _rank_seller(self, name: str) -> tuple[bool, bool]:
         """Return the place of a model among those of its name that other vendors sell.
 
-        A vendor without an address of its own needs more settings, and a model that was only copied
-        from a public list may not be sold any more.
+        A vendor without an address of its own needs more settings, and a model that was only
+        copied from a public list may not be sold any more.
         """
         adapter, _, model = name.partition(":")
         if adapter in self.adapters:

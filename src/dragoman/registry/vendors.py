@@ -138,8 +138,8 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS, kw_only=True):
     ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
     ``rules`` the documented capabilities as in the file; ``models`` combines them. ``retirements``
     are the models that the vendor switches off, by day. ``parts`` are the texts in its addresses
-    that variables replace; one in capitals has no default. ``aliases`` are other names of the vendor,
-    ``key_aliases`` are variables in which other libraries look for its key, which count if
+    that variables replace; one in capitals has no default. ``aliases`` are other names of the
+    vendor, ``key_aliases`` are variables in which other libraries look for its key, which count if
     ``api_key_env`` is not set, and ``source`` is where its address and its key variable were seen.
     """
 

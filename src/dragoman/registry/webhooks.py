@@ -37,8 +37,8 @@ _FORMATS = ("standard", "slack")
 class Webhook(Struct, frozen=True, kw_only=True):
     """An address to which alerts are sent; ``at`` are the shares of a budget in percent.
 
-    The format ``standard`` is signed with ``secret`` as Standard Webhooks describes it. The address
-    of the format ``slack`` is a secret itself.
+    The format ``standard`` is signed with ``secret`` as Standard Webhooks describes it. The
+    address of the format ``slack`` is a secret itself.
     """
 
     name: str

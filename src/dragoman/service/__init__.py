@@ -7,8 +7,8 @@ Box: service.
     support = Agent("openai:gpt-6-sol", [refund], policy, system="You help customers.")
     app = create_app({}, keys=keys, sessions=Sessions({"support": support}, log))
 
-The sessions live in the log: a waiting session uses neither memory nor a task, and what ran when the
-process was killed goes on at its next start. Only what this package is given is run; a gateway
+The sessions live in the log: a waiting session uses neither memory nor a task, and what ran when
+the process was killed goes on at its next start. Only what this package is given is run; a gateway
 without it runs no tool. It needs the extra ``gateway``.
 """
 

@@ -39,8 +39,8 @@ _LOG = "sessions.db"
 def load_sessions(where: str | Path) -> Sessions:
     """Return the service that a YAML file, or a function named ``module:function``, describes.
 
-    Modules are also found in the folder of the file, or in the current one. Raise ``ConfigError`` if
-    the file has a mistake.
+    Modules are also found in the folder of the file, or in the current one. Raise ``ConfigError``
+    if the file has a mistake.
     """
     text = str(where)
     is_file = Path(text).exists() or ":" not in text

@@ -1,7 +1,7 @@
 """Send the records of a session as server-sent events (SSE), each with its number as its id.
 
-The id of the last event that a client received is all that is needed to go on: the joined stream is
-the unbroken one, wherever the connection was cut, and whichever process sends the rest.
+The id of the last event that a client received is all that is needed to go on: the joined stream
+is the unbroken one, wherever the connection was cut, and whichever process sends the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turn what happens in a session into values that the protocols of user interfaces have in common.
 
-Text arrives twice: as deltas while the model writes, and whole in the record of the reply. A reader
-that was there from the beginning of a reply gets the deltas, any other one the record.
+Text arrives twice: as deltas while the model writes, and whole in the record of the reply. A
+reader that was there from the beginning of a reply gets the deltas, any other one the record.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ Status: TypeAlias = Literal[
 class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who started a session, and with what.
 
-    ``owner`` is the id of the key, and empty for a person or a gateway without keys. ``key`` is the
-    client's key of the first goal, ``limits`` the budget that the client asked for.
+    ``owner`` is the id of the key, and empty for a person or a gateway without keys. ``key`` is
+    the client's key of the first goal, ``limits`` the budget that the client asked for.
     """
 
     agent: str

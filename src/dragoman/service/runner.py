@@ -46,8 +46,9 @@ class Feed:
 class _Run:
     """A session that this process runs.
 
-    ``began`` is resolved once its goal, which has a ``key``, is recorded; ``session`` is set once it
-    is opened. ``is_called`` is set if an answer arrives: if it ``waits``, it looks for the answer.
+    ``began`` is resolved once its goal, which has a ``key``, is recorded; ``session`` is set once
+    it is opened. ``is_called`` is set if an answer arrives: if it ``waits``, it looks for the
+    answer.
     """
 
     is_called = False

@@ -40,11 +40,11 @@ class Sessions:
         sessions = Sessions({"support": Agent("fast", [refund], policy)}, SqliteLog("sessions.db"))
         app = create_app({"fast": model}, keys=keys, sessions=sessions)
 
-    ``log`` is open for writing, and only this process writes to a log in SQLite. ``at_once`` is how
-    many sessions run at the same time; those that wait do not count. When the application starts, the
-    sessions go on that ran when it ended. An application that is mounted in another one begins with
-    its first request, since no server starts it: ``async with sessions`` in the other one's lifespan
-    begins at once.
+    ``log`` is open for writing, and only this process writes to a log in SQLite. ``at_once`` is
+    how many sessions run at the same time; those that wait do not count. When the application
+    starts, the sessions go on that ran when it ended. An application that is mounted in another
+    one begins with its first request, since no server starts it: ``async with sessions`` in the
+    other one's lifespan begins at once.
     """
 
     operations: Sequence[Operation] = (*OPERATIONS, *CHATS)

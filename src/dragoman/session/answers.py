@@ -60,7 +60,8 @@ def answer(log: logs.EventLog, session: str, intent_id: str, decision: Decision)
     """Decide about a tool call that waits for permission, and return the decision that counts.
 
     Any process can call this, also while no process runs the session; the next run continues with
-    the decision. The first decision counts: a later one is not recorded, and the first is returned.
+    the decision. The first decision counts: a later one is not recorded, and the first is
+    returned.
 
     Raise ``SessionError`` if the session did not ask about the call, or if the name of the decider
     is reserved. ``log`` may be open for reading only. Block until the answer is on disk.
@@ -94,8 +95,8 @@ def observe(
 ) -> Observation:
     """Give the result of a tool call that runs elsewhere, and return the result that counts.
 
-    ``content`` is anything that a tool function could return, and ``by`` names who gives it. As with
-    ``answer``, any process can call this, and the first result counts.
+    ``content`` is anything that a tool function could return, and ``by`` names who gives it. As
+    with ``answer``, any process can call this, and the first result counts.
 
     Raise ``SessionError`` if the session does not wait for the result of this call.
     """

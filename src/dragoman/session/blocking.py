@@ -1,8 +1,8 @@
 """Sessions whose methods block: ``dragoman.sync.Session``.
 
 The session runs in the event loop of the portal. What it reports and asks, ``on_event``,
-``on_record`` and ``approve``, runs in the thread that waits for it, where ``input()`` may block and
-other blocking calls may be made.
+``on_record`` and ``approve``, runs in the thread that waits for it, where ``input()`` may block
+and other blocking calls may be made.
 """
 
 from __future__ import annotations

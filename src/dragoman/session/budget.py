@@ -34,8 +34,9 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
 class Spending(Struct, kw_only=True):
     """What a session has used so far, including failed and cancelled calls.
 
-    ``tool_calls`` are those that began to run. Tokens that were not reported are estimated. ``cost_usd`` is the sum of the known costs;
-    ``cost_unknown`` names a call without a known cost, and the reason.
+    ``tool_calls`` are those that began to run. Tokens that were not reported are estimated.
+    ``cost_usd`` is the sum of the known costs; ``cost_unknown`` names a call without a known cost,
+    and the reason.
     """
 
     turns: int = 0
@@ -93,8 +94,8 @@ class Budget(_Limits, frozen=True, omit_defaults=True, kw_only=True):
 
     A turn that reaches a limit is completed, and no further turn begins. A tool call beyond
     ``tool_calls`` does not run. The time limit counts from the start of each run, and interrupts
-    any activity. ``share`` makes a budget for several sessions. A cost limit requires known prices: a
-    call with an unknown cost ends the session, because unknown is not zero.
+    any activity. ``share`` makes a budget for several sessions. A cost limit requires known
+    prices: a call with an unknown cost ends the session, because unknown is not zero.
     """
 
     cost_usd: Decimal | None = None
@@ -191,9 +192,10 @@ class SharedBudget:
         first = Session(model, tools, policy, log, budget=budget)
         second = Session(model, tools, policy, log, budget=budget)
 
-    ``spent`` is the sum over the sessions and their sub-sessions. A limit is kept as in one session:
-    a turn that reaches it is completed, and no further turn begins. A turn thus waits while those
-    in flight may use up the rest; they are expected to need as much as the largest turn so far.
+    ``spent`` is the sum over the sessions and their sub-sessions. A limit is kept as in one
+    session: a turn that reaches it is completed, and no further turn begins. A turn thus waits
+    while those in flight may use up the rest; they are expected to need as much as the largest
+    turn so far.
     """
 
     def __init__(self, limits: Budget, above: Iterable[SharedBudget] = ()) -> None:

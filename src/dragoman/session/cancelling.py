@@ -17,8 +17,8 @@ async def cancel_waiting(
     """End a session that waits, or that was interrupted; return ``False`` if it has ended.
 
     Its open calls are closed, and the model receives the reason if the session gets another goal.
-    The sessions that its calls wait for are cancelled too. Raise ``LogLockedError`` if a process runs
-    the session: cancel it there.
+    The sessions that its calls wait for are cancelled too. Raise ``LogLockedError`` if a process
+    runs the session: cancel it there.
     """
     async with log.hold(session):
         state = await asyncio.to_thread(lambda: reduce_records(log.read(session)))

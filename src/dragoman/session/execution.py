@@ -51,8 +51,9 @@ class Pipeline:
     """Process the intents of one reply, from the last record of each.
 
     With ``waits``, the approver is not asked: an intent that needs a decision stays open. ``deps``
-    are passed to tools with a context. ``depth`` is the number of sessions in whose tool calls this
-    one runs. ``stays_open`` returns whether a call that is cancelled stays open for the next run.
+    are passed to tools with a context. ``depth`` is the number of sessions in whose tool calls
+    this one runs. ``stays_open`` returns whether a call that is cancelled stays open for the next
+    run.
     """
 
     tools: Toolbox
@@ -97,9 +98,9 @@ class Pipeline:
     async def process(self, intents: Sequence[ToolIntent]) -> None:
         """Validate every intent, get permission for it, and run it if it is allowed.
 
-        Intents run concurrently, up to 32 at once, if all their tools are read-only, otherwise in order: nothing runs
-        here before what is in front of it has ended. Calls that run elsewhere are handed out
-        together.
+        Intents run concurrently, up to 32 at once, if all their tools are read-only, otherwise in
+        order: nothing runs here before what is in front of it has ended. Calls that run elsewhere
+        are handed out together.
         """
         runs = await self._open_runs(intents)
         if len(intents) > 1 and self._may_overlap(intents):

@@ -24,9 +24,9 @@ class Outcome(Struct, Generic[Parsed], frozen=True, kw_only=True):
     """How a run of a session ended.
 
     ``text`` is the model's last text; ``exhausted`` means that a budget ended the session, and
-    ``waiting`` that it continues after a decision
-    or a result from outside: ``pending`` lists the calls that need one. ``denied`` has the tool calls that were not permitted, each with
-    the reason. ``spent`` includes the sessions that tool calls of this one have run.
+    ``waiting`` that it continues after a decision or a result from outside: ``pending`` lists the
+    calls that need one. ``denied`` has the tool calls that were not permitted, each with the
+    reason. ``spent`` includes the sessions that tool calls of this one have run.
     """
 
     session: str

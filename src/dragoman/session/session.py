@@ -83,24 +83,23 @@ class Session(Displayed, Loop[Parsed]):
 
     Without a log the records are kept in memory, in ``session.log``, and are lost with the
     process. Without a policy only tools with ``side_effect="none"`` or ``"read"`` run without
-    asking; ``outcome.denied`` has the calls that were denied. If a rule has a path but no tool that
-    it is about names one, a ``ValueError`` is raised.
+    asking; ``outcome.denied`` has the calls that were denied. If a rule has a path but no tool
+    that it is about names one, a ``ValueError`` is raised.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
-    is called; ``step`` takes one step of this loop. A provider's error is recorded and raised, and the session
-    can be run again. With ``output``, a type, the model is asked at the end for a structured
-    answer, and asked again if the answer is invalid; ``outcome.output`` is the instance.
-    ``approve`` decides when the policy asks; without it, nothing that needs approval runs. With
-    ``approve="wait"`` the run ends with the outcome ``waiting`` instead, and continues after
-    ``answer``, which any process can call.
-    ``on_record`` receives every record once it is stored, and ``on_event`` receives the model's
-    events as they arrive: print the text of ``TextDelta`` to stream from a session. An invalid
-    call is rejected, and the model receives the reason; after ``corrections`` unusable replies in
-    a row, the next one raises an error. ``context`` is one or more policies that shorten a long
-    conversation; without it everything is sent. With ``keep_raw`` the log also stores every reply
-    as the provider's own JSON. Tools with a
-    ``ToolContext`` receive ``deps`` in it. The session closes neither provider nor log, except a log it opened
-    by path.
+    is called; ``step`` takes one step of this loop. A provider's error is recorded and raised, and
+    the session can be run again. With ``output``, a type, the model is asked at the end for a
+    structured answer, and asked again if the answer is invalid; ``outcome.output`` is the
+    instance. ``approve`` decides when the policy asks; without it, nothing that needs approval
+    runs. With ``approve="wait"`` the run ends with the outcome ``waiting`` instead, and continues
+    after ``answer``, which any process can call. ``on_record`` receives every record once it is
+    stored, and ``on_event`` receives the model's events as they arrive: print the text of
+    ``TextDelta`` to stream from a session. An invalid call is rejected, and the model receives the
+    reason; after ``corrections`` unusable replies in a row, the next one raises an error.
+    ``context`` is one or more policies that shorten a long conversation; without it everything is
+    sent. With ``keep_raw`` the log also stores every reply as the provider's own JSON. Tools with
+    a ``ToolContext`` receive ``deps`` in it. The session closes neither provider nor log, except a
+    log it opened by path.
     """
 
     @accept_other_names(OTHER_NAMES, HINTS)

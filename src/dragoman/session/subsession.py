@@ -43,8 +43,8 @@ class SessionTool(ExecutableTool):
 
     The result of a call is the answer of the session, which is in the same log. What it spends
     counts for the budget of the parent too, and each of its calls must also be permitted by the
-    parent's policy; the parent's approver is asked. If it waits, the parent waits; if the parent is
-    cancelled, so is it; and a parent that is resumed resumes it. ``settings`` are those of
+    parent's policy; the parent's approver is asked. If it waits, the parent waits; if the parent
+    is cancelled, so is it; and a parent that is resumed resumes it. ``settings`` are those of
     ``Session``.
 
     With ``hands_off``, the answer of the session is the answer to the user: the parent's model is

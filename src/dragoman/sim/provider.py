@@ -70,10 +70,10 @@ class ScriptedProvider(ReplyProvider):
     The same script, seed and order of calls give the same events, ids included. ``requests`` has
     the requests received. ``sleep`` is the function used for delays. Without a server, byte-level
     faults are applied to the bytes of ``wire``, between its server codec and its client codec.
-    With ``strict``, a server of this script refuses what the vendor of the model refuses, and signs
-    its thinking; ``vendor`` names the vendor if the model's name alone does not select the rules.
-    With ``today``, such as ``2026-12-11``, it also refuses the models that the vendor has switched
-    off by this day.
+    With ``strict``, a server of this script refuses what the vendor of the model refuses, and
+    signs its thinking; ``vendor`` names the vendor if the model's name alone does not select the
+    rules. With ``today``, such as ``2026-12-11``, it also refuses the models that the vendor has
+    switched off by this day.
     """
 
     def __init__(

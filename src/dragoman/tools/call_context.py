@@ -63,7 +63,8 @@ class ToolContext(Generic[Deps]):
         """Record how far the call is, as any JSON value of up to 10,000 bytes.
 
         Any thread can call this. If reports arrive faster than the log stores them, the latest
-        replaces those that still wait. The value is recorded as it is now. Raise ``ValueError`` for a value that cannot be recorded.
+        replaces those that still wait. The value is recorded as it is now. Raise ``ValueError``
+        for a value that cannot be recorded.
         """
         try:
             _, data = encode_payload(ToolProgress(self.intent_id, "", progress))

@@ -177,8 +177,8 @@ def tool(
     ``"none"``, ``"read"``, ``"write"``, ``"network"`` or ``"execute"``: the permission rules of a
     session depend on it. ``timeout`` is in seconds, or ``None``. A result of more than
     ``output_limit`` characters is shortened. A ``deferred`` tool is offered once a tool search
-    finds it. A session does not call the function of an ``external`` tool: it ends with the outcome
-    ``waiting``, and continues once ``observe`` gave the result of each call.
+    finds it. A session does not call the function of an ``external`` tool: it ends with the
+    outcome ``waiting``, and continues once ``observe`` gave the result of each call.
 
     ``on_resume`` is for a call that ran when the process ended: a resumed session asks whether it
     may run again (``"ask"``), runs it again with the same idempotency key (``"run"``), or calls a

@@ -76,9 +76,9 @@ class McpServer:
             session = Session(provider, server.tools, policy, log)
 
     ``side_effects`` are by the name of a tool on the server, or by a pattern such as ``get_*``; a
-    name counts before a pattern, and an earlier pattern before a later one. A tool that it does not
-    name has the effect ``execute``. With ``trust_hints``, it has ``read`` if the server states in
-    ``readOnlyHint`` that the tool changes nothing.
+    name counts before a pattern, and an earlier pattern before a later one. A tool that it does
+    not name has the effect ``execute``. With ``trust_hints``, it has ``read`` if the server states
+    in ``readOnlyHint`` that the tool changes nothing.
 
     A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
     names are not plain ASCII of at most 128 characters, or whose schemas are not valid JSON

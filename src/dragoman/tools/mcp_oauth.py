@@ -85,8 +85,9 @@ class McpOAuth(Struct, frozen=True, kw_only=True):
     is such a function.
 
     Pass ``client_id`` for a client that is registered already, or ``client_metadata_url`` for one
-    that a document describes (``describe_client``), for servers without registration. A ``client_secret`` is sent only to the authorization server
-    ``issuer``. The grant ``client_credentials`` needs no login.
+    that a document describes (``describe_client``), for servers without registration. A
+    ``client_secret`` is sent only to the authorization server ``issuer``. The grant
+    ``client_credentials`` needs no login.
     """
 
     authorize: Authorize | None = None

@@ -84,8 +84,8 @@ class Sandbox(Struct, frozen=True):
 
         ``readable`` lists further folders that the command may read, such as some below the user's
         home. Paths of the workspace that are ``withheld`` are empty, or read-only if only writing
-        to them is. ``seccomp_fd`` is an inherited descriptor from which bubblewrap reads the system call
-        filter; see ``open_filter``.
+        to them is. ``seccomp_fd`` is an inherited descriptor from which bubblewrap reads the
+        system call filter; see ``open_filter``.
         """
         if self.program is None:
             return list(argv)

@@ -1,7 +1,8 @@
 """A limit on the frames of a WebSocket, for both of its ends.
 
-The library ``websockets`` limits the bytes of a message, but not its frames. Frames can be empty, so that
-a peer could keep the event loop busy, or make this end queue replies to pings, without an end.
+The library ``websockets`` limits the bytes of a message, but not its frames. Frames can be empty,
+so that a peer could keep the event loop busy, or make this end queue replies to pings, without an
+end.
 """
 
 from __future__ import annotations

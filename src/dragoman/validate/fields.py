@@ -60,9 +60,9 @@ def accept_other_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function whose settings have other names in other libraries.
 
-    ``accepted`` maps such a name to the setting that it means: it is used, with a warning. ``hints``
-    maps a name that means something else to what to write. Any other unknown name is an error that
-    suggests a similar one.
+    ``accepted`` maps such a name to the setting that it means: it is used, with a warning.
+    ``hints`` maps a name that means something else to what to write. Any other unknown name is an
+    error that suggests a similar one.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

@@ -1,7 +1,8 @@
 """Structured output while it arrives: turn the beginning of a JSON text into a value.
 
 ``jiter`` (0.19) does not fit: it returns 12 for a number that becomes 123, and does not report
-which parts are unfinished; the schema is checked for the others only. ``msgspec`` reads no partial JSON.
+which parts are unfinished; the schema is checked for the others only. ``msgspec`` reads no partial
+JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How many of a model's tool calls are sound, and rates with their confidence intervals.
 
 A faulty call belongs to one of three classes: its arguments are not a JSON object
-(``invalid_json``), no tool of its name was offered (``unknown_name``), or its arguments violate the
-tool's schema (``schema_mismatch``). A call that was cut off at ``max_tokens``, cancelled or
+(``invalid_json``), no tool of its name was offered (``unknown_name``), or its arguments violate
+the tool's schema (``schema_mismatch``). A call that was cut off at ``max_tokens``, cancelled or
 interrupted belongs to none of them and is not counted.
 """
 

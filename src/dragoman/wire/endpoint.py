@@ -463,9 +463,9 @@ class Endpoint(ABC, Generic[Q]):
     def learn(self, error: ProviderError, request: Request) -> Self | None:
         """Return a codec that avoids the optional field named in the error.
 
-        The first row of ``refusals`` that fits the error decides; if none fits, the optional setting
-        that the error names is no longer sent. The result is ``None`` if there is no such setting,
-        or if the quirks avoid the field already.
+        The first row of ``refusals`` that fits the error decides; if none fits, the optional
+        setting that the error names is no longer sent. The result is ``None`` if there is no such
+        setting, or if the quirks avoid the field already.
         """
         if error.status not in self.refusing:
             return None
@@ -569,8 +569,8 @@ def _unforce(request: Request, quirks: WireQuirks, notes: Notes, *, reasons: boo
 def _omit_choice(body: dict[str, Any], notes: Notes) -> None:
     """Remove the tool choice of a body without tools.
 
-    xAI answers "A tool_choice was set on the request but no tools were specified", and Codex
-    sends such a request when it compacts (farion1231/cc-switch#3640, jlcodes99/cockpit-tools#1727).
+    xAI answers "A tool_choice was set on the request but no tools were specified", and Codex sends
+    such a request when it compacts (farion1231/cc-switch#3640, jlcodes99/cockpit-tools#1727).
     """
     del body["tool_choice"]
     why = "without tools there is nothing to choose"

@@ -1,9 +1,10 @@
 """Record what a client's request contains beyond the fields of ``Request``.
 
-Each wire's ``server_request`` has a ``FieldTable`` with a ``FieldRule`` for each field of the body. It
-reads a body with ``ClientRecord``, which rejects invalid values but records unknown fields in ``Losses``
-instead of rejecting them. A field without a rule is a hint: if the model uses another wire, the
-field is dropped and reported. A model of the client's own wire receives every field unchanged.
+Each wire's ``server_request`` has a ``FieldTable`` with a ``FieldRule`` for each field of the
+body. It reads a body with ``ClientRecord``, which rejects invalid values but records unknown
+fields in ``Losses`` instead of rejecting them. A field without a rule is a hint: if the model uses
+another wire, the field is dropped and reported. A model of the client's own wire receives every
+field unchanged.
 """
 
 from __future__ import annotations

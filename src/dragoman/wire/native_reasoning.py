@@ -26,9 +26,9 @@ def settle_reasoning(
 ) -> Request:
     """Return a request whose amount of reasoning is either the client's fields or a setting.
 
-    ``fields`` are the fields of reasoning of all families of the wire, and ``parent`` the object of
-    the body that has them. If the model accepts the client's fields, or is unknown, the setting is
-    removed, and otherwise the fields are.
+    ``fields`` are the fields of reasoning of all families of the wire, and ``parent`` the object
+    of the body that has them. If the model accepts the client's fields, or is unknown, the setting
+    is removed, and otherwise the fields are.
     """
     native = request.native.get(wire, {})
     paths = _find_paths(fields, parent)

@@ -1,11 +1,11 @@
 """Seal opaque state of one wire, so that a client of another wire can send it back to its issuer.
 
 A client sends the opaque fields of its own wire back unchanged: a signature on the anthropic and
-bedrock wires, ``encrypted_content`` on the responses wire, ``thoughtSignature`` on the gemini wire.
-State from another wire is therefore sealed: one text contains the state, its issuer, and the block
-that it belongs to. The client sends this text in such a field, and the state goes to its issuer
-only. State of a call or a text is sent in a block of its own if the client's wire has no field for
-it: a redacted thought on the anthropic wire, a thought without text on others.
+bedrock wires, ``encrypted_content`` on the responses wire, ``thoughtSignature`` on the gemini
+wire. State from another wire is therefore sealed: one text contains the state, its issuer, and the
+block that it belongs to. The client sends this text in such a field, and the state goes to its
+issuer only. State of a call or a text is sent in a block of its own if the client's wire has no
+field for it: a redacted thought on the anthropic wire, a thought without text on others.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _PLACED = "placed"
 class Sealed(Struct, frozen=True, array_like=True):
     """The opaque state of a block, with its issuer.
 
-    ``kind`` is the type of the block. ``bound`` is the id of a call, or a digest of the text that a
-    signature signs; without it, the state is not bound. For the state of a text without letters,
+    ``kind`` is the type of the block. ``bound`` is the id of a call, or a digest of the text that
+    a signature signs; without it, the state is not bound. For the state of a text without letters,
     it is "alone"; ``seal_block`` sets the length of other texts, and ``text`` and ``place``. The
     place of an opaque block is "placed", if known, and how many blocks came before it.
     """

@@ -19,9 +19,9 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
     ``path`` is added to addresses that users give. ``template`` is the address of a cloud, and
     ``auth`` its credentials, in which ``settings`` are filled in; with ``variables`` they fill in
     the address of the vendor ``seller`` on ``wire``, as the variables of these names would. An
-    address that is given has this wire.
-    ``strip`` and ``prefix`` are beginnings of model names to remove and to add; ``only`` that of all
-    models that it has, and ``others`` are routes of other models with the same prefix.
+    address that is given has this wire. ``strip`` and ``prefix`` are beginnings of model names to
+    remove and to add; ``only`` that of all models that it has, and ``others`` are routes of other
+    models with the same prefix.
     """
 
     vendor: str = ""

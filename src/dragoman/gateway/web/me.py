@@ -2,8 +2,8 @@
 
 The key that a person creates has the rights that the rules give to a token of this person, and the
 same id. So both are counted together, even if the key was deleted and created again. It is valid
-for a number of days, and gets the rights of the day when it is rotated. Changes leave audit records
-with the person's name.
+for a number of days, and gets the rights of the day when it is rotated. Changes leave audit
+records with the person's name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The pages at ``/``, their files and their data.
 
-The files contain no data, so that every browser may load them. Data needs the admin key as a bearer
-token, which a script of the page sends; a gateway without keys and without an admin key shows the
-playground and the models to its own machine. The only cookie is the session of a person who logged
-in at an identity provider: it counts for the data of these pages alone, browsers send it with
-requests of these pages only (SameSite), and requests of other sites are refused (CSRF). Other sites
-can neither read data nor show the pages in a frame.
+The files contain no data, so that every browser may load them. Data needs the admin key as a
+bearer token, which a script of the page sends; a gateway without keys and without an admin key
+shows the playground and the models to its own machine. The only cookie is the session of a person
+who logged in at an identity provider: it counts for the data of these pages alone, browsers send
+it with requests of these pages only (SameSite), and requests of other sites are refused (CSRF).
+Other sites can neither read data nor show the pages in a frame.
 """
 
 from __future__ import annotations

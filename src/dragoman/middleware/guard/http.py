@@ -22,12 +22,12 @@ _MAX_REASON = 500
 class HttpJudge:
     """A judge that posts each subject to a URL, and reads the verdict from the reply.
 
-    It posts a JSON object with ``stage``, ``part``, ``text``, ``position``, ``final``, ``tool_name``, ``input``,
-    ``request_id`` and ``model``, and reads an object with ``action`` (``allow``, ``flag`` or ``block``)
-    and, if given, ``code``, ``reason``, ``version``, or the ``text`` or ``input`` of a ``rewrite``. The key is sent to this address
-    only, as a bearer token. ``retries`` is how often it asks again after a failed connection or a
-    status of 429 or 5xx; the guard's deadline limits all attempts together. A reply of more than
-    1 MB is an error.
+    It posts a JSON object with ``stage``, ``part``, ``text``, ``position``, ``final``,
+    ``tool_name``, ``input``, ``request_id`` and ``model``, and reads an object with ``action``
+    (``allow``, ``flag`` or ``block``) and, if given, ``code``, ``reason``, ``version``, or the
+    ``text`` or ``input`` of a ``rewrite``. The key is sent to this address only, as a bearer
+    token. ``retries`` is how often it asks again after a failed connection or a status of 429 or
+    5xx; the guard's deadline limits all attempts together. A reply of more than 1 MB is an error.
     """
 
     name = "http"
@@ -137,8 +137,8 @@ class _Reader(HttpJudge):
 class Moderations(_Reader):
     """A judge that asks an endpoint like OpenAI's ``/v1/moderations``.
 
-    ``action`` applies if the endpoint flags a text, or, with ``categories``, if it flags one of them.
-    The code is the first flagged category.
+    ``action`` applies if the endpoint flags a text, or, with ``categories``, if it flags one of
+    them. The code is the first flagged category.
     """
 
     name = "moderations"
@@ -190,8 +190,8 @@ class _Moderated(msgspec.Struct):
 class Presidio(_Reader):
     """A judge that asks the analyzer of Microsoft Presidio, at ``/analyze``, about personal data.
 
-    ``action`` applies if it finds one of ``entities`` (all that it knows, by default) with a score of
-    at least ``threshold``. The code is the kind of the first.
+    ``action`` applies if it finds one of ``entities`` (all that it knows, by default) with a score
+    of at least ``threshold``. The code is the kind of the first.
     """
 
     name = "presidio"

@@ -39,9 +39,9 @@ class Guard(Wrapper[Kind], Middleware[Kind]):
     ``on`` are the stages that are judged: the ``request``, before it is sent; the ``text`` and the
     thinking of a reply; each ``intent``, which is a complete tool call; and the whole ``reply``.
     With ``reply``, nothing of a reply is released before its end. Without it, a stream releases
-    each tool call once it is judged, and text in windows: the last ``window`` characters stay back,
-    so that a judge sees every string of up to this length as a whole before a part of it leaves.
-    ``window="sentence"`` releases whole sentences.
+    each tool call once it is judged, and text in windows: the last ``window`` characters stay
+    back, so that a judge sees every string of up to this length as a whole before a part of it
+    leaves. ``window="sentence"`` releases whole sentences.
 
     What is blocked raises ``BlockedError``; with ``refusal``, the reply is this text with the
     finish reason ``content_filter``. If a part was already released, the stream ends after it. A
@@ -49,8 +49,8 @@ class Guard(Wrapper[Kind], Middleware[Kind]):
     ``LossWarning``; at other stages it blocks. A judge that fails or takes more than ``deadline``
     seconds blocks too, unless ``on_failure`` is ``"open"``.
 
-    Each verdict is a ``GuardJudged`` in the history of the reply. With ``include_content`` it has the
-    reason that the judge gave, which may quote what was judged.
+    Each verdict is a ``GuardJudged`` in the history of the reply. With ``include_content`` it has
+    the reason that the judge gave, which may quote what was judged.
     """
 
     def __init__(

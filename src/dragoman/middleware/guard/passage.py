@@ -47,8 +47,8 @@ class Passage:
     def read(self, upto: int) -> str:
         """Return the text that is not cleared, up to a position.
 
-        What is cleared is not judged again, even if it has to wait for other content before it: the
-        cost of a long text would be quadratic.
+        What is cleared is not judged again, even if it has to wait for other content before it:
+        the cost of a long text would be quadratic.
         """
         return "".join(self._kept)[: upto - self.cleared]
 

@@ -41,10 +41,11 @@ class _Rule(Struct, frozen=True):
 class Rules:
     """A judge that applies the first of its rules that fits; what no rule names is allowed.
 
-    A rule is a mapping with ``code``, which records and errors have, and any of: ``pattern``,
-    a regular expression that the text contains; ``schema``, a JSON Schema that the arguments of a
-    tool call violate; ``tools``, patterns of the names of tools; ``on``, the stages of the rule; and
-    ``action``, which is ``block`` by default. A rule with ``tools`` or ``schema`` is about tool calls.
+    A rule is a mapping with ``code``, which records and errors have, and any of: ``pattern``, a
+    regular expression that the text contains; ``schema``, a JSON Schema that the arguments of a
+    tool call violate; ``tools``, patterns of the names of tools; ``on``, the stages of the rule;
+    and ``action``, which is ``block`` by default. A rule with ``tools`` or ``schema`` is about
+    tool calls.
 
     Patterns are matched by the engine that checks schemas, in time that is linear in the length of
     the text or limited. A text that is too long to be checked fits the rule.

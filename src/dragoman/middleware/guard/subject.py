@@ -106,7 +106,8 @@ Judge: TypeAlias = Callable[[Subject], Answer | Awaitable[Answer]]
 def list_strings(value: Any) -> Iterator[str]:
     """Yield all texts, keys and numbers of values or JSON data, in order.
 
-    The data of images, audio and documents is left out, and so are signatures and encrypted thoughts.
+    The data of images, audio and documents is left out, and so are signatures and encrypted
+    thoughts.
     """
     # A list in place of recursion, because a model may nest its arguments very deeply.
     waiting = [value]

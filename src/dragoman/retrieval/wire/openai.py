@@ -27,8 +27,8 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``usage`` is false for a server whose counts are not tokens (Infinity counts characters).
     ``batch_limit`` is the maximum number of texts or documents in a request; the default is 2,048
-    texts. ``readiness``, ``any_model`` and ``key_header`` have the same meaning as in the quirks of
-    the openai wire for chat.
+    texts. ``readiness``, ``any_model`` and ``key_header`` have the same meaning as in the quirks
+    of the openai wire for chat.
     """
 
     usage: bool = True

@@ -1,7 +1,8 @@
 """Translate what happens in a session into events of AG-UI.
 
-A tool call has the id of its intent. A run that waits ends with the outcome ``interrupt``, and each
-interrupt has the id of the intent that it is about; a ``resume`` entry of the next run answers it.
+A tool call has the id of its intent. A run that waits ends with the outcome ``interrupt``, and
+each interrupt has the id of the intent that it is about; a ``resume`` entry of the next run
+answers it.
 """
 
 from __future__ import annotations

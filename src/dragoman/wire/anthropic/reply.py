@@ -269,9 +269,9 @@ class AnthropicDecoder(Decoder):
         """Add a warning if the server removed thinking from the request.
 
         The server does this if the conversation before a thinking block has changed; it names the
-        blocks only with the beta ``thinking-binding-controls-2026-08-01``
-        (BerriAI/litellm#41382; docs.aws.amazon.com/bedrock, claude-messages-thinking-block-binding;
-        seen 2026-11-18; case: anthropic/thinking-dropped-by-server).
+        blocks only with the beta ``thinking-binding-controls-2026-08-01`` (BerriAI/litellm#41382;
+        docs.aws.amazon.com/bedrock, claude-messages-thinking-block-binding; seen 2026-11-18; case:
+        anthropic/thinking-dropped-by-server).
         """
         dropped = [each for each in entries if dig(each, "type") == "thinking_dropped"]
         if dropped:

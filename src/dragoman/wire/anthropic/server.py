@@ -473,8 +473,9 @@ class AnthropicServer(ServerCodec):
     ) -> Iterator[str]:
         """Yield what the server rejects: misplaced system messages, blank texts, some tools.
 
-        The words are those of BerriAI/litellm#33807 and anthropics/claude-code#73821; that a system
-        message follows the user is in the vendor's page (maximhq/bifrost#3945; seen 2026-11-19).
+        The words are those of BerriAI/litellm#33807 and anthropics/claude-code#73821; that a
+        system message follows the user is in the vendor's page (maximhq/bifrost#3945; seen
+        2026-11-19).
         """
         for kind in list_other_forms(body, SERVER_TOOLS, quirks):
             # anthropics/anthropic-sdk-typescript#914, trycua/cua#1090

@@ -301,8 +301,8 @@ class OpenAIServer(ServerCodec):
     ) -> Iterator[str]:
         """Yield what the server rejects: unknown fields, response formats, reasoning and turns.
 
-        DeepSeek, Moonshot and Xiaomi demand the reasoning of every turn; Groq, Cerebras and Mistral
-        reject it, as they reject every field that they do not know.
+        DeepSeek, Moonshot and Xiaomi demand the reasoning of every turn; Groq, Cerebras and
+        Mistral reject it, as they reject every field that they do not know.
         """
         for name in body:
             if known and name not in known:

@@ -59,9 +59,9 @@ def translate(
 ) -> Translated:
     """Translate a client's request into the request for a model.
 
-    ``front`` is the codec of the client's wire. If ``is_native`` is false, no field of the client's
-    body is sent unchanged, even if the model uses the client's wire. If ``drops`` is true, fields
-    such as ``logprobs`` are dropped and reported, instead of rejecting the request.
+    ``front`` is the codec of the client's wire. If ``is_native`` is false, no field of the
+    client's body is sent unchanged, even if the model uses the client's wire. If ``drops`` is
+    true, fields such as ``logprobs`` are dropped and reported, instead of rejecting the request.
 
     Raises ``UnsupportedFeatureError`` for a field that cannot be dropped because the answer would
     have another meaning.

@@ -172,9 +172,9 @@ def _find_added(fields: ClientRecord) -> list[ClientRecord]:
     """Return the tools in input items of type ``additional_tools``.
 
     Codex sends no ``tools`` for models of the family that it calls Responses Lite (gpt-5.6,
-    gpt-6), but such an item (openai/codex#27946; theopenco/llmgateway#3613; seen 2026-11-18). A model of
-    this wire gets the item and the field as they are, see ``ResponsesCodec.native_fields``.
-    A tool that is offered twice is read once.
+    gpt-6), but such an item (openai/codex#27946; theopenco/llmgateway#3613; seen 2026-11-18). A
+    model of this wire gets the item and the field as they are, see
+    ``ResponsesCodec.native_fields``. A tool that is offered twice is read once.
     """
     given = fields.data.get("input")
     offered = [*(fields.data.get("tools") or ())]

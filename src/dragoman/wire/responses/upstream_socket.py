@@ -2,8 +2,9 @@
 
 The protocol is OpenAI's (developers.openai.com/api/docs/guides/websocket-mode, read 2026-11-19);
 docs.x.ai/developers/advanced-api-usage/websocket-mode (2026-11-19) and Azure's and Vercel's pages
-(learn.microsoft.com/azure/foundry/openai/how-to/websockets, vercel.com/docs/ai-gateway/sdks-and-apis/
-responses/websockets, 2026-11-19) describe the same messages.
+(learn.microsoft.com/azure/foundry/openai/how-to/websockets,
+vercel.com/docs/ai-gateway/sdks-and-apis/ responses/websockets, 2026-11-19) describe the same
+messages.
 """
 
 from __future__ import annotations
