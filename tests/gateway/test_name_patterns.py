@@ -169,6 +169,6 @@ def test_pattern_that_stands_for_no_models_is_refused(
 def test_command_serves_the_models_of_a_vendor_under_other_names(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(VENDORS)
-    opened = _open_models({"config": str(path), "models": {"o/*": "openai:*"}})
+    opened, _ = _open_models({"config": str(path), "models": {"o/*": "openai:*"}})
     assert isinstance(opened, Mapping)
     assert opened["o/gpt-4.1"].model == "gpt-4.1"
