@@ -145,7 +145,12 @@ def check_types(folder: Path) -> str:
 
 
 def name_file(page: Path, block: Block) -> str:
-    """Return the name that the first line of a block states, or one of the page and line."""
+    """Return the name of the example that a block is, the name that its first line states, or one
+    of the page and line.
+    """
+    for example in sorted((ROOT / "examples").rglob("*.py")):
+        if example.read_text(encoding="utf-8").strip() == block.text.strip():
+            return example.name
     named = re.match(r"# (\w+\.py)\n", block.text)
     place = re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix("")))
     return named[1] if named else f"{place}_{block.line}.py"
