@@ -179,7 +179,8 @@ def _sort_contents(
     if system_prompt:
         contents.texts.append(system_prompt)
         contents.frame += frame.system
-    # Thinking is sent back within its turn; servers drop the thinking of earlier turns.
+    # Thinking of earlier turns is not counted: many servers ignore it. Those that read it, such as
+    # vLLM, have it in the prompt (vllm#38488, litellm#41380, seen 2026-11-18).
     turn = max((at for at, message in enumerate(messages) if type(message) is m.User), default=-1)
     for at, message in enumerate(messages):
         if not isinstance(message, m.System | m.User | m.Assistant | m.ToolResult):
