@@ -219,10 +219,11 @@ class Ledger:
                     self._base.run("delete from dragoman_held where lease = ?", (each,))
             if tokens:
                 self._add(now, key.id, tokens=tokens)
+            noted = None
             if money:
                 spent = self._spend(now, key, money)
                 noted = self.alerts.note(now, key.limits, spent)
-        if money:
+        if noted is not None:
             self.alerts.remember(noted)
 
     def run_alone(self, work: Callable[[Alerts, float], T]) -> T:

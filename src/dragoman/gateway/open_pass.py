@@ -38,8 +38,7 @@ class OpenPass:
     ) -> HttpRequest:
         """Return the request for the API; raise an error if it may not be passed on."""
         settings = self.settings
-        known = next((each for each in METHODS if each == method), None)
-        if known is None or not settings.allows(method, path):
+        if method not in METHODS or not settings.allows(method, path):
             raise InvalidRequestError(
                 f"{method} {path[:200]} is not passed on by {PATH}{settings.name}; the "
                 "operator can add it to allow in models.yaml",
@@ -52,7 +51,7 @@ class OpenPass:
         }
         sent |= {name.lower(): value for name, value in settings.extra_headers.items()}
         url = settings.base_url + path + (f"?{query.decode('ascii')}" if query else "")
-        return HttpRequest(known, url, sent, body)
+        return HttpRequest(method, url, sent, body)
 
     def send(
         self, request: HttpRequest, key: str | None

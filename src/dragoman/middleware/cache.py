@@ -51,7 +51,9 @@ _SOUND = ("stop", "length", "tool_calls", "content_filter")
 
 
 class _StoredReply(EventsReply):
-    is_cached = True
+    @property
+    def is_cached(self) -> bool:
+        return True
 
 
 class Cache(Wrapper[Kind], Middleware[Kind]):

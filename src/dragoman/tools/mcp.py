@@ -136,7 +136,7 @@ class McpServer:
         self._deferred = deferred
         self._context = context
         self._prefix = prefix
-        self._side_effects = dict(side_effects or {})
+        self._side_effects: dict[str, SideEffect] = dict(side_effects or {})
         self._trust_hints = trust_hints
         self._env = dict(env or {})
         self._cwd = cwd
@@ -467,8 +467,10 @@ def _find_effect(declared: Mapping[str, SideEffect], name: str) -> SideEffect | 
     """Return the side effect that was declared for a tool, by its name or by a pattern."""
     if name in declared:
         return declared[name]
-    matching = [effect for pattern, effect in declared.items() if fnmatchcase(name, pattern)]
-    return matching[0] if matching else None
+    for pattern, effect in declared.items():
+        if fnmatchcase(name, pattern):
+            return effect
+    return None
 
 
 def _identify_call() -> dict[str, Any]:
